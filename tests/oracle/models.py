@@ -1,0 +1,100 @@
+"""Writes tests/fixtures/models: tiny random models and what transformers computes from them.
+
+    python tests/oracle/models.py [name ...]
+
+A model is one entry in MODELS. Run in an environment with requirements.txt; the result is the same on every run.
+"""
+
+import sys
+
+import torch
+from transformers import LlamaConfig, MambaConfig, MistralConfig, Qwen2Config, Qwen3Config, SmolLM3Config
+
+from fixture import Fixture, make
+
+NO_SPECIAL = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None)
+
+
+def config(cls, **changes):
+    """-> () -> a config of about 30,000 parameters. Vocabulary and prompt lengths are odd on purpose."""
+    base = dict(
+        vocab_size=131, hidden_size=32, intermediate_size=72, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, max_position_embeddings=256, tie_word_embeddings=False, **NO_SPECIAL,
+    )
+    base.update(changes)
+    return lambda: cls(**{k: v for k, v in base.items() if v is not ...})
+
+
+def rope(rope_type, **fields):
+    """A Llama with a rope scaling; all of them have the same weights."""
+    changes = {k: fields.pop(k) for k in ("max_position_embeddings", "rope_theta") if k in fields}
+    theta = changes.pop("rope_theta", 10000.0)
+    return config(LlamaConfig, **changes, rope_parameters=dict(rope_type=rope_type, rope_theta=theta, **fields))
+
+
+def old_style(c):
+    """config.json as transformers 4 wrote it: rope_theta and rope_scaling side by side, torch_dtype."""
+    parameters = c.pop("rope_parameters")
+    c["rope_theta"] = parameters.pop("rope_theta")
+    c["rope_scaling"] = parameters
+    c["torch_dtype"] = c.pop("dtype")
+    c["transformers_version"] = "4.45.0"
+    return c
+
+
+def oldest_style(c):
+    """As old_style, and the scaling is named by "type"."""
+    c = old_style(c)
+    c["rope_scaling"]["type"] = c["rope_scaling"].pop("rope_type")
+    c.pop("head_dim")  # hidden_size / num_attention_heads
+    return c
+
+
+LLAMA3 = dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32)
+LONG = dict(
+    short_factor=[1.0, 1.05, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6], long_factor=[1.0, 1.5, 2.0, 3.0, 4.5, 6.0, 8.0, 11.0],
+    original_max_position_embeddings=48, max_position_embeddings=192,
+)
+DYNAMIC = dict(factor=4.0, max_position_embeddings=48)
+
+MODELS = {
+    "llama_mha": Fixture(config(LlamaConfig, hidden_size=48, num_key_value_heads=4, head_dim=..., intermediate_size=56,
+                                num_attention_heads=4)),
+    "llama_gqa": Fixture(config(LlamaConfig, hidden_size=40, head_dim=24), prompt=75),
+    "llama_mqa": Fixture(config(LlamaConfig, hidden_size=40, num_attention_heads=5, num_key_value_heads=1, head_dim=...)),
+    "llama_bias": Fixture(config(LlamaConfig, attention_bias=True, mlp_bias=True)),
+    "llama_tied": Fixture(config(LlamaConfig, tie_word_embeddings=True, rms_norm_eps=1e-5)),
+    "llama_rope_linear": Fixture(rope("linear", factor=4.0), prompt=75),
+    "llama_rope_dynamic": Fixture(rope("dynamic", **DYNAMIC), prompt=75, length_dependent=True),
+    "llama_rope_dynamic_cross": Fixture(rope("dynamic", **DYNAMIC), prompt=37, new=24, length_dependent=True),
+    "llama_rope_llama3": Fixture(rope("llama3", rope_theta=5e5, **LLAMA3), prompt=75),
+    "llama_rope_yarn": Fixture(rope("yarn", factor=4.0, original_max_position_embeddings=64), prompt=75),
+    "llama_rope_yarn_full": Fixture(rope("yarn", factor=4.0, original_max_position_embeddings=64, beta_fast=16.0,
+                                         beta_slow=2.0, mscale=1.0, mscale_all_dim=0.8, truncate=False), prompt=75),
+    "llama_rope_longrope": Fixture(rope("longrope", **LONG), prompt=75, length_dependent=True),
+    "llama_rope_longrope_short": Fixture(rope("longrope", **LONG), prompt=23, new=16),
+    "llama_old_config": Fixture(rope("llama3", rope_theta=5e5, **LLAMA3), prompt=75, edit=old_style),
+    "llama_oldest_config": Fixture(config(LlamaConfig, head_dim=..., rope_parameters=dict(
+        rope_type="linear", rope_theta=20000.0, factor=2.0)), edit=oldest_style),
+    "llama_f16": Fixture(config(LlamaConfig), dtype=torch.float16, shard="40KB"),
+    "llama_bf16": Fixture(config(LlamaConfig), dtype=torch.bfloat16, shard="40KB"),
+    "smollm3": Fixture(config(SmolLM3Config, head_dim=..., num_hidden_layers=4, no_rope_layer_interval=2,
+                              intermediate_size=48)),
+    "qwen2": Fixture(config(Qwen2Config, head_dim=...)),
+    "qwen3": Fixture(config(Qwen3Config, head_dim=24)),
+    "mistral_window": Fixture(config(MistralConfig, sliding_window=24), prompt=75),
+    "mamba": Fixture(lambda: MambaConfig(vocab_size=131, hidden_size=32, state_size=8, num_hidden_layers=3, expand=2,
+                                         conv_kernel=4, time_step_rank=4, tie_word_embeddings=True, **NO_SPECIAL), prompt=75),
+    "mamba_bias": Fixture(lambda: MambaConfig(vocab_size=131, hidden_size=24, state_size=5, num_hidden_layers=2, expand=3,
+                                              conv_kernel=3, time_step_rank="auto", use_bias=True, use_conv_bias=False,
+                                              tie_word_embeddings=False, **NO_SPECIAL)),
+}
+
+
+def main():
+    for name in sys.argv[1:] or MODELS:
+        make(name, MODELS[name])
+
+
+if __name__ == "__main__":
+    main()
