@@ -1,0 +1,138 @@
+// The operations that models are made of. Every backend (ref, cpu, cuda) implements them; tests run each against ref over
+// odd shapes. Shapes: T rows of the batch, D model width, H query heads, K key/value heads, d head size. Activations are f32.
+// Law 4: the value of a row depends on that row and its own sequence alone.
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "backend/batch.h"
+#include "core/isa.h"
+#include "core/tensor.h"
+#include "core/thread_pool.h"
+#include "quant/format.h"
+#include "state/state_spec.h"
+
+namespace mr {
+
+enum class Activation : uint8_t { none, silu, gelu, gelu_tanh, relu, relu2 };
+
+struct Norm {
+  enum class Kind : uint8_t { rms, layer } kind = Kind::rms;
+  float eps = 1e-5f;
+  Tensor weight, bias;  // f32 [D]; empty: ones, zeros
+  float offset = 0;     // weight is (offset + w): Gemma's 1
+};
+
+// What linear does to a sum before it is written: out = residual + scale * (sum + bias).
+struct Epilogue {
+  Tensor bias;      // f32 [out], may be empty
+  Tensor residual;  // f32 [T, out], may be empty and may be `out` itself
+  float scale = 1;
+};
+
+// Rotary frequencies. inv_freq has rot/2 entries; length-dependent scalings choose by the sequence's length, see angles().
+struct RopeTable {
+  enum class Length : uint8_t { fixed, dynamic, longrope } length = Length::fixed;
+  int dim = 0;                       // rotated dimensions of a head (the first ones)
+  bool interleaved = false;          // pairs (2i, 2i+1) instead of (i, i + dim/2)
+  float scale = 1;                   // cos and sin are multiplied by it (yarn, longrope)
+  std::vector<float> inv_freq;       // [dim / 2]
+  std::vector<float> long_inv_freq;  // longrope beyond `original` tokens
+  int original = 0;                  // dynamic, longrope: the trained length
+  float theta = 0, factor = 1;       // dynamic recomputes inv_freq from them
+};
+
+// Attention's keys and values in pages. Layout of one layer's block in a page, chosen so that no product needs a horizontal
+// sum: K [kv_head][page_tokens / 16][k_dim][16 tokens], then V [kv_head][page_tokens][v_dim]. page_tokens is a multiple of 16.
+struct PagedKv {
+  StateRef ref;
+  DType dtype = DType::f16;
+  int kv_heads = 0, k_dim = 0, v_dim = 0;
+  int64_t bytes_per_token() const { return int64_t(kv_heads) * (k_dim + v_dim) * size_of(dtype); }
+};
+
+struct AttendArgs {
+  int heads = 0;       // query heads; head h reads K/V head h / (heads / kv_heads)
+  float scale = 1;     // of q . k
+  int window = 0;      // sees the last `window` tokens, itself included; 0: all
+  float softcap = 0;   // s -> softcap * tanh(s / softcap); 0: none
+  Tensor sinks;        // f32 [heads] may be empty: a logit that takes weight and gives no value
+};
+
+// A recurrent layer's state: f32, `size` values at ref in each slot.
+struct SlotState {
+  StateRef ref;
+  int64_t offset = 0;  // bytes after the layer's block begins
+};
+
+// Mamba's selective scan (Gu & Dao 2023), one token after the other. A slot holds h [inner, n_state].
+struct DiagScan {
+  int inner = 0, n_state = 0;
+  Tensor a;        // f32 [inner, n_state], negative
+  Tensor d;        // f32 [inner], may be empty
+  SlotState state;
+};
+
+struct TopToken {
+  int32_t token;
+  float logprob;
+};
+
+// What sampling gives for one output row.
+struct Sampled {
+  int32_t token = -1;
+  float logprob = 0;            // of `token` under the unchanged logits (temperature 1, no penalties)
+  std::vector<TopToken> top;    // n_logprobs of them, descending; ties to the lower id
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::string_view name() const = 0;
+  virtual ThreadPool& pool() = 0;
+
+  // out [T, D] = table[token of each row]
+  virtual void embed(Tensor out, const Weight& table, const Batch&) = 0;
+  // out [..., D] = norm(x) * weight + bias, over the last dimension; out may be x. x may have rank 3 (per-head norms)
+  virtual void norm(Tensor out, Tensor x, const Norm&) = 0;
+  // out [T, out] = epilogue(x [T, in] . weight^T)
+  virtual void linear(Tensor out, Tensor x, const Weight&, const Epilogue&) = 0;
+  // into += scale * x, both [T, D]
+  virtual void add(Tensor into, Tensor x, float scale) = 0;
+  // out [T, F] = act(gate) * up; gate and up may be column slices of one tensor
+  virtual void gate(Tensor out, Tensor gate, Tensor up, Activation) = 0;
+  // x [T, F] = act(x), in place
+  virtual void activate(Tensor x, Activation) = 0;
+
+  // out [T, dim] = cos of each pair, then sin, of every row's position
+  virtual void angles(Tensor out, const RopeTable&, const Batch&) = 0;
+  // x [T, heads, d] rotated in place by angles [T, dim]
+  virtual void rope(Tensor x, Tensor angles, bool interleaved) = 0;
+  // k [T, K, k_dim], v [T, K, v_dim] rounded to the stored type into the rows' places (position p -> page p / page_tokens)
+  virtual void store_kv(const PagedKv&, Tensor k, Tensor v, const Batch&, const StateMemory&) = 0;
+  // out [T, H, v_dim] = softmax(q [T, H, k_dim] . K) V over the context and the step's own rows, which are stored already
+  virtual void attend(Tensor out, Tensor q, const PagedKv&, const Batch&, const StateMemory&, const AttendArgs&) = 0;
+
+  // out [T, C] = act(bias + depthwise causal convolution of x [T, C] with weight [C, width]); a slot holds the last width-1
+  // inputs as [width - 1, C], oldest first
+  virtual void short_conv(Tensor out, Tensor x, Tensor weight, Tensor bias, Activation, const SlotState&, const Batch&,
+                          const StateMemory&) = 0;
+  // h = exp(dt a) h + dt B x;  out [T, inner] = (C . h + d x). x, dt [T, inner] (dt after softplus), B, C [T, n_state]
+  virtual void diag_scan(Tensor out, Tensor x, Tensor dt, Tensor b, Tensor c, const DiagScan&, const Batch&, const StateMemory&) = 0;
+  // x [T, C] = log(1 + exp(x + bias)), in place
+  virtual void softplus(Tensor x, Tensor bias) = 0;
+
+  // out [n_out, D] = rows out_row of x [T, D]
+  virtual void gather(Tensor out, Tensor x, const Batch&) = 0;
+  // x = softcap * tanh(x / softcap), in place
+  virtual void softcap(Tensor x, float softcap) = 0;
+  // out[i] for every output row with Out::token; logits [n_out, V] are changed by edits and masks
+  virtual void sample(Tensor logits, const Batch&, std::vector<Sampled>& out) = 0;
+};
+
+std::unique_ptr<Backend> make_ref_backend();                       // scalar f32, obviously right
+std::unique_ptr<Backend> make_cpu_backend(Isa isa, int n_threads);
+
+}  // namespace mr

@@ -1,0 +1,18 @@
+// The instruction sets that CPU kernels are written for, in ascending order of preference, and what this machine has.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace mr {
+
+// scalar: portable C++. avx2: with FMA and F16C. avx512: F, BW, VL, DQ. vnni: avx512 with 8-bit dot products.
+enum class Isa : uint8_t { scalar, avx2, avx512, vnni };
+
+std::string_view name_of(Isa);
+Isa isa_from(std::string_view name);  // throws Error for an unknown name, or one that this machine cannot run
+std::vector<Isa> available_isas();    // ascending; scalar is always there
+Isa best_isa();
+
+}  // namespace mr

@@ -1,0 +1,157 @@
+#include "io/checkpoint.h"
+
+#include <map>
+#include <set>
+
+#include "core/error.h"
+#include "io/gguf.h"
+#include "io/safetensors.h"
+
+namespace mr {
+
+namespace fs = std::filesystem;
+
+Json read_json(const fs::path& path) {
+  MappedFile file(path);
+  auto text = reinterpret_cast<const char*>(file.bytes().data());
+  try {
+    return Json::parse(text, text + file.bytes().size());
+  } catch (const Json::parse_error& e) {
+    fail("'{}' is not valid JSON at byte {}", path.native(), e.byte);
+  }
+}
+
+static Json read_config(const fs::path& path) {
+  Json config = read_json(path);
+  check(config.is_object(), "'{}' is not a JSON object", path.native());
+  return config;
+}
+
+std::unique_ptr<Checkpoint> Checkpoint::open(const fs::path& path) {
+  std::unique_ptr<Checkpoint> c(new Checkpoint(path));
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) {
+    c->open_directory();
+  } else {
+    MappedFile file(path);
+    if (GgufFile::recognizes(file.bytes()) || path.extension() == ".gguf") {
+      c->open_gguf(std::move(file));
+    } else {
+      bool known = SafetensorsFile::recognizes(file.bytes()) || path.extension() == ".safetensors";
+      check(known, "'{}' is neither a GGUF nor a safetensors file", path.native());
+      c->open_safetensors(std::move(file));
+      fs::path config = path.parent_path() / "config.json";
+      if (fs::exists(config, ignored)) c->config_ = read_config(config);
+    }
+  }
+  c->index_names();
+  return c;
+}
+
+void Checkpoint::open_directory() {
+  std::error_code ignored;
+  check(fs::exists(path_ / "config.json", ignored), "the directory '{}' has no config.json", path_.native());
+  config_ = read_config(path_ / "config.json");
+  fs::path single = path_ / "model.safetensors", index = path_ / "model.safetensors.index.json";
+  if (fs::exists(single, ignored)) return open_safetensors(MappedFile(single));
+  check(fs::exists(index, ignored), "the directory '{}' has neither model.safetensors nor model.safetensors.index.json", path_.native());
+  open_shards(index);
+}
+
+// A shard's name is a file inside the directory: whoever wrote the index must not choose other files of this machine.
+static void check_shard_name(const std::string& name, const fs::path& index) {
+  fs::path path(name);
+  bool inside = !name.empty() && path.is_relative() && name.find('\0') == std::string::npos;
+  for (const fs::path& part : path) inside = inside && part != "..";
+  check(inside, "'{}' names the shard '{}', which does not lie in its directory", index.native(), name);
+}
+
+void Checkpoint::open_shards(const fs::path& index) {
+  Json root = read_json(index);
+  auto map = root.is_object() ? root.find("weight_map") : root.end();
+  check(map != root.end() && map->is_object(), "'{}' has no weight_map", index.native());
+  std::map<std::string, std::vector<std::string>> shards;  // shard -> the tensors that it should hold
+  for (auto& [tensor, shard] : map->items()) {
+    check(shard.is_string(), "the weight_map of '{}' names no file for the tensor '{}'", index.native(), tensor);
+    shards[shard.get<std::string>()].push_back(tensor);
+  }
+  for (auto& [shard, expected] : shards) {
+    check_shard_name(shard, index);
+    std::error_code ignored;
+    check(fs::exists(path_ / shard, ignored), "the shard '{}' that '{}' names is missing", shard, index.native());
+    size_t before = tensors_.size();
+    open_safetensors(MappedFile(path_ / shard));
+    std::set<std::string_view> held;
+    for (size_t i = before; i < tensors_.size(); i++) held.insert(tensors_[i].name);
+    for (const std::string& name : expected)
+      check(held.contains(name), "the shard '{}' has no tensor '{}', though '{}' says so", (path_ / shard).native(), name, index.native());
+  }
+}
+
+void Checkpoint::open_safetensors(MappedFile file) {
+  SafetensorsFile s(std::move(file));
+  for (Buffer& copy : s.realigned) copies_.push_back(std::move(copy));
+  add(std::move(s.file), std::move(s.tensors));
+}
+
+// Part 3 of "x-00001-of-00005.gguf" is "x-00003-of-00005.gguf".
+static fs::path gguf_part(const fs::path& first, size_t part, size_t parts) {
+  std::string name = first.filename().native(), tail = fmt::format("-{:05}-of-{:05}.gguf", 1, parts);
+  check(name.ends_with(tail), "'{}' is the first of {} parts, so its name must end in '{}'", first.native(), parts, tail);
+  name.resize(name.size() - tail.size());
+  return first.parent_path() / (name + fmt::format("-{:05}-of-{:05}.gguf", part, parts));
+}
+
+void Checkpoint::open_gguf(MappedFile file) {
+  GgufFile first(std::move(file));
+  is_gguf_ = true;
+  config_ = std::move(first.metadata);
+  auto number = [&](const char* key, uint64_t missing) {
+    auto found = config_.find(key);
+    return found != config_.end() && found->is_number_unsigned() ? found->get<uint64_t>() : missing;
+  };
+  uint64_t parts = number("split.count", 1), part = number("split.no", 0);
+  check(part == 0, "'{}' is part {} of {}: open the first part", path_.native(), part + 1, parts);
+  check(parts <= 99999, "'{}' says that it is one of {} parts", path_.native(), parts);
+  add(std::move(first.file), std::move(first.tensors));
+  for (size_t i = 2; i <= parts; i++) {
+    GgufFile next(MappedFile(gguf_part(path_, i, parts)));
+    add(std::move(next.file), std::move(next.tensors));
+  }
+}
+
+void Checkpoint::add(MappedFile file, std::vector<StoredTensor> tensors) {
+  for (StoredTensor& t : tensors) {
+    t.file = int(files_.size());
+    tensors_.push_back(std::move(t));
+  }
+  files_.push_back(std::move(file));
+}
+
+void Checkpoint::index_names() {
+  for (const StoredTensor& t : tensors_) {
+    auto [other, fresh] = by_name_.emplace(t.name, &t);
+    check(fresh, "the tensor '{}' is both in '{}' and in '{}'", t.name, file_of(*other->second).native(), file_of(t).native());
+  }
+}
+
+const StoredTensor* Checkpoint::find(std::string_view name) const {
+  auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : found->second;
+}
+
+const StoredTensor& Checkpoint::get(std::string_view name) const {
+  const StoredTensor* t = find(name);
+  check(t, "'{}' has no tensor '{}'", path_.native(), name);
+  return *t;
+}
+
+void Checkpoint::drop(const StoredTensor& tensor) const {
+  const MappedFile& file = files_[size_t(tensor.file)];
+  const std::byte *begin = file.bytes().data(), *end = begin + file.bytes().size();
+  std::less<> before;
+  if (before(tensor.bytes.data(), begin) || !before(tensor.bytes.data(), end)) return;  // a copy
+  file.drop(size_t(tensor.bytes.data() - begin), tensor.bytes.size());
+}
+
+}  // namespace mr

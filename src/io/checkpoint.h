@@ -1,0 +1,59 @@
+// A model's files behind one face: a Hugging Face directory (config.json with model.safetensors, or with shards and their
+// index), a single safetensors file, or a GGUF file (its further parts are found by name). Opening maps files and checks
+// every tensor's place and size; it copies no tensor data.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "core/json.h"
+#include "core/tensor.h"
+#include "io/mmap.h"
+#include "io/stored_tensor.h"
+
+namespace mr {
+
+class Checkpoint {
+ public:
+  static std::unique_ptr<Checkpoint> open(const std::filesystem::path& path);  // decides by the contents, not by the name
+  Checkpoint(const Checkpoint&) = delete;
+
+  const StoredTensor* find(std::string_view name) const;  // null when there is none
+  const StoredTensor& get(std::string_view name) const;   // throws, naming the tensor and the path
+  std::span<const StoredTensor> tensors() const { return tensors_; }
+
+  // config.json (an empty object for a lone safetensors file without one beside it); for GGUF the metadata as a flat object,
+  // {"general.architecture": "llama", "llama.block_count": 30, ...}, arrays included.
+  const Json& config() const { return config_; }
+  bool is_gguf() const { return is_gguf_; }
+  const std::filesystem::path& path() const { return path_; }  // what was opened
+  const std::filesystem::path& file_of(const StoredTensor& tensor) const { return files_[size_t(tensor.file)].path(); }
+
+  void drop(const StoredTensor& tensor) const;  // its pages are not needed any more; reading them again is slow but right
+
+ private:
+  explicit Checkpoint(std::filesystem::path path) : path_(std::move(path)) {}
+  void open_directory();
+  void open_shards(const std::filesystem::path& index);
+  void open_safetensors(MappedFile file);
+  void open_gguf(MappedFile file);
+  void add(MappedFile file, std::vector<StoredTensor> tensors);
+  void index_names();
+
+  std::filesystem::path path_;
+  bool is_gguf_ = false;
+  Json config_ = Json::object();
+  std::vector<MappedFile> files_;
+  std::vector<Buffer> copies_;  // tensors that lie misaligned in their file
+  std::vector<StoredTensor> tensors_;
+  std::unordered_map<std::string_view, const StoredTensor*> by_name_;
+};
+
+Json read_json(const std::filesystem::path& path);  // throws, naming the file, when it is missing or not JSON
+
+}  // namespace mr

@@ -1,0 +1,24 @@
+// GGUF, the single-file format of the ggml family: little-endian, version 2 or 3. The metadata becomes one flat JSON object,
+// keys as in the file ("llama.block_count"), arrays as JSON arrays. Its strings are the file's bytes, not checked to be UTF-8.
+#pragma once
+
+#include <vector>
+
+#include "core/json.h"
+#include "io/mmap.h"
+#include "io/stored_tensor.h"
+
+namespace mr {
+
+struct GgufFile {
+  explicit GgufFile(MappedFile mapped);  // reads the header; throws Error when anything in it is wrong
+
+  static bool recognizes(std::span<const std::byte> bytes);
+
+  MappedFile file;
+  int version = 0;
+  Json metadata = Json::object();
+  std::vector<StoredTensor> tensors;  // in the file's order
+};
+
+}  // namespace mr

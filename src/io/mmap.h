@@ -1,0 +1,28 @@
+// A file as read-only memory: nothing is read until it is touched, and touched pages can be given back.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <span>
+
+namespace mr {
+
+class MappedFile {
+ public:
+  explicit MappedFile(std::filesystem::path path);  // throws for a missing, unreadable, irregular or empty file
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept { swap(other); }
+  MappedFile& operator=(MappedFile&& other) noexcept { return swap(other), *this; }
+
+  const std::filesystem::path& path() const { return path_; }
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+  void drop(size_t offset, size_t length) const;  // whole pages inside leave memory; reading them again reads the file again
+
+ private:
+  void swap(MappedFile& other) noexcept;
+  std::filesystem::path path_;
+  const std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+}  // namespace mr

@@ -1,0 +1,245 @@
+// UTF-8 checks by hand, properties and decompositions from utf8proc.
+#include "text/unicode.h"
+
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "core/error.h"
+
+namespace mr {
+
+namespace {
+
+// Looks at the character that starts at `pos`: its length if it is whole and valid; else 0 with `bad` = the length of
+// the maximal broken part and `cut` = whether the text merely ended too early.
+struct Scan {
+  size_t length = 0, bad = 0;
+  bool cut = false;
+};
+
+Scan scan_character(std::string_view text, size_t pos) {
+  auto byte = [&](size_t i) { return static_cast<unsigned char>(text[pos + i]); };
+  unsigned char lead = byte(0);
+  if (lead < 0x80) return {1};
+  if (lead < 0xC2 || lead > 0xF4) return {0, 1};
+  size_t want = code_point_length(lead);
+  unsigned char low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
+  unsigned char high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
+  for (size_t i = 1; i < want; ++i) {
+    if (pos + i == text.size()) return {0, i, true};
+    if (byte(i) < low || byte(i) > high) return {0, i};
+    low = 0x80;
+    high = 0xBF;
+  }
+  return {want};
+}
+
+bool is_ascii(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; });
+}
+
+std::vector<int32_t> decompose(std::string_view text, bool compatible) {
+  std::vector<int32_t> out;
+  out.reserve(text.size());
+  auto options = static_cast<utf8proc_option_t>(UTF8PROC_DECOMPOSE | (compatible ? UTF8PROC_COMPAT : 0));
+  int32_t parts[32];
+  int boundary = 0;
+  for (size_t pos = 0; pos < text.size();) {
+    auto c = static_cast<int32_t>(next_code_point(text, pos));
+    auto n = utf8proc_decompose_char(c, parts, 32, options, &boundary);
+    check(n >= 0 && n <= 32, "U+{:04X} cannot be decomposed", c);
+    out.insert(out.end(), parts, parts + n);
+  }
+  return out;
+}
+
+// Canonical order with a stable sort: utf8proc's own exchange is quadratic on long runs of marks.
+void order_marks(std::vector<int32_t>& points) {
+  auto combining = [](int32_t c) { return utf8proc_get_property(c)->combining_class; };
+  for (size_t begin = 0; begin < points.size();) {
+    if (points[begin] < 0x300 || combining(points[begin]) == 0) {
+      ++begin;
+      continue;
+    }
+    size_t end = begin;
+    while (end < points.size() && combining(points[end]) != 0) ++end;
+    std::stable_sort(points.begin() + begin, points.begin() + end, [&](int32_t a, int32_t b) { return combining(a) < combining(b); });
+    begin = end;
+  }
+}
+
+template <class Map>
+std::string map_characters(std::string_view text, Map map) {
+  std::string out;
+  out.reserve(text.size());
+  for (size_t pos = 0; pos < text.size();) map(out, next_code_point(text, pos));
+  return out;
+}
+
+}  // namespace
+
+size_t code_point_length(unsigned char lead) { return lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4; }
+
+size_t valid_utf8_prefix(std::string_view text) {
+  size_t pos = 0;
+  while (pos < text.size()) {
+    size_t length = scan_character(text, pos).length;
+    if (length == 0) break;
+    pos += length;
+  }
+  return pos;
+}
+
+size_t incomplete_utf8_tail(std::string_view text) {
+  for (size_t n = 1; n <= std::min<size_t>(3, text.size()); ++n) {
+    auto byte = static_cast<unsigned char>(text[text.size() - n]);
+    if (byte < 0x80) return 0;
+    if (byte >= 0xC0) return scan_character(text, text.size() - n).cut ? n : 0;
+  }
+  return 0;
+}
+
+std::string to_valid_utf8(std::string_view text) {
+  std::string out;
+  size_t pos = 0;
+  while (true) {
+    size_t good = valid_utf8_prefix(text.substr(pos));
+    out.append(text.substr(pos, good));
+    pos += good;
+    if (pos == text.size()) return out;
+    out.append(replacement_character);
+    pos += scan_character(text, pos).bad;
+  }
+}
+
+char32_t next_code_point(std::string_view text, size_t& pos) {
+  auto lead = static_cast<unsigned char>(text[pos]);
+  size_t length = std::min(code_point_length(lead), text.size() - pos);
+  static constexpr unsigned char mask[] = {0, 0x7F, 0x1F, 0x0F, 0x07};
+  char32_t c = lead & mask[length];
+  for (size_t i = 1; i < length; ++i) c = c << 6 | (static_cast<unsigned char>(text[pos + i]) & 0x3F);
+  pos += length;
+  return c;
+}
+
+void append_utf8(std::string& out, char32_t c) {
+  if (c < 0x80) {
+    out += static_cast<char>(c);
+  } else if (c < 0x800) {
+    out += static_cast<char>(0xC0 | c >> 6);
+    out += static_cast<char>(0x80 | (c & 0x3F));
+  } else if (c < 0x10000) {
+    out += static_cast<char>(0xE0 | c >> 12);
+    out += static_cast<char>(0x80 | (c >> 6 & 0x3F));
+    out += static_cast<char>(0x80 | (c & 0x3F));
+  } else {
+    out += static_cast<char>(0xF0 | c >> 18);
+    out += static_cast<char>(0x80 | (c >> 12 & 0x3F));
+    out += static_cast<char>(0x80 | (c >> 6 & 0x3F));
+    out += static_cast<char>(0x80 | (c & 0x3F));
+  }
+}
+
+size_t count_code_points(std::string_view text) {
+  return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
+}
+
+bool is_space(char32_t c) {
+  return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
+         c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
+bool is_word(char32_t c) {
+  switch (utf8proc_category(static_cast<int32_t>(c))) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_PC:
+      return true;
+    default:
+      return c == 0x200C || c == 0x200D;
+  }
+}
+
+size_t leading_space(std::string_view text) {
+  size_t end = 0;
+  for (size_t pos = 0; pos < text.size() && is_space(next_code_point(text, pos));) end = pos;
+  return end;
+}
+
+size_t trailing_space(std::string_view text) {
+  size_t begin = text.size();
+  while (begin > 0) {
+    size_t pos = begin - 1;
+    while (pos > 0 && (text[pos] & 0xC0) == 0x80) --pos;
+    size_t next = pos;
+    if (!is_space(next_code_point(text, next))) break;
+    begin = pos;
+  }
+  return text.size() - begin;
+}
+
+std::string normalize(std::string_view text, NormalForm form) {
+  if (is_ascii(text)) return std::string(text);
+  std::vector<int32_t> points = decompose(text, form == NormalForm::nfkc || form == NormalForm::nfkd);
+  order_marks(points);
+  if (form == NormalForm::nfc || form == NormalForm::nfkc) {
+    auto n = utf8proc_normalize_utf32(points.data(), static_cast<utf8proc_ssize_t>(points.size()),
+                                      static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+    check(n >= 0, "the text cannot be composed: {}", utf8proc_errmsg(n));
+    points.resize(static_cast<size_t>(n));
+  }
+  std::string out;
+  out.reserve(text.size());
+  for (int32_t c : points) append_utf8(out, static_cast<char32_t>(c));
+  return out;
+}
+
+std::string to_lower(std::string_view text) {
+  return map_characters(text, [](std::string& out, char32_t c) {
+    if (c == 0x130) {
+      out += "i\xCC\x87";  // the one lower case of two characters
+    } else {
+      append_utf8(out, static_cast<char32_t>(utf8proc_tolower(static_cast<int32_t>(c))));
+    }
+  });
+}
+
+std::string to_upper(std::string_view text) {
+  return map_characters(text, [](std::string& out, char32_t c) {
+    if (c == 0xDF) {
+      out += "SS";
+    } else {
+      append_utf8(out, static_cast<char32_t>(utf8proc_toupper(static_cast<int32_t>(c))));
+    }
+  });
+}
+
+std::string strip_accents(std::string_view text) {
+  return map_characters(text, [](std::string& out, char32_t c) {
+    if (utf8proc_category(static_cast<int32_t>(c)) != UTF8PROC_CATEGORY_MN) append_utf8(out, c);
+  });
+}
+
+void replace_all(std::string& text, std::string_view from, std::string_view to) {
+  size_t hit = from.empty() ? std::string::npos : text.find(from);
+  if (hit == std::string::npos) return;
+  std::string out;
+  size_t pos = 0;
+  for (; hit != std::string::npos; hit = text.find(from, pos)) {
+    out.append(text, pos, hit - pos).append(to);
+    pos = hit + from.size();
+  }
+  text = out.append(text, pos);
+}
+
+}  // namespace mr
