@@ -11,6 +11,7 @@ import torch
 from transformers import LlamaConfig, MambaConfig, MistralConfig, Qwen2Config, Qwen3Config, SmolLM3Config
 
 from fixture import Fixture, make
+from gguf_fixture import VOCAB, GgufFixture, Type, make_gguf
 
 NO_SPECIAL = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None)
 
@@ -69,8 +70,8 @@ MODELS = {
     "llama_rope_dynamic_cross": Fixture(rope("dynamic", **DYNAMIC), prompt=37, new=24, length_dependent=True),
     "llama_rope_llama3": Fixture(rope("llama3", rope_theta=5e5, **LLAMA3), prompt=75),
     "llama_rope_yarn": Fixture(rope("yarn", factor=4.0, original_max_position_embeddings=64), prompt=75),
-    "llama_rope_yarn_full": Fixture(rope("yarn", factor=4.0, original_max_position_embeddings=64, beta_fast=16.0,
-                                         beta_slow=2.0, mscale=1.0, mscale_all_dim=0.8, truncate=False), prompt=75),
+    "llama_rope_yarn_full": Fixture(rope("yarn", factor=4.0, original_max_position_embeddings=64, beta_fast=4.0,
+                                         beta_slow=0.5, mscale=1.0, mscale_all_dim=0.8, truncate=False), prompt=75),
     "llama_rope_longrope": Fixture(rope("longrope", **LONG), prompt=75, length_dependent=True),
     "llama_rope_longrope_short": Fixture(rope("longrope", **LONG), prompt=23, new=16),
     "llama_old_config": Fixture(rope("llama3", rope_theta=5e5, **LLAMA3), prompt=75, edit=old_style),
@@ -91,9 +92,31 @@ MODELS = {
 }
 
 
+def gguf_config(cls, **changes):
+    return config(cls, **{**dict(vocab_size=VOCAB, hidden_size=64, intermediate_size=96, head_dim=...), **changes})
+
+
+TIED = gguf_config(LlamaConfig, tie_word_embeddings=True)
+UNTIED = gguf_config(LlamaConfig)
+
+GGUF_MODELS = {
+    "gguf_f32": GgufFixture(TIED, Type.F32, Type.F32),
+    "gguf_f16": GgufFixture(UNTIED, Type.F16, Type.F16),
+    "gguf_bf16": GgufFixture(TIED, Type.BF16, Type.BF16),
+    "gguf_q8_0": GgufFixture(UNTIED, Type.Q8_0, Type.Q8_0),
+    "gguf_q4_0": GgufFixture(UNTIED, Type.Q4_0, Type.Q4_0),
+    "gguf_q4_1": GgufFixture(TIED, Type.Q4_1, Type.Q8_0),
+    "gguf_qwen2": GgufFixture(gguf_config(Qwen2Config), Type.Q8_0, Type.Q8_0),
+    "gguf_qwen3": GgufFixture(gguf_config(Qwen3Config, head_dim=32), Type.Q8_0, Type.Q8_0),
+}
+
+
 def main():
-    for name in sys.argv[1:] or MODELS:
-        make(name, MODELS[name])
+    for name in sys.argv[1:] or [*MODELS, *GGUF_MODELS]:
+        if name in MODELS:
+            make(name, MODELS[name])
+        else:
+            make_gguf(name, GGUF_MODELS[name])
 
 
 if __name__ == "__main__":
