@@ -32,10 +32,11 @@ def bf16_bytes(x):
 def safetensors_file(path, tensors, metadata=None):
     """tensors: name -> (dtype, f32 array)."""
     numpy_type = {"float32": np.float32, "float16": np.float16, "int8": np.int8, "int64": np.int64}
-    entries = {}
+    entries, kept = {}, []  # kept: the library takes bare pointers
     for name, (dtype, x) in tensors.items():
-        data = bf16_bytes(x) if dtype == "bfloat16" else x.astype(numpy_type[dtype])
-        entries[name] = {"dtype": dtype, "shape": list(x.shape), "data": data.tobytes()}
+        data = np.ascontiguousarray(bf16_bytes(x) if dtype == "bfloat16" else x.astype(numpy_type[dtype]))
+        kept.append(data)
+        entries[name] = safetensors.TensorSpec(dtype=dtype, shape=list(x.shape), data_ptr=data.ctypes.data, data_len=data.nbytes)
     safetensors.serialize_file(entries, path, metadata)
 
 
