@@ -51,6 +51,7 @@ def write_sharded():
     for i, tensors in enumerate(shards):
         name = f"model-{i + 1:05}-of-{len(shards):05}.safetensors"
         safetensors_file(folder / name, tensors, {"format": "pt"})
+        (folder / name).chmod(0o644)
         weight_map |= {tensor: name for tensor in tensors}
     index = {"metadata": {"total_size": 0}, "weight_map": weight_map}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
@@ -155,4 +156,5 @@ if __name__ == "__main__":
     write_sharded()
     write_gguf()
     write_other_gguf()
+    np.save(IO / "ramp.npy", ramp(3, 5))
     write_quant()
