@@ -1,0 +1,49 @@
+// What a user asks of sampling, and its translation into the rows and logit edits that a backend reads.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "backend/batch.h"
+
+namespace mr {
+
+struct SamplingParams {
+  float temperature = 1;  // 0: greedy
+  int top_k = 0;          // 0: all
+  float top_p = 1, min_p = 0;
+  float repetition_penalty = 1, frequency_penalty = 0, presence_penalty = 0;
+  std::map<int32_t, float> logit_bias;
+  std::optional<uint64_t> seed;  // none: the engine draws one
+  int max_tokens = 256;
+  std::vector<std::string> stop;
+  bool ignore_eos = false;
+  int logprobs = 0;  // alternatives a token
+
+  void validate(int vocab) const;  // throws Error naming the field and its range
+};
+
+// The sampling side of one answer. Counts are kept only while a penalty or a bias needs them, one entry per distinct token.
+class SamplingState {
+ public:
+  SamplingState(const SamplingParams&, uint64_t seed, int choice, std::span<const int32_t> prompt);
+
+  void add(int32_t token);                                 // it was generated
+  SampleRow row(int position) const;                       // for the token at `position`; edit_begin is the batch's to set
+  std::span<const LogitEdit> edits() const { return edits_; }
+
+ private:
+  LogitEdit& edit(int32_t token);
+
+  SampleRow row_{};
+  bool counts_generated_ = false;
+  std::vector<LogitEdit> edits_;
+  std::unordered_map<int32_t, int> edit_of_;  // token -> index in edits_
+};
+
+}  // namespace mr
