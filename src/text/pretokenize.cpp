@@ -1,0 +1,225 @@
+// The steps follow the `tokenizers` library: each one cuts every piece that the one before it left.
+#include "text/pretokenize.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "text/unicode.h"
+
+namespace mr {
+
+namespace {
+
+using Behavior = PreTokenizerStep::Behavior;
+
+struct Span {
+  size_t begin, end;
+  bool match;
+};
+
+// The whole of `text` as matches and what lies between them.
+void find_spans(const Regex& regex, std::string_view text, bool invert, std::vector<Span>& spans) {
+  spans.clear();
+  size_t pos = 0;
+  regex.each_match(text, [&](size_t begin, size_t end) {
+    if (pos < begin) spans.push_back({pos, begin, invert});
+    spans.push_back({begin, end, !invert});
+    pos = end;
+  });
+  if (pos < text.size()) spans.push_back({pos, text.size(), invert});
+}
+
+// A match joins its neighbour before it unless that is a match too.
+void merge_with_previous(std::vector<Span>& spans) {
+  size_t kept = 0;
+  bool previous = false;
+  for (const Span& span : spans) {
+    if (span.match && !previous && kept > 0) {
+      spans[kept - 1].end = span.end;
+    } else {
+      spans[kept++] = {span.begin, span.end, false};
+    }
+    previous = span.match;
+  }
+  spans.resize(kept);
+}
+
+void merge_with_next(std::vector<Span>& spans) {
+  std::vector<Span> merged;
+  bool previous = false;
+  for (auto span = spans.rbegin(); span != spans.rend(); ++span) {
+    if (span->match && !previous && !merged.empty()) {
+      merged.back().begin = span->begin;
+    } else {
+      merged.push_back({span->begin, span->end, false});
+    }
+    previous = span->match;
+  }
+  spans.assign(merged.rbegin(), merged.rend());
+}
+
+void merge_equal(std::vector<Span>& spans) {
+  size_t kept = 0;
+  for (const Span& span : spans) {
+    if (kept > 0 && spans[kept - 1].match == span.match) {
+      spans[kept - 1].end = span.end;
+    } else {
+      spans[kept++] = span;
+    }
+  }
+  spans.resize(kept);
+}
+
+void apply_behavior(Behavior behavior, std::vector<Span>& spans) {
+  switch (behavior) {
+    case Behavior::isolated:
+      break;
+    case Behavior::removed:
+      std::erase_if(spans, [](const Span& s) { return s.match; });
+      break;
+    case Behavior::merged_with_previous:
+      merge_with_previous(spans);
+      break;
+    case Behavior::merged_with_next:
+      merge_with_next(spans);
+      break;
+    case Behavior::contiguous:
+      merge_equal(spans);
+      break;
+  }
+}
+
+void split_pieces(TextPieces& pieces, const Regex& regex, Behavior behavior, bool invert) {
+  std::vector<TextRange> out;
+  out.reserve(pieces.text.size() / 4);
+  std::vector<Span> spans;
+  for (TextRange range : pieces.ranges) {
+    std::string_view piece(pieces.text.data() + range.begin, range.end - range.begin);
+    find_spans(regex, piece, invert, spans);
+    apply_behavior(behavior, spans);
+    for (const Span& span : spans) out.push_back({range.begin + span.begin, range.begin + span.end});
+  }
+  pieces.ranges = std::move(out);
+}
+
+// Puts `prefix` in front of each piece that lacks it, or of the first piece only.
+void prefix_pieces(TextPieces& pieces, std::string_view prefix, bool only_first) {
+  TextPieces out;
+  bool first = true;
+  for (TextRange range : pieces.ranges) {
+    std::string_view piece(pieces.text.data() + range.begin, range.end - range.begin);
+    size_t begin = out.text.size();
+    if (!piece.starts_with(prefix) && (first || !only_first)) out.text += prefix;
+    out.text += piece;
+    out.ranges.push_back({begin, out.text.size()});
+    first = false;
+  }
+  pieces = std::move(out);
+}
+
+void replace_in_pieces(TextPieces& pieces, std::string_view from, std::string_view to) {
+  TextPieces out;
+  for (TextRange range : pieces.ranges) {
+    std::string piece = pieces.text.substr(range.begin, range.end - range.begin);
+    replace_all(piece, from, to);
+    size_t begin = out.text.size();
+    out.text += piece;
+    out.ranges.push_back({begin, out.text.size()});
+  }
+  pieces = std::move(out);
+}
+
+}  // namespace
+
+Normalizer::Normalizer(const std::vector<NormalizerStep>& steps) {
+  for (const NormalizerStep& rule : steps) {
+    Step step{rule, {}};
+    if (rule.kind == NormalizerStep::Kind::replace_regex) step.regex.emplace(rule.from);
+    steps_.push_back(std::move(step));
+  }
+}
+
+std::string Normalizer::apply(std::string_view input) const {
+  using Kind = NormalizerStep::Kind;
+  std::string text(input);
+  for (const Step& step : steps_) {
+    switch (step.rule.kind) {
+      case Kind::nfc:
+        text = normalize(text, NormalForm::nfc);
+        break;
+      case Kind::nfd:
+        text = normalize(text, NormalForm::nfd);
+        break;
+      case Kind::nfkc:
+        text = normalize(text, NormalForm::nfkc);
+        break;
+      case Kind::nfkd:
+        text = normalize(text, NormalForm::nfkd);
+        break;
+      case Kind::lowercase:
+        text = to_lower(text);
+        break;
+      case Kind::strip_accents:
+        text = strip_accents(text);
+        break;
+      case Kind::strip_left:
+        text.erase(0, leading_space(text));
+        break;
+      case Kind::strip_right:
+        text.erase(text.size() - trailing_space(text));
+        break;
+      case Kind::prepend:
+        if (!text.empty()) text.insert(0, step.rule.to);
+        break;
+      case Kind::replace:
+        replace_all(text, step.rule.from, step.rule.to);
+        break;
+      case Kind::replace_regex: {
+        std::string out;
+        size_t pos = 0;
+        step.regex->each_match(text, [&](size_t begin, size_t end) {
+          out.append(text, pos, begin - pos).append(step.rule.to);
+          pos = end;
+        });
+        text = out.append(text, pos);
+        break;
+      }
+    }
+  }
+  return text;
+}
+
+PreTokenizer::PreTokenizer(const std::vector<PreTokenizerStep>& steps) {
+  for (const PreTokenizerStep& rule : steps) {
+    Step step{rule, {}};
+    if (rule.kind == PreTokenizerStep::Kind::split) step.regex.emplace(rule.pattern);
+    if (rule.kind == PreTokenizerStep::Kind::metaspace && rule.behavior == Behavior::merged_with_next) {
+      step.regex.emplace(Regex::escape(rule.replacement));
+    }
+    steps_.push_back(std::move(step));
+  }
+}
+
+TextPieces PreTokenizer::apply(std::string text, bool first) const {
+  using Kind = PreTokenizerStep::Kind;
+  TextPieces pieces{std::move(text), {}};
+  if (!pieces.text.empty()) pieces.ranges.push_back({0, pieces.text.size()});
+  for (const Step& step : steps_) {
+    switch (step.rule.kind) {
+      case Kind::split:
+        split_pieces(pieces, *step.regex, step.rule.behavior, step.rule.invert);
+        break;
+      case Kind::prefix_space:
+        prefix_pieces(pieces, " ", false);
+        break;
+      case Kind::metaspace:
+        replace_in_pieces(pieces, " ", step.rule.replacement);
+        if (step.rule.prefix && (first || !step.rule.only_first)) prefix_pieces(pieces, step.rule.replacement, step.rule.only_first);
+        if (step.regex) split_pieces(pieces, *step.regex, step.rule.behavior, false);
+        break;
+    }
+  }
+  return pieces;
+}
+
+}  // namespace mr

@@ -1,0 +1,80 @@
+// A tokenizer as data: what tokenizer.json and GGUF metadata are both translated into.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace mr {
+
+// Cut out of the text before anything else sees it. `normalized`: searched for in the normalized text, not the raw one.
+struct AddedToken {
+  std::string content;
+  int32_t id = -1;
+  bool special = false, lstrip = false, rstrip = false, single_word = false, normalized = false;
+};
+
+struct NormalizerStep {
+  enum class Kind : uint8_t {
+    nfc,
+    nfd,
+    nfkc,
+    nfkd,
+    lowercase,
+    strip_accents,
+    strip_left,
+    strip_right,
+    prepend,
+    replace,
+    replace_regex
+  } kind;
+  std::string from, to;  // prepend uses `to`
+};
+
+struct PreTokenizerStep {
+  enum class Kind : uint8_t { split, prefix_space, metaspace } kind = Kind::split;
+  enum class Behavior : uint8_t { removed, isolated, merged_with_previous, merged_with_next, contiguous } behavior = Behavior::isolated;
+  std::string pattern;      // split: a regular expression
+  bool invert = false;      // split: what does not match is the separator
+  bool only_first = false;  // metaspace: the prefix goes in front of the text's first piece only
+  bool prefix = true;       // metaspace: put one in front at all
+  std::string replacement;  // metaspace: what stands for a space
+};
+
+struct Merge {
+  int32_t left, right, result;
+};
+
+struct DecoderRules {
+  std::vector<std::pair<std::string, std::string>> replace;  // within each token, in order
+  std::string strip_first;                                   // taken off the front of the whole text, strip_first_count times at most
+  int strip_first_count = 0;
+  bool drop_in_first_token = false;  // a Metaspace decoder: the replacement is deleted, not turned into spaces, in the first token
+  std::string separator;             // between tokens
+};
+
+struct TokenizerData {
+  // Pieces by id, as raw bytes where byte_level is set (the printable alphabet of GPT-2 is undone on reading).
+  std::vector<std::string> pieces;
+  std::vector<AddedToken> added;
+  std::vector<NormalizerStep> normalizer;
+  std::vector<PreTokenizerStep> pre_tokenizer;
+
+  // The model: merges by rank, or, with scores, the pair whose union is the piece of highest score.
+  std::vector<Merge> merges;
+  std::vector<float> scores;   // by id; empty: merges rule
+  bool byte_level = false;     // symbols start as bytes; else as characters
+  bool byte_fallback = false;  // a character without a piece becomes pieces <0x00> … <0xFF>
+  bool ignore_merges = false;  // a text piece that is in the vocabulary is taken whole
+  bool fuse_unknown = false;
+  int32_t unknown = -1;
+
+  int32_t bos = -1, eos = -1;
+  std::vector<int32_t> prefix, suffix;  // put around the text with add_special
+  std::vector<int32_t> stop;            // what ends a turn, besides eos
+  DecoderRules decoder;
+  std::string chat_template;
+};
+
+}  // namespace mr
