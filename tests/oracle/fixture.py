@@ -36,24 +36,26 @@ class Fixture:
     prompt: int = 40  # tokens
     new: int = 20
     seed: int = 1  # of the weights: equal seed and shapes give equal weights
+    embedding: float = 0  # their standard deviation; 0: 0.5, tied 0.2 (else a tied model echoes its input)
     dtype: torch.dtype = torch.float32  # as stored
     shard: str = "1GB"
     length_dependent: bool = False  # rope depends on the length of the forward: logits come from the cached run
     edit: Callable | None = None  # config.json (dict) -> dict, after saving
 
 
-def random_weights(model, seed, dtype):
+def random_weights(model, seed, dtype, embedding=0):
     """Matrices 1/sqrt(fan in), so that attention is not flat; biases and norms off their neutral values; rounded to dtype."""
     g = torch.Generator().manual_seed(seed)
-    tied = model.config.tie_word_embeddings
-    for name, p in sorted(model.named_parameters()):
+    embedding = embedding or (0.2 if model.config.tie_word_embeddings else 0.5)
+    buffers = [(name, b) for name, b in model.named_buffers() if name in model.state_dict()]
+    for name, p in sorted(model.named_parameters()) + buffers:
         noise = torch.randn(p.shape, generator=g)
         if "A_log" in name or name.endswith(".D"):
             value = p.data + 0.1 * noise
         elif "dt_proj.bias" in name or "dt_bias" in name:
             value = -1 + 0.5 * noise  # softplus of it about 0.3: the state both keeps and forgets
         elif "embed" in name and p.dim() == 2 and "proj" not in name:
-            value = (0.2 if tied else 0.5) * noise
+            value = embedding * noise
         elif "conv1d.weight" in name:
             value = 0.4 * noise
         elif p.dim() >= 2:
@@ -160,7 +162,7 @@ def make(name, fixture):
     shutil.rmtree(folder, ignore_errors=True)
     torch.manual_seed(0)  # for parameters that the library itself initializes
     model = AutoModelForCausalLM.from_config(fixture.make(), attn_implementation="eager").eval()
-    random_weights(model, fixture.seed, fixture.dtype)
+    random_weights(model, fixture.seed, fixture.dtype, fixture.embedding)
     copy.deepcopy(model).to(fixture.dtype).save_pretrained(folder, max_shard_size=fixture.shard)
     (folder / "generation_config.json").unlink(missing_ok=True)
     if fixture.edit:

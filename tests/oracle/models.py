@@ -8,7 +8,10 @@ A model is one entry in MODELS. Run in an environment with requirements.txt; the
 import sys
 
 import torch
-from transformers import LlamaConfig, MambaConfig, MistralConfig, Qwen2Config, Qwen3Config, SmolLM3Config
+from transformers import (
+    FalconMambaConfig, Gemma2Config, Gemma3nTextConfig, Gemma3TextConfig, Gemma4TextConfig, JambaConfig, LlamaConfig, Mamba2Config,
+    MambaConfig, MistralConfig, MixtralConfig, Qwen2Config, Qwen3Config, SmolLM3Config,
+)
 
 from fixture import Fixture, make
 from gguf_fixture import VOCAB, GgufFixture, Type, make_gguf
@@ -89,6 +92,29 @@ MODELS = {
     "mamba_bias": Fixture(lambda: MambaConfig(vocab_size=131, hidden_size=24, state_size=5, num_hidden_layers=2, expand=3,
                                               conv_kernel=3, time_step_rank="auto", use_bias=True, use_conv_bias=False,
                                               tie_word_embeddings=False, **NO_SPECIAL)),
+    "mamba2": Fixture(lambda: Mamba2Config(vocab_size=131, hidden_size=32, state_size=12, num_hidden_layers=2, expand=2, num_heads=4,
+                                           head_dim=16, n_groups=2, conv_kernel=4, chunk_size=8, **NO_SPECIAL), prompt=75),
+    "falcon_mamba": Fixture(lambda: FalconMambaConfig(vocab_size=131, hidden_size=32, state_size=8, num_hidden_layers=2, expand=2,
+                                                      conv_kernel=4, time_step_rank=4, tie_word_embeddings=False, **NO_SPECIAL)),
+    "jamba": Fixture(config(JambaConfig, head_dim=..., num_hidden_layers=4, intermediate_size=24, num_experts=4,
+                            num_experts_per_tok=2, expert_layer_period=2, expert_layer_offset=1, attn_layer_period=4,
+                            attn_layer_offset=2, mamba_d_state=8, mamba_d_conv=4, mamba_expand=2, mamba_dt_rank=4,
+                            use_mamba_kernels=False), prompt=75),
+    "mixtral": Fixture(config(MixtralConfig, intermediate_size=40, num_local_experts=4, num_experts_per_tok=2)),
+    "gemma2": Fixture(config(Gemma2Config, query_pre_attn_scalar=24, sliding_window=24, attn_logit_softcapping=1.0,
+                             final_logit_softcapping=0.5, tie_word_embeddings=True), prompt=75, embedding=0.03),
+    "gemma3": Fixture(config(Gemma3TextConfig, query_pre_attn_scalar=24, sliding_window=24, num_hidden_layers=3,
+                             intermediate_size=48, layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+                             tie_word_embeddings=True), prompt=75, embedding=0.03),
+    "gemma3n": Fixture(config(Gemma3nTextConfig, sliding_window=24, num_hidden_layers=4, intermediate_size=32,
+                              layer_types=["sliding_attention", "full_attention"] * 2, num_kv_shared_layers=2,
+                              vocab_size_per_layer_input=131, hidden_size_per_layer_input=8, laurel_rank=4, altup_num_inputs=3,
+                              activation_sparsity_pattern=[0.9, 0.0, 0.0, 0.0], tie_word_embeddings=True),
+                       prompt=75, embedding=0.03),
+    "gemma4": Fixture(config(Gemma4TextConfig, sliding_window=24, num_hidden_layers=4, intermediate_size=40,
+                             layer_types=["sliding_attention", "full_attention"] * 2, num_kv_shared_layers=2,
+                             vocab_size_per_layer_input=131, hidden_size_per_layer_input=8, global_head_dim=24,
+                             tie_word_embeddings=True), prompt=75, embedding=0.03),
 }
 
 
