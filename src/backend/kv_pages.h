@@ -1,0 +1,41 @@
+// Where the keys and values of one layer lie: the layout of PagedKv (backend.h), said once for every host backend.
+// A token's place in its sequence is context + its row number; for causal and full corners that is its position.
+#pragma once
+
+#include "backend/backend.h"
+#include "core/error.h"
+
+namespace mr {
+
+inline constexpr int kKeyTile = 16;  // tokens side by side in K
+
+struct KvPages {
+  const PagedKv* kv;
+  const GroupTable* table;
+  const StateMemory::GroupMemory* memory;
+  int64_t element;  // bytes
+
+  KvPages(const PagedKv& kv, const Batch& batch, const StateMemory& state)
+      : kv(&kv), table(&batch.group[kv.ref.group]), memory(&state.group[kv.ref.group]), element(size_of(kv.dtype)) {
+    check(memory->page_tokens > 0 && memory->page_tokens % kKeyTile == 0, "a page of {} tokens is not a multiple of {}",
+          memory->page_tokens, kKeyTile);
+  }
+
+  // The layer's block in the page of token `place` of a sequence.
+  std::byte* block(int seq, int64_t place) const {
+    int32_t unit = table->unit[table->begin[seq] + place / memory->page_tokens];
+    return memory->unit(unit) + kv->ref.offset * memory->page_tokens;
+  }
+  // K of the 16 tokens that `place` is one of: [k_dim][16].
+  std::byte* k_tile(int seq, int head, int64_t place) const {
+    int64_t tiles = memory->page_tokens / kKeyTile, tile = place % memory->page_tokens / kKeyTile;
+    return block(seq, place) + (head * tiles + tile) * kv->k_dim * kKeyTile * element;
+  }
+  // V of token `place`: [v_dim]; the next token of the page follows.
+  std::byte* v_row(int seq, int head, int64_t place) const {
+    int64_t k_bytes = int64_t(kv->kv_heads) * memory->page_tokens * kv->k_dim * element;
+    return block(seq, place) + k_bytes + (int64_t(head) * memory->page_tokens + place % memory->page_tokens) * kv->v_dim * element;
+  }
+};
+
+}  // namespace mr

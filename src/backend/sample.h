@@ -1,0 +1,35 @@
+// Choosing a token from a row of logits; every host backend shares it. Order: penalties and bias, mask, temperature, top-k,
+// top-p, min-p, then one draw by inverse CDF over the kept tokens, sorted by (logit descending, id ascending).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "backend/backend.h"
+
+namespace mr {
+
+// The two passes over a whole row that are worth vector code.
+struct LogitOps {
+  float (*max)(const float* x, int64_t n);
+  float (*sum_exp)(const float* x, int64_t n, float max, float factor);  // sum of exp((x - max) * factor)
+};
+
+struct SampleScratch {
+  struct Candidate {
+    float logit;
+    int32_t token;
+    double weight;  // exp((logit - max) / temperature)
+  };
+  std::vector<Candidate> candidates;
+  std::vector<TopToken> edited;  // the unchanged logits of the tokens that edits touch
+};
+
+// `mask` may be null: all tokens allowed. Where no token is allowed, out.token is -1.
+void sample_row(float* logits, int64_t vocab, const SampleRow&, const LogitEdit* edits, const uint32_t* mask, const LogitOps&,
+                SampleScratch&, Sampled& out);
+
+// Every output row with Out::token, rows in parallel; `scratch` has one entry a worker.
+void sample_rows(Tensor logits, const Batch&, const LogitOps&, ThreadPool&, std::vector<SampleScratch>& scratch, std::vector<Sampled>& out);
+
+}  // namespace mr
