@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstddef>
-
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -26,7 +25,7 @@ struct StateRef {
 struct Group {
   StateSpec::Kind kind;
   int window;
-  int64_t bytes;   // of all its layers together, a token or a sequence
+  int64_t bytes;  // of all its layers together, a token or a sequence
 };
 
 class StateLayout {

@@ -1,0 +1,60 @@
+// One group's units with reference counts. Unit 0 is reserved: it is never handed out. A unit that only the prefix tree
+// refers to is idle: nobody reads it now, so eviction may free it, and it counts as available.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/error.h"
+
+namespace mr {
+
+class UnitPool {
+ public:
+  explicit UnitPool(int n_units) : refs_(size_t(n_units)), cached_(size_t(n_units)) {
+    free_.reserve(refs_.size());
+    for (int unit = n_units - 1; unit > 0; unit--) free_.push_back(unit);
+  }
+
+  int n_units() const { return int(refs_.size()) - 1; }  // that can be handed out
+  int n_free() const { return int(free_.size()); }
+  int n_idle() const { return n_idle_; }
+  int n_available() const { return n_free() + n_idle(); }
+  int refs(int32_t unit) const { return refs_[size_t(unit)]; }
+  bool cached(int32_t unit) const { return cached_[size_t(unit)]; }
+  bool idle(int32_t unit) const { return cached(unit) && refs(unit) == 1; }
+
+  int32_t take() {  // the unit freed last: the likeliest to be warm in a cache
+    check(!free_.empty(), "no free unit among {}", n_units());
+    int32_t unit = free_.back();
+    free_.pop_back();
+    refs_[size_t(unit)] = 1;
+    return unit;
+  }
+  void retain(int32_t unit) {
+    n_idle_ -= idle(unit);
+    refs_[size_t(unit)]++;
+  }
+  void release(int32_t unit) {
+    if (--refs_[size_t(unit)] == 0) free_.push_back(unit);
+    n_idle_ += idle(unit);
+  }
+
+  // The tree's own reference; a unit lies in at most one node.
+  void cache(int32_t unit) {
+    retain(unit);
+    cached_[size_t(unit)] = 1;
+  }
+  void uncache(int32_t unit) {
+    n_idle_ -= idle(unit);
+    cached_[size_t(unit)] = 0;
+    release(unit);
+  }
+
+ private:
+  std::vector<int32_t> refs_, free_;  // refs of unit 0 stay 0
+  std::vector<uint8_t> cached_;
+  int n_idle_ = 0;
+};
+
+}  // namespace mr
