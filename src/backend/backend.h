@@ -1,5 +1,6 @@
 // The operations that models are made of. Every backend (ref, cpu, cuda) implements them; tests run each against ref over
-// odd shapes. Shapes: T rows of the batch, D model width, H query heads, K key/value heads, d head size. Activations are f32.
+// odd shapes. Shapes: T rows of the batch, D model width, H query heads, K key/value heads, d head size. Activations are f32;
+// a view may be strided in all but its last dimension (a column slice of a fused projection).
 // Law 4: the value of a row depends on that row and its own sequence alone.
 #pragma once
 
@@ -54,11 +55,11 @@ struct PagedKv {
 };
 
 struct AttendArgs {
-  int heads = 0;       // query heads; head h reads K/V head h / (heads / kv_heads)
-  float scale = 1;     // of q . k
-  int window = 0;      // sees the last `window` tokens, itself included; 0: all
-  float softcap = 0;   // s -> softcap * tanh(s / softcap); 0: none
-  Tensor sinks;        // f32 [heads] may be empty: a logit that takes weight and gives no value
+  int heads = 0;      // query heads; head h reads K/V head h / (heads / kv_heads)
+  float scale = 1;    // of q . k
+  int window = 0;     // sees the last `window` tokens, itself included; 0: all
+  float softcap = 0;  // s -> softcap * tanh(s / softcap); 0: none
+  Tensor sinks;       // f32 [heads] may be empty: a logit that takes weight and gives no value
 };
 
 // A recurrent layer's state: f32, `size` values at ref in each slot.
@@ -70,8 +71,8 @@ struct SlotState {
 // Mamba's selective scan (Gu & Dao 2023), one token after the other. A slot holds h [inner, n_state].
 struct DiagScan {
   int inner = 0, n_state = 0;
-  Tensor a;        // f32 [inner, n_state], negative
-  Tensor d;        // f32 [inner], may be empty
+  Tensor a;  // f32 [inner, n_state], negative
+  Tensor d;  // f32 [inner], may be empty
   SlotState state;
 };
 
@@ -83,8 +84,8 @@ struct TopToken {
 // What sampling gives for one output row.
 struct Sampled {
   int32_t token = -1;
-  float logprob = 0;            // of `token` under the unchanged logits (temperature 1, no penalties)
-  std::vector<TopToken> top;    // n_logprobs of them, descending; ties to the lower id
+  float logprob = 0;          // of `token` under the unchanged logits (temperature 1, no penalties)
+  std::vector<TopToken> top;  // n_logprobs of them, descending; ties to the lower id
 };
 
 class Backend {
@@ -132,7 +133,7 @@ class Backend {
   virtual void sample(Tensor logits, const Batch&, std::vector<Sampled>& out) = 0;
 };
 
-std::unique_ptr<Backend> make_ref_backend();                       // scalar f32, obviously right
+std::unique_ptr<Backend> make_ref_backend();  // scalar f32, obviously right
 std::unique_ptr<Backend> make_cpu_backend(Isa isa, int n_threads);
 
 }  // namespace mr

@@ -25,12 +25,12 @@ struct LogitEdit {
 struct SampleRow {
   uint64_t seed;
   int32_t choice, position;
-  float temperature;  // 0: greedy, ties to the lower id
-  int32_t top_k;      // 0: all
-  float top_p, min_p;  // 1 and 0: all
+  float temperature;                                              // 0: greedy, ties to the lower id
+  int32_t top_k;                                                  // 0: all
+  float top_p, min_p;                                             // 1 and 0: all
   float repetition_penalty, frequency_penalty, presence_penalty;  // 1, 0, 0: none
-  int32_t n_logprobs;              // alternatives reported beside the chosen token
-  int32_t edit_begin, n_edits;     // into Batch::edit
+  int32_t n_logprobs;                                             // alternatives reported beside the chosen token
+  int32_t edit_begin, n_edits;                                    // into Batch::edit
 };
 
 // The tables of one state group. Pages: unit[begin[s] + p] holds tokens [p * page_tokens, ...) of sequence s; a page that a
@@ -44,21 +44,21 @@ struct GroupTable {
 
 struct Batch {
   int n_tokens = 0, n_seqs = 0, n_out = 0;
-  const int32_t* token = nullptr;      // [n_tokens]; -1-i: the token that output row i of the previous step sampled
-  const int32_t* position = nullptr;   // [n_tokens]
-  const int32_t* row_begin = nullptr;  // [n_seqs + 1]
-  const int32_t* context = nullptr;    // [n_seqs] committed tokens before this step
+  const int32_t* token = nullptr;       // [n_tokens]; -1-i: the token that output row i of the previous step sampled
+  const int32_t* position = nullptr;    // [n_tokens]
+  const int32_t* row_begin = nullptr;   // [n_seqs + 1]
+  const int32_t* context = nullptr;     // [n_seqs] committed tokens before this step
   const int32_t* prompt_len = nullptr;  // [n_seqs] length-dependent ropes scale by max(prompt_len, position + 1)
-  const Corner* corner = nullptr;      // [n_seqs]
-  const int32_t* parent = nullptr;     // [n_tokens] bits only: the row (of the batch) whose recurrent state it reads, -1: the context's
+  const Corner* corner = nullptr;       // [n_seqs]
+  const int32_t* parent = nullptr;      // [n_tokens] bits only: the row (of the batch) whose recurrent state it reads, -1: the context's
   const uint64_t* ancestors = nullptr;  // [n_tokens] bits only: bit i = sees row i of its sequence
-  const int32_t* out_row = nullptr;    // [n_out] ascending
-  const Out* out = nullptr;            // [n_out]
-  const SampleRow* sample = nullptr;   // [n_out]
+  const int32_t* out_row = nullptr;     // [n_out] ascending
+  const Out* out = nullptr;             // [n_out]
+  const SampleRow* sample = nullptr;    // [n_out]
   const LogitEdit* edit = nullptr;
-  const int32_t* mask_row = nullptr;   // [n_out] row of `mask`, -1: all tokens allowed; null: no masks in this batch
-  const uint32_t* mask = nullptr;      // [rows, (vocab + 31) / 32] bit set: allowed
-  std::span<const GroupTable> group;   // one per group of the layout
+  const int32_t* mask_row = nullptr;  // [n_out] row of `mask`, -1: all tokens allowed; null: no masks in this batch
+  const uint32_t* mask = nullptr;     // [rows, (vocab + 31) / 32] bit set: allowed
+  std::span<const GroupTable> group;  // one per group of the layout
 
   int rows(int seq) const { return row_begin[seq + 1] - row_begin[seq]; }
 };

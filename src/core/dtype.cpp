@@ -7,8 +7,14 @@
 
 namespace mr {
 
-static constexpr std::array<std::pair<DType, std::string_view>, 8> kNames{{{DType::f32, "f32"}, {DType::f16, "f16"}, {DType::bf16, "bf16"},
-    {DType::i8, "i8"}, {DType::u8, "u8"}, {DType::i16, "i16"}, {DType::i32, "i32"}, {DType::i64, "i64"}}};
+static constexpr std::array<std::pair<DType, std::string_view>, 8> kNames{{{DType::f32, "f32"},
+                                                                           {DType::f16, "f16"},
+                                                                           {DType::bf16, "bf16"},
+                                                                           {DType::i8, "i8"},
+                                                                           {DType::u8, "u8"},
+                                                                           {DType::i16, "i16"},
+                                                                           {DType::i32, "i32"},
+                                                                           {DType::i64, "i64"}}};
 
 std::string_view name_of(DType t) { return kNames[size_t(t)].second; }
 

@@ -11,10 +11,18 @@ enum class DType : uint8_t { f32, f16, bf16, i8, u8, i16, i32, i64 };
 
 constexpr int64_t size_of(DType t) {
   switch (t) {
-    case DType::f32: case DType::i32: return 4;
-    case DType::f16: case DType::bf16: case DType::i16: return 2;
-    case DType::i8: case DType::u8: return 1;
-    case DType::i64: return 8;
+    case DType::f32:
+    case DType::i32:
+      return 4;
+    case DType::f16:
+    case DType::bf16:
+    case DType::i16:
+      return 2;
+    case DType::i8:
+    case DType::u8:
+      return 1;
+    case DType::i64:
+      return 8;
   }
   return 0;
 }

@@ -23,13 +23,19 @@ struct Tensor {
   std::array<int64_t, 4> shape{}, stride{};
 
   explicit operator bool() const { return data != nullptr; }
-  int64_t size() const;                             // elements
+  int64_t size() const;  // elements
   int64_t bytes() const { return size() * size_of(dtype); }
   bool contiguous() const;
-  template <class T> T* as() const { return static_cast<T*>(data); }
-  template <class T> T* row(int64_t i) const { return static_cast<T*>(data) + i * stride[0]; }
-  Tensor rows(int64_t begin, int64_t count) const;  // [begin, begin + count) of the first dimension
-  Tensor cols(int64_t begin, int64_t count) const;  // of the last dimension; rows keep their stride
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data);
+  }
+  template <class T>
+  T* row(int64_t i) const {
+    return static_cast<T*>(data) + i * stride[0];
+  }
+  Tensor rows(int64_t begin, int64_t count) const;             // [begin, begin + count) of the first dimension
+  Tensor cols(int64_t begin, int64_t count) const;             // of the last dimension; rows keep their stride
   Tensor reshape(std::initializer_list<int64_t> shape) const;  // needs a contiguous view
 };
 
@@ -43,13 +49,22 @@ class Buffer {
   explicit Buffer(size_t bytes);
   ~Buffer();
   Buffer(Buffer&& other) noexcept { swap(other); }
-  Buffer& operator=(Buffer&& other) noexcept { swap(other); return *this; }
+  Buffer& operator=(Buffer&& other) noexcept {
+    swap(other);
+    return *this;
+  }
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
-  template <class T> T* as() const { return reinterpret_cast<T*>(data_); }
+  template <class T>
+  T* as() const {
+    return reinterpret_cast<T*>(data_);
+  }
 
  private:
-  void swap(Buffer& other) noexcept { std::swap(data_, other.data_); std::swap(size_, other.size_); }
+  void swap(Buffer& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+  }
   std::byte* data_ = nullptr;
   size_t size_ = 0;
 };

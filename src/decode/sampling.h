@@ -33,8 +33,8 @@ class SamplingState {
  public:
   SamplingState(const SamplingParams&, uint64_t seed, int choice, std::span<const int32_t> prompt);
 
-  void add(int32_t token);                                 // it was generated
-  SampleRow row(int position) const;                       // for the token at `position`; edit_begin is the batch's to set
+  void add(int32_t token);            // it was generated
+  SampleRow row(int position) const;  // for the token at `position`; edit_begin is the batch's to set
   std::span<const LogitEdit> edits() const { return edits_; }
 
  private:

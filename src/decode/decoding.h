@@ -1,0 +1,42 @@
+// Rows are not commits: each step a sequence plans rows, then commits 0..n of them. Autoregression commits 1, prefill all,
+// speculation accepted + 1, diffusion 0 until its block is done. Scheduler and state manager see only (rows, commits).
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "backend/backend.h"
+#include "state/sequence_state.h"
+
+namespace mr {
+
+struct RowPlan {
+  std::span<const int32_t> tokens;   // the rows, beginning at position `committed` of the sequence
+  std::span<const int32_t> parents;  // trees only
+  Corner corner = Corner::causal;
+  int wants_logits_from = 0;  // first row that needs an output; tokens.size(): none
+  bool atomic = false;        // never cut into chunks
+  bool publish = true;        // may enter the prefix tree
+};
+
+struct Absorbed {
+  int n_rows = 0;                 // rows to commit, from the first on
+  std::span<const int> path;      // trees only: the n_rows accepted rows instead
+  std::span<const int32_t> emit;  // new tokens; the caller appends them to the sequence
+};
+
+// A strategy, one object per answer. A plan that does not fit into a step is cut: its first rows are committed without a word,
+// and the next plan() begins behind them. absorb() follows the step that ran the rest.
+class Decoding {
+ public:
+  virtual ~Decoding() = default;
+  virtual int max_rows() const = 0;       // in one step, past the prompt
+  virtual bool needs_result() const = 0;  // plan() needs the previous step's tokens on the host
+  virtual RowPlan plan(const SequenceState&) = 0;
+  // n_rows: of the step, the last of which ended the plan. One Sampled per planned output row. What it returns holds until the next call.
+  virtual Absorbed absorb(const SequenceState&, int n_rows, std::span<const Sampled>) = 0;
+};
+
+std::unique_ptr<Decoding> make_autoregressive();
+
+}  // namespace mr

@@ -1,0 +1,55 @@
+// A family is data: how its configuration becomes a ModelSpec, and what its tensors are called. One file per family, one
+// line in the registry.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/checkpoint.h"
+#include "model/config.h"
+#include "model/spec.h"
+
+namespace mr {
+
+// From a tensor's role ("q", "down", "final_norm") to its name in files; "{}" stands for the layer. ".weight" or ".bias" is
+// appended, unless the name is found as it is.
+struct NameMap {
+  struct Entry {
+    std::string_view role, pattern;
+  };
+  std::vector<Entry> entries;
+  bool permuted_qk = false;  // GGUF's Llama files: rows of q and k lie in pairs for interleaved rope
+
+  const Entry* find(std::string_view role) const;
+  std::string name(std::string_view role, int layer) const;  // throws when the family has no such role
+};
+
+struct Arch {
+  std::string_view name;  // config.json's model_type, and general.architecture of GGUF files
+  ModelSpec (*spec)(const Config&);
+  NameMap (*names)();       // Hugging Face names
+  NameMap (*gguf_names)();  // null: no GGUF files of this family are known
+};
+
+const Arch& arch_named(std::string_view name);  // throws, listing what is known
+std::vector<std::string_view> arch_names();
+
+struct Described {
+  ModelSpec spec;
+  NameMap names;
+};
+Described describe(const Checkpoint&);  // by config.json or GGUF metadata
+
+// GGUF metadata under the names of config.json.
+Json config_from_gguf(const Checkpoint&);
+
+// What most decoders share; a family changes what is its own.
+struct DecoderTraits {
+  bool qkv_bias = false, out_bias = false, mlp_bias = false, qk_norm = false;
+};
+ModelSpec decoder_spec(const Config&, const DecoderTraits&);
+NameMap decoder_names();
+NameMap decoder_gguf_names();
+
+}  // namespace mr

@@ -1,0 +1,99 @@
+// The decoder that Llama made usual: RMS norms, rotary grouped-query attention, gated feed-forward. Families that follow it
+// state their differences only.
+#include <cmath>
+
+#include "model/arch/arch.h"
+#include "model/rope.h"
+
+namespace mr {
+
+static Activation activation_from(const Config& config, const std::string& name) {
+  if (name == "silu" || name == "swish") return Activation::silu;
+  if (name == "gelu") return Activation::gelu;
+  if (name == "gelu_pytorch_tanh" || name == "gelu_new") return Activation::gelu_tanh;
+  if (name == "relu") return Activation::relu;
+  if (name == "relu2") return Activation::relu2;
+  config.require(false, "activation '{}' is not known", name);
+  return Activation::silu;
+}
+
+// The window of one layer: layer_types names it, else every layer has it unless the family switches it off.
+static int window_of(const Config& config, int layer) {
+  if (!config.has("sliding_window") || !config.boolean("use_sliding_window", true)) return 0;
+  if (config.has("layer_types")) {
+    const Json& types = config.json().at("layer_types");
+    config.require(types.is_array() && int(types.size()) > layer && types[size_t(layer)].is_string(),
+                   "'layer_types' does not name layer {}", layer);
+    return types[size_t(layer)] == "sliding_attention" ? int(config.integer("sliding_window")) : 0;
+  }
+  if (config.has("max_window_layers") && layer < config.integer("max_window_layers")) return 0;
+  return int(config.integer("sliding_window"));
+}
+
+ModelSpec decoder_spec(const Config& config, const DecoderTraits& traits) {
+  ModelSpec spec;
+  spec.dim = int(config.positive("hidden_size"));
+  spec.vocab = int(config.positive("vocab_size"));
+  spec.max_context = int(config.positive("max_position_embeddings"));
+  spec.norm = {Norm::Kind::rms, float(config.number("rms_norm_eps", 1e-6))};
+  spec.tied = config.boolean("tie_word_embeddings", false);
+  spec.eos = config.integers("eos_token_id");
+
+  AttentionSpec a;
+  a.heads = int(config.positive("num_attention_heads"));
+  a.kv_heads = int(config.integer("num_key_value_heads", a.heads));
+  a.head_dim = int(config.integer("head_dim", spec.dim / a.heads));
+  config.require(a.kv_heads > 0 && a.heads % a.kv_heads == 0, "{} query heads cannot share {} key/value heads", a.heads, a.kv_heads);
+  config.require(a.head_dim > 0, "'head_dim' must not be 0");
+  a.scale = 1 / std::sqrt(float(a.head_dim));
+  a.qkv_bias = traits.qkv_bias, a.out_bias = traits.out_bias, a.qk_norm = traits.qk_norm;
+  RopeSpec rope = rope_from(config, a.head_dim);
+  if (rope.scaling == RopeSpec::Scaling::dynamic) spec.max_context = int(spec.max_context * rope.factor);
+  int rope_index = spec.add_rope(rope);
+
+  MlpSpec mlp{int(config.positive("intermediate_size")), activation_from(config, config.text("hidden_act", "silu")), true, traits.mlp_bias};
+  std::vector<int32_t> with_rope = config.integers("no_rope_layers");  // 1: this layer has rope
+  for (int i = 0; i < config.positive("num_hidden_layers"); i++) {
+    bool positions = size_t(i) >= with_rope.size() || with_rope[size_t(i)];
+    a.rope = positions ? rope_index : -1;
+    a.window = window_of(config, i);
+    spec.layers.push_back({a, mlp});
+  }
+  return spec;
+}
+
+NameMap decoder_names() {
+  return {{{"embedding", "model.embed_tokens"},
+           {"final_norm", "model.norm"},
+           {"output", "lm_head"},
+           {"mixer_norm", "model.layers.{}.input_layernorm"},
+           {"ffn_norm", "model.layers.{}.post_attention_layernorm"},
+           {"q", "model.layers.{}.self_attn.q_proj"},
+           {"k", "model.layers.{}.self_attn.k_proj"},
+           {"v", "model.layers.{}.self_attn.v_proj"},
+           {"o", "model.layers.{}.self_attn.o_proj"},
+           {"q_norm", "model.layers.{}.self_attn.q_norm"},
+           {"k_norm", "model.layers.{}.self_attn.k_norm"},
+           {"gate", "model.layers.{}.mlp.gate_proj"},
+           {"up", "model.layers.{}.mlp.up_proj"},
+           {"down", "model.layers.{}.mlp.down_proj"}}};
+}
+
+NameMap decoder_gguf_names() {
+  return {{{"embedding", "token_embd"},
+           {"final_norm", "output_norm"},
+           {"output", "output"},
+           {"mixer_norm", "blk.{}.attn_norm"},
+           {"ffn_norm", "blk.{}.ffn_norm"},
+           {"q", "blk.{}.attn_q"},
+           {"k", "blk.{}.attn_k"},
+           {"v", "blk.{}.attn_v"},
+           {"o", "blk.{}.attn_output"},
+           {"q_norm", "blk.{}.attn_q_norm"},
+           {"k_norm", "blk.{}.attn_k_norm"},
+           {"gate", "blk.{}.ffn_gate"},
+           {"up", "blk.{}.ffn_up"},
+           {"down", "blk.{}.ffn_down"}}};
+}
+
+}  // namespace mr

@@ -1,0 +1,64 @@
+#include <fmt/ranges.h>
+
+#include "model/arch/arch.h"
+
+namespace mr {
+
+ModelSpec llama_spec(const Config&);
+NameMap llama_gguf_names();
+ModelSpec qwen2_spec(const Config&);
+ModelSpec qwen3_spec(const Config&);
+ModelSpec mamba_spec(const Config&);
+NameMap mamba_names();
+NameMap mamba_gguf_names();
+
+static const Arch kArchs[] = {
+    {"llama", llama_spec, decoder_names, llama_gguf_names},   {"mistral", llama_spec, decoder_names, llama_gguf_names},
+    {"smollm3", llama_spec, decoder_names, llama_gguf_names}, {"qwen2", qwen2_spec, decoder_names, decoder_gguf_names},
+    {"qwen3", qwen3_spec, decoder_names, decoder_gguf_names}, {"mamba", mamba_spec, mamba_names, mamba_gguf_names},
+};
+
+std::vector<std::string_view> arch_names() {
+  std::vector<std::string_view> names;
+  for (const Arch& a : kArchs) names.push_back(a.name);
+  return names;
+}
+
+const Arch& arch_named(std::string_view name) {
+  for (const Arch& a : kArchs)
+    if (a.name == name) return a;
+  fail("model architecture '{}' is not known; known are: {}", name, fmt::join(arch_names(), ", "));
+}
+
+const NameMap::Entry* NameMap::find(std::string_view role) const {
+  for (const Entry& e : entries)
+    if (e.role == role) return &e;
+  return nullptr;
+}
+
+std::string NameMap::name(std::string_view role, int layer) const {
+  const Entry* e = find(role);
+  check(e, "this family of models has no tensor for '{}'", role);
+  return fmt::format(fmt::runtime(e->pattern), layer);
+}
+
+Described describe(const Checkpoint& files) {
+  const Json& raw = files.config();
+  if (files.is_gguf()) {
+    check(raw.contains("general.architecture") && raw["general.architecture"].is_string(), "{}: the metadata lacks general.architecture",
+          files.path().string());
+    const Arch& arch = arch_named(raw["general.architecture"].get<std::string>());
+    check(arch.gguf_names, "GGUF files of architecture '{}' are not known", arch.name);
+    Json json = config_from_gguf(files);
+    Described d{arch.spec(Config(json, files.path().filename().string())), arch.gguf_names()};
+    d.spec.arch = arch.name;
+    return d;
+  }
+  Config config(raw, (files.path() / "config.json").string());
+  const Arch& arch = arch_named(config.text("model_type", "(none given)"));
+  Described d{arch.spec(config), arch.names()};
+  d.spec.arch = arch.name;
+  return d;
+}
+
+}  // namespace mr

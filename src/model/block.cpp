@@ -1,0 +1,46 @@
+#include "model/block.h"
+
+#include <algorithm>
+
+#include "model/loader.h"
+
+namespace mr {
+
+Norm load_norm(const NormSpec& spec, int dim, std::string_view role, Loader& loader, int layer) {
+  Norm norm{spec.kind, spec.eps, loader.vector(role, ".weight", {dim}, layer)};
+  if (spec.kind == Norm::Kind::layer) norm.bias = loader.vector(role, ".bias", {dim}, layer);
+  norm.offset = spec.offset;
+  return norm;
+}
+
+Block::Block(const LayerSpec& layer, BuildContext& build) {
+  mixer_norm_ = load_norm(build.spec.norm, build.spec.dim, "mixer_norm", build.loader, build.layer);
+  mixer_ = make_mixer(layer.mixer, build);
+  ffn_ = make_ffn(layer.ffn, build);
+  if (ffn_) ffn_norm_ = load_norm(build.spec.norm, build.spec.dim, "ffn_norm", build.loader, build.layer);
+}
+
+static Tensor normed(Tensor x, const Norm& norm, Step& step) {
+  Tensor y = step.arena.tensor(DType::f32, {x.shape[0], x.shape[1]});
+  step.ops.norm(y, x, norm);
+  return y;
+}
+
+void Block::forward(Stream& s, Step& step) const {
+  {
+    ArenaScope scope(step.arena);
+    step.ops.add(s.residual, mixer_->forward(normed(s.residual, mixer_norm_, step), step), 1);
+  }
+  if (!ffn_) return;
+  ArenaScope scope(step.arena);
+  step.ops.add(s.residual, ffn_->forward(normed(s.residual, ffn_norm_, step), step), 1);
+}
+
+int64_t Block::workspace(int64_t rows) const {
+  int64_t norm = arena_bytes(rows * mixer_norm_.weight.size());
+  return norm + std::max(mixer_->workspace(rows), ffn_ ? ffn_->workspace(rows) : 0);
+}
+
+int64_t Block::decode_bytes() const { return mixer_->decode_bytes() + (ffn_ ? ffn_->decode_bytes() : 0); }
+
+}  // namespace mr

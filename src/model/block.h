@@ -1,0 +1,24 @@
+// One layer: norm, mixer, residual; norm, feed-forward, residual.
+#pragma once
+
+#include "model/mixer.h"
+#include "model/model.h"
+
+namespace mr {
+
+class Block {
+ public:
+  Block(const LayerSpec&, BuildContext&);
+  void forward(Stream&, Step&) const;
+  int64_t workspace(int64_t n_tokens) const;
+  int64_t decode_bytes() const;
+
+ private:
+  Norm mixer_norm_, ffn_norm_;
+  std::unique_ptr<Mixer> mixer_;
+  std::unique_ptr<Ffn> ffn_;  // may be null
+};
+
+Norm load_norm(const NormSpec&, int dim, std::string_view role, Loader&, int layer);
+
+}  // namespace mr

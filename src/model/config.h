@@ -1,0 +1,42 @@
+// Reads a model's configuration with errors that name the field. Both config.json and GGUF metadata arrive in the names of
+// config.json; arch/gguf.h translates.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "core/json.h"
+
+namespace mr {
+
+class Config {
+ public:
+  Config(const Json& json, std::string where) : json_(json), where_(std::move(where)) {}
+
+  bool has(const char* name) const { return json_.contains(name) && !json_.at(name).is_null(); }
+  int64_t integer(const char* name) const;  // 0 ... 2^31 - 1
+  int64_t integer(const char* name, int64_t otherwise) const { return has(name) ? integer(name) : otherwise; }
+  int64_t positive(const char* name) const;
+  double number(const char* name) const;
+  double number(const char* name, double otherwise) const { return has(name) ? number(name) : otherwise; }
+  bool boolean(const char* name, bool otherwise) const;
+  std::string text(const char* name, std::string otherwise) const;
+  std::vector<float> numbers(const char* name) const;     // empty if absent
+  std::vector<int32_t> integers(const char* name) const;  // an integer counts as a list of one
+  Config object(const char* name) const;
+  const Json& json() const { return json_; }
+
+  template <class... Args>
+  void require(bool ok, fmt::format_string<Args...> text, Args&&... args) const {
+    if (!ok) fail("{}: {}", where_, fmt::format(text, std::forward<Args>(args)...));
+  }
+
+ private:
+  const Json& at(const char* name) const;
+  const Json& json_;
+  std::string where_;
+};
+
+}  // namespace mr

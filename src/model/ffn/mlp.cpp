@@ -1,0 +1,41 @@
+// The feed-forward of a block: gated (SwiGLU, Shazeer 2020) or plain.
+#include "model/mixers/mixers.h"
+
+namespace mr {
+
+class Mlp final : public Ffn {
+ public:
+  Mlp(const MlpSpec& spec, BuildContext& build) : spec_(spec) {
+    if (spec.gated) {
+      up_ = build.loader.linear({{"gate", spec.hidden}, {"up", spec.hidden}}, build.spec.dim, spec.bias, build.layer);
+    } else {
+      up_ = build.loader.linear({{"up", spec.hidden}}, build.spec.dim, spec.bias, build.layer);
+    }
+    down_ = build.loader.linear({{"down", build.spec.dim}}, spec.hidden, spec.bias, build.layer);
+  }
+
+  Tensor forward(Tensor x, Step& step) const override {
+    Tensor h = up_(x, step);
+    if (!spec_.gated) {
+      step.ops.activate(h, spec_.activation);
+      return down_(h, step);
+    }
+    Tensor gated = step.arena.tensor(DType::f32, {x.shape[0], spec_.hidden});
+    step.ops.gate(gated, h.cols(0, spec_.hidden), h.cols(spec_.hidden, spec_.hidden), spec_.activation);
+    return down_(gated, step);
+  }
+
+  int64_t workspace(int64_t rows) const override {
+    return arena_bytes(rows * up_.out()) + arena_bytes(rows * spec_.hidden) + arena_bytes(rows * down_.out());
+  }
+  int64_t decode_bytes() const override { return up_.bytes() + down_.bytes(); }
+
+ private:
+  MlpSpec spec_;
+  Linear up_;    // [2 hidden, dim]: gate, then up; plain: [hidden, dim]
+  Linear down_;  // [dim, hidden]
+};
+
+std::unique_ptr<Ffn> make_mlp(const MlpSpec& spec, BuildContext& build) { return std::make_unique<Mlp>(spec, build); }
+
+}  // namespace mr

@@ -1,0 +1,163 @@
+#include "model/loader.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "core/error.h"
+
+namespace mr {
+
+Loader::Loader(const Checkpoint& files, NameMap names, Backend& backend, WeightStore& store, std::optional<uint64_t> random_seed)
+    : files_(files), names_(std::move(names)), backend_(backend), store_(store), random_seed_(random_seed) {
+  for (const StoredTensor& t : files.tensors()) bytes_total_ += int64_t(t.bytes.size());
+}
+
+const StoredTensor* Loader::find(std::string_view role, std::string_view suffix, int layer) const {
+  if (!names_.find(role)) return nullptr;
+  std::string name = names_.name(role, layer);
+  if (const StoredTensor* t = files_.find(name + std::string(suffix))) return t;
+  return suffix == ".weight" ? files_.find(name) : nullptr;
+}
+
+const StoredTensor& Loader::get(std::string_view role, std::string_view suffix, int layer) const {
+  if (const StoredTensor* t = find(role, suffix, layer)) return *t;
+  return files_.get(names_.name(role, layer) + std::string(suffix));  // throws, naming the tensor and the file
+}
+
+bool Loader::has(std::string_view role, int layer) const {
+  return random_seed_ ? names_.find(role) != nullptr : find(role, ".weight", layer) != nullptr;
+}
+
+void Loader::done_with(const StoredTensor& t) {
+  files_.drop(t);
+  bytes_done_ += int64_t(t.bytes.size());
+  if (progress) progress(bytes_done_, bytes_total_);
+}
+
+// A small deterministic value in [-1, 1) for element i of a made-up stream.
+static float made_up_value(uint64_t seed, uint64_t i) {
+  uint64_t z = seed + 0x9e3779b97f4a7c15u * (i + 1);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return float(int64_t(z ^ (z >> 31)) >> 40) * 0x1p-23f;
+}
+
+Loader::Rows Loader::random_rows(int64_t rows, int64_t in) {
+  const FormatOps& format = format_ops("bf16");
+  int64_t row_bytes = in * format.format.block_bytes;
+  made_up_.resize(size_t(rows * row_bytes));
+  uint64_t seed = *random_seed_ + (++random_stream_ << 32);
+  float spread = std::sqrt(3.0f / float(in));  // outputs of unit variance
+  backend_.pool().parallel(rows, 64, [&](int64_t begin, int64_t end, int) {
+    for (int64_t r = begin; r < end; r++)
+      for (int64_t i = 0; i < in; i++) {
+        uint16_t h = bf16_from_f32(spread * made_up_value(seed, uint64_t(r * in + i)));
+        std::memcpy(made_up_.data() + r * row_bytes + i * 2, &h, 2);
+      }
+  });
+  Rows out{&format, {}};
+  for (int64_t r = 0; r < rows; r++) out.pointers.push_back(made_up_.data() + r * row_bytes);
+  return out;
+}
+
+// Where row i of a head lies in a file whose q and k rows are paired for interleaved rope.
+static int64_t paired_row(int64_t row, int head_dim) {
+  int64_t i = row % head_dim, half = head_dim / 2;
+  return row - i + (i % half) * 2 + i / half;
+}
+
+Loader::Rows Loader::rows_of(const Part& part, int64_t in, int layer) {
+  if (random_seed_) return random_rows(part.rows, in);
+  const StoredTensor& t = get(part.role, ".weight", layer);
+  std::vector<int64_t> shape = t.shape;
+  if (shape.size() == 3 && shape[1] == 1) shape.erase(shape.begin() + 1);  // a depthwise convolution
+  check(shape == std::vector<int64_t>{part.rows, in}, "tensor {} has shape {}, but the configuration asks for [{}, {}]", t.name,
+        shape_string(t.shape), part.rows, in);
+  const FormatOps* format = find_format(t.format);
+  check(format, "tensor {} is stored as {}, a format that cannot be run", t.name, t.format);
+  int64_t row_bytes = in / format->format.group * format->format.block_bytes;
+  Rows out{format, {}};
+  out.pointers.reserve(size_t(part.rows));
+  bool paired = names_.permuted_qk && part.head_dim;
+  for (int64_t r = 0; r < part.rows; r++) out.pointers.push_back(t.bytes.data() + (paired ? paired_row(r, part.head_dim) : r) * row_bytes);
+  used_.push_back(&t);
+  return out;
+}
+
+Linear Loader::linear(std::initializer_list<Part> parts, int64_t in, bool bias, int layer) {
+  std::vector<Weight> weights;
+  Rows pending;
+  auto flush = [&] {
+    if (!pending.pointers.empty()) weights.push_back(pack(*pending.format, pending.pointers, in, store_, backend_.pool()));
+    pending = {};
+    for (const StoredTensor* t : used_) done_with(*t);
+    used_.clear();
+  };
+  int64_t total = 0;
+  for (const Part& part : parts) {
+    if (random_seed_) flush();  // made-up rows live until they are packed
+    size_t begin = used_.size();
+    Rows rows = rows_of(part, in, layer);
+    if (!pending.pointers.empty() && pending.format != rows.format) {
+      std::vector<const StoredTensor*> keep(used_.begin() + int64_t(begin), used_.end());
+      used_.resize(begin);
+      flush();
+      used_ = keep;
+    }
+    pending.format = rows.format;
+    pending.pointers.insert(pending.pointers.end(), rows.pointers.begin(), rows.pointers.end());
+    total += part.rows;
+  }
+  flush();
+
+  if (!bias) return {std::move(weights), {}};
+  Tensor joined = view(store_.take(size_t(total) * 4), DType::f32, {total});
+  int64_t at = 0;
+  for (const Part& part : parts) {
+    Tensor b = vector(part.role, ".bias", {part.rows}, layer);
+    bool paired = names_.permuted_qk && part.head_dim && !random_seed_;
+    for (int64_t r = 0; r < part.rows; r++) joined.as<float>()[at + r] = b.as<float>()[paired ? paired_row(r, part.head_dim) : r];
+    at += part.rows;
+  }
+  return {std::move(weights), joined};
+}
+
+Weight Loader::weight(std::string_view role, int64_t rows, int64_t in, int layer) {
+  Rows source = rows_of({role, rows}, in, layer);
+  Weight w = pack(*source.format, source.pointers, in, store_, backend_.pool());
+  for (const StoredTensor* t : used_) done_with(*t);
+  used_.clear();
+  return w;
+}
+
+Tensor Loader::vector(std::string_view role, std::string_view suffix, std::initializer_list<int64_t> shape, int layer) {
+  Tensor out = view(nullptr, DType::f32, shape);
+  out.data = store_.take(size_t(out.bytes()));
+  float* values = out.as<float>();
+  if (random_seed_) {
+    std::fill_n(values, out.size(), suffix == ".bias" ? 0.0f : 1.0f);
+    return out;
+  }
+  const StoredTensor& t = get(role, suffix, layer);
+  std::vector<int64_t> stored = t.shape;
+  if (stored.size() == 3 && stored[1] == 1) stored.erase(stored.begin() + 1);
+  check(stored == std::vector<int64_t>(shape), "tensor {} has shape {}, but the configuration asks for {}", t.name, shape_string(t.shape),
+        shape_string(out));
+  const std::byte* p = t.bytes.data();
+  for (int64_t i = 0; i < out.size(); i++) {
+    uint16_t h;
+    if (t.format == "f32") {
+      std::memcpy(values + i, p + i * 4, 4);
+    } else if (t.format == "f16" || t.format == "bf16") {
+      std::memcpy(&h, p + i * 2, 2);
+      values[i] = t.format == "f16" ? f32_from_f16(h) : f32_from_bf16(h);
+    } else {
+      fail("tensor {} is stored as {}, but must be f32, f16 or bf16", t.name, t.format);
+    }
+  }
+  done_with(t);
+  return out;
+}
+
+}  // namespace mr

@@ -1,0 +1,58 @@
+// From stored tensors to packed weights: finds a role's tensor, checks its shape, packs it for the backend and drops the
+// file's pages, so that a weight is in memory once.
+#pragma once
+
+#include <functional>
+#include <initializer_list>
+#include <optional>
+#include <string_view>
+
+#include "backend/backend.h"
+#include "io/checkpoint.h"
+#include "model/arch/arch.h"
+#include "model/linear.h"
+
+namespace mr {
+
+class Loader {
+ public:
+  struct Part {
+    std::string_view role;
+    int64_t rows;
+    int head_dim = 0;  // of q and k, whose rows some files permute within each head; 0: plain rows
+  };
+
+  // random_seed: weights are made up instead of read; files gives only the configuration then.
+  Loader(const Checkpoint& files, NameMap names, Backend& backend, WeightStore& store, std::optional<uint64_t> random_seed);
+
+  // [sum of rows, in], the parts one below the other; parts in unequal formats stay separate inside the Linear.
+  Linear linear(std::initializer_list<Part> parts, int64_t in, bool bias, int layer = 0);
+  Weight weight(std::string_view role, int64_t rows, int64_t in, int layer = 0);
+  Tensor vector(std::string_view role, std::string_view suffix, std::initializer_list<int64_t> shape, int layer = 0);  // f32
+  bool has(std::string_view role, int layer = 0) const;  // is there such a tensor? (random: does the family name one)
+
+  std::function<void(int64_t done, int64_t total)> progress;  // bytes of the files
+
+ private:
+  struct Rows {
+    const FormatOps* format = nullptr;
+    std::vector<const std::byte*> pointers;
+  };
+  const StoredTensor* find(std::string_view role, std::string_view suffix, int layer) const;
+  const StoredTensor& get(std::string_view role, std::string_view suffix, int layer) const;
+  Rows rows_of(const Part&, int64_t in, int layer);
+  Rows random_rows(int64_t rows, int64_t in);
+  void done_with(const StoredTensor&);
+
+  const Checkpoint& files_;
+  NameMap names_;
+  Backend& backend_;
+  WeightStore& store_;
+  std::optional<uint64_t> random_seed_;
+  uint64_t random_stream_ = 0;
+  std::vector<std::byte> made_up_;  // rows of the part being packed
+  std::vector<const StoredTensor*> used_;
+  int64_t bytes_done_ = 0, bytes_total_ = 0;
+};
+
+}  // namespace mr

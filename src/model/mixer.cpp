@@ -1,0 +1,20 @@
+#include "model/mixer.h"
+
+#include "model/mixers/mixers.h"
+
+namespace mr {
+
+static std::unique_ptr<Mixer> make(const AttentionSpec& s, BuildContext& b) { return make_attention(s, b); }
+static std::unique_ptr<Mixer> make(const MambaSpec& s, BuildContext& b) { return make_mamba(s, b); }
+static std::unique_ptr<Ffn> make(const MlpSpec& s, BuildContext& b) { return make_mlp(s, b); }
+static std::unique_ptr<Ffn> make(std::monostate, BuildContext&) { return nullptr; }
+
+std::unique_ptr<Mixer> make_mixer(const MixerSpec& spec, BuildContext& build) {
+  return std::visit([&](const auto& s) { return make(s, build); }, spec);
+}
+
+std::unique_ptr<Ffn> make_ffn(const FfnSpec& spec, BuildContext& build) {
+  return std::visit([&](const auto& s) { return make(s, build); }, spec);
+}
+
+}  // namespace mr

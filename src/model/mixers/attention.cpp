@@ -1,0 +1,68 @@
+// Softmax attention with grouped key/value heads (MHA: as many as query heads, MQA: one), rotary positions, optional norms
+// on the heads, optional window. Reads and writes pages of its group.
+#include "model/mixers/mixers.h"
+
+namespace mr {
+
+class Attention final : public Mixer {
+ public:
+  Attention(const AttentionSpec& spec, BuildContext& build) : spec_(spec) {
+    Loader& load = build.loader;
+    int64_t q = int64_t(spec.heads) * spec.head_dim, kv = int64_t(spec.kv_heads) * spec.head_dim;
+    qkv_ = load.linear({{"q", q, spec.head_dim}, {"k", kv, spec.head_dim}, {"v", kv}}, build.spec.dim, spec.qkv_bias, build.layer);
+    out_ = load.linear({{"o", build.spec.dim}}, q, spec.out_bias, build.layer);
+    if (spec.qk_norm) {
+      q_norm_ = {Norm::Kind::rms, build.spec.norm.eps, load.vector("q_norm", ".weight", {spec.head_dim}, build.layer)};
+      k_norm_ = {Norm::Kind::rms, build.spec.norm.eps, load.vector("k_norm", ".weight", {spec.head_dim}, build.layer)};
+    }
+    kv_ = {{}, build.kv_dtype, spec.kv_heads, spec.head_dim, spec.head_dim};
+    kv_.ref = build.layout.add({StateSpec::Kind::paged, kv_.bytes_per_token(), spec.window});
+  }
+
+  Tensor forward(Tensor x, Step& step) const override {
+    Backend& ops = step.ops;
+    const int64_t rows = x.shape[0], d = spec_.head_dim;
+    Tensor qkv = qkv_(x, step);
+    Tensor q = heads(qkv, 0, spec_.heads), k = heads(qkv, spec_.heads, spec_.kv_heads),
+           v = heads(qkv, spec_.heads + spec_.kv_heads, spec_.kv_heads);
+    if (spec_.qk_norm) {
+      ops.norm(q, q, q_norm_);
+      ops.norm(k, k, k_norm_);
+    }
+    if (spec_.rope >= 0) {
+      Tensor angles = step.angles[size_t(spec_.rope)];
+      ops.rope(q, angles, false);
+      ops.rope(k, angles, false);
+    }
+    ops.store_kv(kv_, k, v, step.batch, step.state);
+    Tensor mixed = step.arena.tensor(DType::f32, {rows, spec_.heads, d});
+    ops.attend(mixed, q, kv_, step.batch, step.state,
+               {.heads = spec_.heads, .scale = spec_.scale, .window = spec_.window, .softcap = spec_.softcap});
+    return out_(mixed.reshape({rows, spec_.heads * d}), step);
+  }
+
+  int64_t workspace(int64_t rows) const override {
+    return arena_bytes(rows * qkv_.out()) + arena_bytes(rows * spec_.heads * spec_.head_dim) + arena_bytes(rows * out_.out());
+  }
+  int64_t decode_bytes() const override { return qkv_.bytes() + out_.bytes(); }
+
+ private:
+  // Heads [first, first + n) of the fused projection, as [T, n, d].
+  Tensor heads(Tensor qkv, int64_t first, int64_t n) const {
+    Tensor t = qkv.cols(first * spec_.head_dim, n * spec_.head_dim);
+    t.rank = 3;
+    t.shape = {qkv.shape[0], n, spec_.head_dim};
+    t.stride = {qkv.stride[0], spec_.head_dim, 1};
+    return t;
+  }
+
+  AttentionSpec spec_;
+  Linear qkv_;  // [(heads + 2 kv_heads) * head_dim, dim]
+  Linear out_;  // [dim, heads * head_dim]
+  Norm q_norm_, k_norm_;
+  PagedKv kv_;
+};
+
+std::unique_ptr<Mixer> make_attention(const AttentionSpec& spec, BuildContext& build) { return std::make_unique<Attention>(spec, build); }
+
+}  // namespace mr

@@ -1,0 +1,14 @@
+// The makers of every mixer, for mixer.cpp to choose from, and what each of their files needs.
+#pragma once
+
+#include "model/loader.h"
+#include "model/mixer.h"
+#include "model/model.h"
+
+namespace mr {
+
+std::unique_ptr<Mixer> make_attention(const AttentionSpec&, BuildContext&);
+std::unique_ptr<Mixer> make_mamba(const MambaSpec&, BuildContext&);
+std::unique_ptr<Ffn> make_mlp(const MlpSpec&, BuildContext&);
+
+}  // namespace mr

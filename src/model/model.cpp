@@ -1,0 +1,69 @@
+#include "model/model.h"
+
+#include <algorithm>
+
+#include "model/block.h"
+#include "model/loader.h"
+#include "model/rope.h"
+
+namespace mr {
+
+Model::~Model() = default;
+
+std::unique_ptr<Model> Model::load(const Checkpoint& files, Backend& backend, const ModelOptions& options) {
+  std::unique_ptr<Model> model(new Model);
+  Described described = describe(files);
+  model->spec_ = std::move(described.spec);
+  const ModelSpec& spec = model->spec_;
+  Loader loader(files, std::move(described.names), backend, model->store_, options.random_weights);
+  loader.progress = options.progress;
+  for (const RopeSpec& rope : spec.ropes) model->ropes_.push_back(make_rope(rope));
+  model->embedding_ = loader.weight("embedding", spec.vocab, spec.dim);
+  for (int i = 0; i < int(spec.layers.size()); i++) {
+    BuildContext build{loader, model->layout_, spec, options.kv_dtype, i};
+    model->blocks_.push_back(std::make_unique<Block>(spec.layers[size_t(i)], build));
+  }
+  model->final_norm_ = load_norm(spec.norm, spec.dim, "final_norm", loader, 0);
+  model->output_ = spec.tied ? model->embedding_ : loader.weight("output", spec.vocab, spec.dim);
+  return model;
+}
+
+int64_t Model::decode_bytes() const {
+  int64_t n = output_.bytes();
+  for (const auto& block : blocks_) n += block->decode_bytes();
+  return n;
+}
+
+int64_t Model::workspace(int n_tokens, int n_out) const {
+  int64_t block = 0, angles = 0;
+  for (const auto& b : blocks_) block = std::max(block, b->workspace(n_tokens));
+  for (const RopeTable& r : ropes_) angles += arena_bytes(int64_t(n_tokens) * r.dim);
+  int64_t out = arena_bytes(int64_t(n_out) * spec_.dim) + arena_bytes(int64_t(n_out) * spec_.vocab);
+  return arena_bytes(int64_t(n_tokens) * spec_.dim) + angles + std::max(block, out);
+}
+
+Tensor Model::forward(Step& step) const {
+  Backend& ops = step.ops;
+  const Batch& batch = step.batch;
+  Stream stream{step.arena.tensor(DType::f32, {batch.n_tokens, spec_.dim})};
+  ops.embed(stream.residual, embedding_, batch);
+  std::vector<Tensor> angles;
+  for (const RopeTable& rope : ropes_) {
+    angles.push_back(step.arena.tensor(DType::f32, {batch.n_tokens, rope.dim}));
+    ops.angles(angles.back(), rope, batch);
+  }
+  step.angles = angles;
+  for (const auto& block : blocks_) block->forward(stream, step);
+
+  // Only the rows whose result is wanted pass through the output layer, the largest of all.
+  Tensor last = step.arena.tensor(DType::f32, {batch.n_out, spec_.dim});
+  Tensor logits = step.arena.tensor(DType::f32, {batch.n_out, spec_.vocab});
+  if (batch.n_out == 0) return logits;
+  ops.gather(last, stream.residual, batch);
+  ops.norm(last, last, final_norm_);
+  ops.linear(logits, last, output_, {});
+  if (spec_.logit_softcap) ops.softcap(logits, spec_.logit_softcap);
+  return logits;
+}
+
+}  // namespace mr

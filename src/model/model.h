@@ -1,0 +1,65 @@
+// A model: embedding, blocks, output layer, built from its ModelSpec and a checkpoint. It owns weights and nothing that
+// changes; state arrives in Step.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "core/arena.h"
+#include "io/checkpoint.h"
+#include "model/spec.h"
+
+namespace mr {
+
+// All that a forward may touch.
+struct Step {
+  Backend& ops;
+  const Batch& batch;
+  const StateMemory& state;
+  Arena& arena;
+  std::span<const Tensor> angles{};  // one per ModelSpec::ropes, f32 [T, dim]; Model fills it
+};
+
+// What flows between blocks.
+struct Stream {
+  Tensor residual;  // f32 [T, dim]
+};
+
+struct ModelOptions {
+  DType kv_dtype = DType::f16;
+  std::optional<uint64_t> random_weights;                       // made up from config.json alone
+  std::function<void(int64_t done, int64_t total)> progress{};  // bytes of the files
+};
+
+class Block;
+
+class Model {
+ public:
+  static std::unique_ptr<Model> load(const Checkpoint&, Backend&, const ModelOptions&);
+  ~Model();
+
+  const ModelSpec& spec() const { return spec_; }
+  const StateLayout& layout() const { return layout_; }
+  int64_t weight_bytes() const { return int64_t(store_.bytes()); }
+  int64_t decode_bytes() const;  // of weights that one decode step reads: all but the rows of the embedding it skips
+
+  // Bytes of arena that forward takes for a batch of this size.
+  int64_t workspace(int n_tokens, int n_out) const;
+  // f32 [n_out, vocab], in the arena.
+  Tensor forward(Step&) const;
+
+ private:
+  Model() = default;
+  ModelSpec spec_;
+  StateLayout layout_;
+  WeightStore store_;
+  std::vector<RopeTable> ropes_;
+  Weight embedding_, output_;  // output_ is embedding_ when tied
+  Norm final_norm_;
+  std::vector<std::unique_ptr<Block>> blocks_;
+};
+
+}  // namespace mr

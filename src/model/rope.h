@@ -1,0 +1,14 @@
+// Rotary position embeddings (Su et al. 2021) and the scalings that stretch them: linear, dynamic NTK, Llama 3, YaRN, LongRoPE.
+#pragma once
+
+#include "model/config.h"
+#include "model/spec.h"
+
+namespace mr {
+
+// Reads `rope_parameters` (or the older `rope_theta` and `rope_scaling`) for heads of head_dim.
+RopeSpec rope_from(const Config&, int head_dim);
+// The frequencies of a rope, as transformers computes them in f32.
+RopeTable make_rope(const RopeSpec&);
+
+}  // namespace mr

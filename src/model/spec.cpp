@@ -1,0 +1,49 @@
+#include "model/spec.h"
+
+namespace mr {
+
+int ModelSpec::add_rope(const RopeSpec& rope) {
+  for (size_t i = 0; i < ropes.size(); i++)
+    if (ropes[i] == rope) return int(i);
+  ropes.push_back(rope);
+  return int(ropes.size()) - 1;
+}
+
+template <class... F>
+struct Overload : F... {
+  using F::operator()...;
+};
+
+static int64_t parameters(const MixerSpec& mixer, int64_t dim) {
+  return std::visit(Overload{[&](const AttentionSpec& a) {
+                               int64_t q = int64_t(a.heads) * a.head_dim, kv = int64_t(a.kv_heads) * a.head_dim;
+                               return dim * (q + 2 * kv) + q * dim + (a.qkv_bias ? q + 2 * kv : 0) + (a.out_bias ? dim : 0) +
+                                      (a.qk_norm ? 2 * a.head_dim : 0);
+                             },
+                             [&](const MambaSpec& m) {
+                               int64_t inner = m.inner;
+                               return dim * 2 * inner + inner * m.conv + inner * (m.dt_rank + 2 * m.n_state) + m.dt_rank * inner + inner +
+                                      inner * m.n_state + inner + inner * dim + (m.conv_bias ? inner : 0) +
+                                      (m.proj_bias ? 2 * inner + dim : 0);
+                             }},
+                    mixer);
+}
+
+static int64_t parameters(const FfnSpec& ffn, int64_t dim) {
+  return std::visit(
+      Overload{[](std::monostate) { return int64_t(0); },
+               [&](const MlpSpec& m) { return (m.gated ? 3 : 2) * dim * m.hidden + (m.bias ? (m.gated ? 2 : 1) * m.hidden + dim : 0); }},
+      ffn);
+}
+
+int64_t parameters(const ModelSpec& spec) {
+  int64_t norm = spec.norm.kind == Norm::Kind::layer ? 2 * spec.dim : spec.dim;
+  int64_t n = int64_t(spec.vocab) * spec.dim * (spec.tied ? 1 : 2) + norm;
+  for (const LayerSpec& layer : spec.layers) {
+    bool has_ffn = !std::holds_alternative<std::monostate>(layer.ffn);
+    n += parameters(layer.mixer, spec.dim) + parameters(layer.ffn, spec.dim) + norm * (has_ffn ? 2 : 1);
+  }
+  return n;
+}
+
+}  // namespace mr

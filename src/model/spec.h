@@ -1,0 +1,82 @@
+// A model is data: what config.json or GGUF metadata says, in one shape for every family. arch/ writes it, Model builds from
+// it, analyses read it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "backend/backend.h"
+
+namespace mr {
+
+struct RopeSpec {
+  enum class Scaling : uint8_t { none, linear, dynamic, llama3, yarn, longrope, factors } scaling = Scaling::none;
+  int dim = 0;               // rotated dimensions of a head
+  bool interleaved = false;  // pairs (2i, 2i+1)
+  float theta = 10000;
+  float factor = 1;
+  int original = 0;                                 // context length before scaling
+  float low_freq_factor = 1, high_freq_factor = 4;  // llama3
+  float beta_fast = 32, beta_slow = 1;              // yarn
+  bool truncate = true;                             // yarn: whole correction dimensions
+  float attention_factor = 0;                       // yarn, longrope; 0: derived
+  float mscale = 0, mscale_all_dim = 0;             // yarn as in DeepSeek
+  std::vector<float> short_factor, long_factor;     // [dim / 2]: longrope chooses by length, factors uses short_factor always
+
+  bool operator==(const RopeSpec&) const = default;
+};
+
+struct NormSpec {
+  Norm::Kind kind = Norm::Kind::rms;
+  float eps = 1e-5f;
+  float offset = 0;  // weight is (offset + w)
+};
+
+struct AttentionSpec {
+  int heads = 0, kv_heads = 0, head_dim = 0;
+  float scale = 0;  // of q . k
+  int window = 0;   // 0: all
+  int rope = -1;    // index into ModelSpec::ropes; -1: no positions
+  bool qkv_bias = false, out_bias = false;
+  bool qk_norm = false;  // RMS norm over each head of q and k
+  float softcap = 0;
+};
+
+struct MambaSpec {
+  int inner = 0, n_state = 16, conv = 4, dt_rank = 0;
+  bool conv_bias = true, proj_bias = false;
+};
+
+struct MlpSpec {
+  int hidden = 0;
+  Activation activation = Activation::silu;
+  bool gated = true;
+  bool bias = false;
+};
+
+using MixerSpec = std::variant<AttentionSpec, MambaSpec>;
+using FfnSpec = std::variant<std::monostate, MlpSpec>;
+
+struct LayerSpec {
+  MixerSpec mixer;
+  FfnSpec ffn;
+};
+
+struct ModelSpec {
+  std::string arch;
+  int dim = 0, vocab = 0, max_context = 0;
+  NormSpec norm;  // of every layer and before the output
+  std::vector<RopeSpec> ropes;
+  std::vector<LayerSpec> layers;
+  bool tied = false;  // the output layer is the embedding table
+  float embedding_scale = 1, logit_softcap = 0;
+  std::vector<int32_t> eos;
+
+  int add_rope(const RopeSpec&);  // its index; equal ropes are one
+};
+
+int64_t parameters(const ModelSpec&);
+
+}  // namespace mr
