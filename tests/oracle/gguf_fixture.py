@@ -1,4 +1,4 @@
-"""Makes one GGUF fixture: model.gguf (a tiny Llama, Qwen2 or Qwen3 with a byte-level tokenizer) and what transformers computes from it.
+"""Makes one GGUF fixture: model.gguf (a tiny Llama, Qwen2 or Qwen3 with a tokenizer) and what transformers computes from it.
 
 transformers reads the file itself and dequantizes it to f32; it must agree with the model that the file was written from.
 """
@@ -15,7 +15,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from fixture import FULL, ROOT, choose_prompt, close, evaluate, full_logits, random_weights, write_expected
 
 CHATML = (
-    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
+    "{% for message in messages %}"
+    "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]

@@ -9,8 +9,8 @@ import sys
 
 import torch
 from transformers import (
-    FalconMambaConfig, Gemma2Config, Gemma3nTextConfig, Gemma3TextConfig, Gemma4TextConfig, JambaConfig, LlamaConfig, Mamba2Config,
-    MambaConfig, MistralConfig, MixtralConfig, Qwen2Config, Qwen3Config, SmolLM3Config,
+    FalconMambaConfig, Gemma2Config, Gemma3nTextConfig, Gemma3TextConfig, Gemma4TextConfig, JambaConfig, LlamaConfig,
+    Mamba2Config, MambaConfig, MistralConfig, MixtralConfig, Qwen2Config, Qwen3Config, SmolLM3Config,
 )
 
 from fixture import Fixture, make
@@ -85,6 +85,8 @@ MODELS = {
     "smollm3": Fixture(config(SmolLM3Config, head_dim=..., num_hidden_layers=4, no_rope_layer_interval=2,
                               intermediate_size=48)),
     "qwen2": Fixture(config(Qwen2Config, head_dim=...)),
+    "qwen2_window": Fixture(config(Qwen2Config, head_dim=..., use_sliding_window=True, sliding_window=24, max_window_layers=1),
+                            prompt=75),
     "qwen3": Fixture(config(Qwen3Config, head_dim=24)),
     "mistral_window": Fixture(config(MistralConfig, sliding_window=24), prompt=75),
     "mamba": Fixture(lambda: MambaConfig(vocab_size=131, hidden_size=32, state_size=8, num_hidden_layers=3, expand=2,
@@ -92,8 +94,9 @@ MODELS = {
     "mamba_bias": Fixture(lambda: MambaConfig(vocab_size=131, hidden_size=24, state_size=5, num_hidden_layers=2, expand=3,
                                               conv_kernel=3, time_step_rank="auto", use_bias=True, use_conv_bias=False,
                                               tie_word_embeddings=False, **NO_SPECIAL)),
-    "mamba2": Fixture(lambda: Mamba2Config(vocab_size=131, hidden_size=32, state_size=12, num_hidden_layers=2, expand=2, num_heads=4,
-                                           head_dim=16, n_groups=2, conv_kernel=4, chunk_size=8, **NO_SPECIAL), prompt=75),
+    "mamba2": Fixture(lambda: Mamba2Config(vocab_size=131, hidden_size=32, state_size=12, num_hidden_layers=2, expand=2,
+                                           num_heads=4, head_dim=16, n_groups=2, conv_kernel=4, chunk_size=8, **NO_SPECIAL),
+                      prompt=75),
     "falcon_mamba": Fixture(lambda: FalconMambaConfig(vocab_size=131, hidden_size=32, state_size=8, num_hidden_layers=2, expand=2,
                                                       conv_kernel=4, time_step_rank=4, tie_word_embeddings=False, **NO_SPECIAL)),
     "jamba": Fixture(config(JambaConfig, head_dim=..., num_hidden_layers=4, intermediate_size=24, num_experts=4,
@@ -109,12 +112,13 @@ MODELS = {
     "gemma3n": Fixture(config(Gemma3nTextConfig, sliding_window=24, num_hidden_layers=4, intermediate_size=32,
                               layer_types=["sliding_attention", "full_attention"] * 2, num_kv_shared_layers=2,
                               vocab_size_per_layer_input=131, hidden_size_per_layer_input=8, laurel_rank=4, altup_num_inputs=3,
+                              final_logit_softcapping=0.5,
                               activation_sparsity_pattern=[0.9, 0.0, 0.0, 0.0], tie_word_embeddings=True),
                        prompt=75, embedding=0.03),
     "gemma4": Fixture(config(Gemma4TextConfig, sliding_window=24, num_hidden_layers=4, intermediate_size=40,
                              layer_types=["sliding_attention", "full_attention"] * 2, num_kv_shared_layers=2,
                              vocab_size_per_layer_input=131, hidden_size_per_layer_input=8, global_head_dim=24,
-                             tie_word_embeddings=True), prompt=75, embedding=0.03),
+                             final_logit_softcapping=0.5, tie_word_embeddings=True), prompt=75, embedding=0.03),
 }
 
 
