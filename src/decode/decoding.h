@@ -21,8 +21,8 @@ struct RowPlan {
 
 struct Absorbed {
   int n_rows = 0;                 // rows to commit, from the first on
-  std::span<const int> path;      // trees only: the n_rows accepted rows instead
-  std::span<const int32_t> emit;  // new tokens; the caller appends them to the sequence
+  std::span<const int> path;      // trees only: these rows instead
+  std::span<const Sampled> emit;  // new tokens; the caller appends them to the sequence
 };
 
 // A strategy, one object per answer. A plan that does not fit into a step is cut: its first rows are committed without a word,
@@ -33,7 +33,7 @@ class Decoding {
   virtual int max_rows() const = 0;       // in one step, past the prompt
   virtual bool needs_result() const = 0;  // plan() needs the previous step's tokens on the host
   virtual RowPlan plan(const SequenceState&) = 0;
-  // n_rows: of the step, the last of which ended the plan. One Sampled per planned output row. What it returns holds until the next call.
+  // n_rows of the plan were left for this step. One Sampled per planned output row; the answer may point into them.
   virtual Absorbed absorb(const SequenceState&, int n_rows, std::span<const Sampled>) = 0;
 };
 

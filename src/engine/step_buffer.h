@@ -13,8 +13,8 @@ namespace mr {
 
 struct StepShape {
   int n_tokens = 0, n_seqs = 0, n_out = 0, n_edits = 0;
-  bool trees = false;               // parent and ancestors are there
-  std::span<const int> n_units;     // per group: entries of all page tables together; -1: a group of slots
+  bool trees = false;            // parent and ancestors are there
+  std::span<const int> n_units;  // per group: entries of all page tables together; -1: a group of slots
 };
 
 // Opens the buffer. Each array is a byte offset from here; 0: not there.

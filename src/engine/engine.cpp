@@ -1,0 +1,239 @@
+#include "engine/engine.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "core/error.h"
+
+namespace mr {
+
+static constexpr int default_contexts = 4;    // of the longest length, that the state holds unless told otherwise
+static constexpr double default_share = 0.4;  // of the machine's memory, at most
+
+static std::unique_ptr<Backend> make_backend(const EngineOptions& options) {
+  if (options.device == "ref") return make_ref_backend();
+  check(options.device == "cpu", "there is no device '{}': cpu and ref are known", options.device);
+  int threads = options.threads > 0 ? options.threads : std::max(1, int(std::thread::hardware_concurrency()));
+  return make_cpu_backend(options.isa.value_or(best_isa()), threads);
+}
+
+static MemoryPlan plan_state(const Model& model, const EngineOptions& options, int max_context, const SchedulerLimits& limits) {
+  StateLimits wanted{.page_tokens = options.page_tokens, .bytes = options.state_bytes, .max_seqs = limits.max_seqs};
+  wanted.max_rows = limits.max_batch_tokens;
+  if (wanted.bytes) return plan_memory(model.layout(), wanted);
+  wanted.max_tokens = int64_t(max_context) * std::min(default_contexts, limits.max_seqs);
+  MemoryPlan plan = plan_memory(model.layout(), wanted);
+  int64_t machine = int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE), most = int64_t(double(machine) * default_share);
+  if (plan.bytes() <= most) return plan;
+  wanted.bytes = most;
+  wanted.max_tokens = 0;
+  return plan_memory(model.layout(), wanted);
+}
+
+std::unique_ptr<Engine> Engine::create(const std::filesystem::path& path, const EngineOptions& options) {
+  check(options.max_seqs > 0 && options.max_batch_tokens > 0, "max_seqs ({}) and max_batch_tokens ({}) must be at least 1",
+        options.max_seqs, options.max_batch_tokens);
+  std::unique_ptr<Engine> engine(new Engine);
+  Engine& e = *engine;
+  e.files_ = open_model(path);
+  e.backend_ = make_backend(options);
+  e.model_ = Model::load(*e.files_.checkpoint, *e.backend_, {options.kv_dtype, options.random_weights, options.progress});
+  int longest = e.model_->spec().max_context;
+  check(options.max_context <= longest, "a context of {} tokens was asked for, but the model was made for {}", options.max_context,
+        longest);
+  e.max_context_ = options.max_context > 0 ? options.max_context : longest;
+  e.limits_ = {.max_seqs = std::min(options.max_seqs, options.max_batch_tokens), .max_batch_tokens = options.max_batch_tokens};
+  e.plan_ = plan_state(*e.model_, options, e.max_context_, e.limits_);
+  e.store_ = std::make_unique<StateStore>(e.plan_);
+  e.states_ = std::make_unique<StateManager>(e.plan_, StateManager::Options{options.prefix_cache});
+
+  std::vector<int32_t> stop_tokens = e.files_.stop_tokens;
+  stop_tokens.insert(stop_tokens.end(), e.model_->spec().eos.begin(), e.model_->spec().eos.end());
+  std::ranges::sort(stop_tokens);
+  stop_tokens.erase(std::unique(stop_tokens.begin(), stop_tokens.end()), stop_tokens.end());
+  e.scheduler_ = std::make_unique<Scheduler>(e.limits_, *e.states_, e.metrics_, std::move(stop_tokens));
+  e.runner_ = std::make_unique<Runner>(*e.model_, *e.backend_, e.store_->memory(), e.limits_);
+  return engine;
+}
+
+void Engine::validate(const Request& r) const {
+  const int vocab = model_->spec().vocab, n_prompt = int(r.prompt.size());
+  check(n_prompt > 0, "the prompt is empty");
+  for (int32_t token : r.prompt)
+    check(token >= 0 && token < vocab, "the prompt has token {}, but the vocabulary has {} tokens", token, vocab);
+  r.sampling.validate(vocab);
+  check(r.n >= 1 && r.n <= limits_.max_seqs, "n must be between 1 and {}, the sequences that may run at once, not {}", limits_.max_seqs,
+        r.n);
+  check(r.sampling.stop.empty() || tokenizer(), "stop strings need a tokenizer, and the model has none");
+  int n_answer = std::min(r.sampling.max_tokens, 1);
+  check(n_prompt + n_answer <= max_context_, "the prompt has {} tokens, but the context holds {}, the answer included", n_prompt,
+        max_context_);
+  int64_t n_kept = n_prompt + std::min(r.sampling.max_tokens, max_context_ - n_prompt) - n_answer;
+  check(n_kept <= plan_.n_tokens, "a prompt of {} tokens with an answer of up to {} needs state for {} tokens, but there is memory for {}",
+        n_prompt, n_kept + n_answer - n_prompt, n_kept, plan_.n_tokens);
+}
+
+// Where a rope depends on the prompt's length, so do the keys: only prompts with the same scaling may share them.
+std::string Engine::salt_of(const Request& r) const {
+  std::string salt = r.cache_salt;
+  for (const RopeSpec& rope : model_->spec().ropes) {
+    if (int(r.prompt.size()) <= rope.original) continue;
+    if (rope.scaling == RopeSpec::Scaling::dynamic) salt += fmt::format("\nlength {}", r.prompt.size());
+    if (rope.scaling == RopeSpec::Scaling::longrope) salt += "\nlong";
+  }
+  return salt;
+}
+
+int64_t Engine::submit(Request request, Sink sink) {
+  validate(request);
+  SamplingParams& sampling = request.sampling;
+  sampling.max_tokens = std::min(sampling.max_tokens, max_context_ - int(request.prompt.size()));
+  std::string salt = salt_of(request);
+  std::lock_guard lock(mutex_);
+  uint64_t seed = sampling.seed ? *sampling.seed : uint64_t(entropy_()) << 32 | entropy_();
+  int64_t id = next_id_++;
+  submitted_.push_back(std::make_unique<Answering>(id, std::move(request), std::move(sink), tokenizer(), seed, std::move(salt)));
+  mail_came_.notify_one();
+  return id;
+}
+
+void Engine::cancel(int64_t id) {
+  std::lock_guard lock(mutex_);
+  cancelled_.push_back(id);
+  mail_came_.notify_one();
+}
+
+void Engine::run(std::stop_token stop) {
+  while (!stop.stop_requested()) {
+    if (step()) continue;
+    std::unique_lock lock(mutex_);
+    mail_came_.wait(lock, stop, [&] { return !submitted_.empty() || !cancelled_.empty(); });
+  }
+}
+
+bool Engine::step() {
+  read_mail();
+  if (scheduler_->idle()) return false;
+  bool planned = scheduler_->schedule(step_);
+  for (Sequence* seq : step_.impossible) fail(seq->request, "the state of this sequence does not fit into the memory for it, even alone");
+  if (planned) run_step();
+  bury();
+  return true;
+}
+
+void Engine::read_mail() {
+  std::vector<std::unique_ptr<Answering>> submitted;
+  std::vector<int64_t> cancelled;
+  {
+    std::lock_guard lock(mutex_);
+    submitted.swap(submitted_);
+    cancelled.swap(cancelled_);
+  }
+  for (auto& answering : submitted) {
+    scheduler_->add(*answering->answers[0]);
+    metrics_.requests++;
+    metrics_.prompt_tokens += int64_t(answering->request.prompt.size());
+    requests_.emplace(answering->id, std::move(answering));
+  }
+  for (int64_t id : cancelled) {
+    auto found = requests_.find(id);
+    if (found == requests_.end()) continue;
+    for (auto& answer : found->second->answers) {
+      scheduler_->remove(*answer);
+      answer->end(Finish::cancelled);
+    }
+    try {
+      deliver(*found->second);
+    } catch (...) {  // the reader is gone, which is why it was cancelled
+      ended_.push_back(id);
+    }
+  }
+  bury();
+}
+
+void Engine::run_step() {
+  Clock::time_point begin = Clock::now();
+  std::span<const Sampled> sampled;
+  try {
+    hand_out_logits(runner_->forward(step_));
+    sampled = runner_->sample();
+  } catch (const std::exception& e) {
+    for (StepPart& part : step_.parts) fail(part.seq->request, e.what());
+    return;
+  }
+  for (StepPart& part : step_.parts) {
+    Answering& request = part.seq->request;
+    if (part.seq->finish != Finish::none) continue;  // it failed while its logits were handed out
+    try {
+      scheduler_->absorb(part, sampled);
+      deliver(request);
+    } catch (const std::exception& e) {
+      fail(request, e.what());
+    }
+  }
+  metrics_.steps++;
+  metrics_.computed_tokens += step_.n_tokens;
+  (step_.prefill ? metrics_.prefill_ns : metrics_.decode_ns) += std::chrono::nanoseconds(Clock::now() - begin).count();
+}
+
+// Of the prompt's rows, before sampling changes them.
+void Engine::hand_out_logits(Tensor logits) {
+  for (const StepPart& part : step_.parts) {
+    const Sequence& seq = *part.seq;
+    const auto& on_logits = seq.request.request.on_logits;
+    if (!on_logits || !seq.scoring()) continue;
+    try {
+      int i = part.first_out, position = seq.state.committed;
+      for (int r = part.score_from; r < part.score_to; r++) on_logits(position + r, {logits.row<float>(i++), size_t(logits.shape[1])});
+      if (part.n_sampled() > 0) on_logits(position + part.sample_from, {logits.row<float>(i), size_t(logits.shape[1])});
+    } catch (const std::exception& e) {
+      fail(seq.request, e.what());
+    }
+  }
+}
+
+// Tells the reader what is new in each answer.
+void Engine::deliver(Answering& request) {
+  bool ended = true;
+  for (auto& answer : request.answers) {
+    TokenEvent& news = answer->news;
+    ended &= answer->finish != Finish::none;
+    if (news.tokens.empty() && news.text.empty() && news.prompt.empty() && news.finish == Finish::none) continue;
+    request.sink(news);
+    news.tokens.clear();
+    news.sampled.clear();
+    news.text.clear();
+    news.prompt.clear();
+    news.finish = Finish::none;
+  }
+  if (ended) ended_.push_back(request.id);
+}
+
+void Engine::fail(Answering& request, const char* why) {
+  for (auto& answer : request.answers) {
+    scheduler_->remove(*answer);
+    answer->end(Finish::error, why);
+  }
+  try {
+    deliver(request);
+  } catch (...) {  // it was the sink that failed: there is nobody left to tell
+    ended_.push_back(request.id);
+  }
+}
+
+void Engine::bury() {
+  for (int64_t id : ended_) metrics_.finished += int64_t(requests_.erase(id));
+  ended_.clear();
+}
+
+void Engine::check_invariants() const {
+  std::vector<const SequenceState*> states;
+  for (auto& [id, request] : requests_)
+    for (auto& answer : request->answers)
+      if (!answer->state.table.empty()) states.push_back(&answer->state);
+  states_->check_invariants(states);
+}
+
+}  // namespace mr

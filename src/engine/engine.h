@@ -1,0 +1,100 @@
+// The engine: requests in, tokens out. submit() and cancel() may be called from any thread; one thread calls step() or run(),
+// and every sink is called on it. A request that fails ends with Finish::error; the engine lives on.
+#pragma once
+
+#include <condition_variable>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <stop_token>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/load.h"
+#include "engine/metrics.h"
+#include "engine/request.h"
+#include "engine/runner.h"
+#include "engine/scheduler.h"
+#include "model/model.h"
+
+namespace mr {
+
+struct EngineOptions {
+  std::string device = "cpu";  // cpu | ref
+  std::optional<Isa> isa;      // none: the best that this machine has
+  int threads = 0;             // 0: one per core
+  DType kv_dtype = DType::f16;
+  int max_seqs = 16;
+  int max_batch_tokens = 512;
+  int max_context = 0;      // 0: the model's
+  int64_t state_bytes = 0;  // 0: the longest context for a few sequences, but at most 40 % of the machine's memory
+  int page_tokens = 32;
+  bool prefix_cache = true;
+  std::optional<uint64_t> random_weights;
+  std::function<void(int64_t done, int64_t total)> progress;  // of loading, in bytes
+};
+
+class Engine {
+ public:
+  static std::unique_ptr<Engine> create(const std::filesystem::path& model, const EngineOptions&);
+
+  // Throws Error for a request that cannot be answered. Returns the id that cancel() takes.
+  int64_t submit(Request, Sink);
+  void cancel(int64_t id);
+
+  bool step();  // false: idle
+  void run(std::stop_token);
+
+  const Tokenizer* tokenizer() const { return files_.tokenizer ? &*files_.tokenizer : nullptr; }
+  const Checkpoint& checkpoint() const { return *files_.checkpoint; }
+  const Model& model() const { return *model_; }
+  Backend& backend() { return *backend_; }
+  const MemoryPlan& memory_plan() const { return plan_; }
+  int max_context() const { return max_context_; }
+  Stats stats() const { return metrics_.read(); }
+  StateStats state_stats() const { return states_->stats(); }  // on the engine's thread
+  void check_invariants() const;                               // throws if a unit of state is lost; on the engine's thread
+
+ private:
+  Engine() = default;
+  void validate(const Request&) const;
+  std::string salt_of(const Request&) const;
+  void read_mail();
+  void hand_out_logits(Tensor logits);
+  void run_step();
+  void deliver(Answering&);
+  void fail(Answering&, const char* why);
+  void bury();
+
+  // In the order of construction.
+  ModelFiles files_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Model> model_;
+  int max_context_ = 0;
+  SchedulerLimits limits_;
+  MemoryPlan plan_;
+  std::unique_ptr<StateStore> store_;
+  std::unique_ptr<StateManager> states_;
+  Metrics metrics_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<Runner> runner_;
+
+  // The engine's thread alone.
+  std::unordered_map<int64_t, std::unique_ptr<Answering>> requests_;
+  std::vector<int64_t> ended_;
+  StepPlan step_;
+
+  // What other threads leave.
+  std::mutex mutex_;
+  std::condition_variable_any mail_came_;
+  std::vector<std::unique_ptr<Answering>> submitted_;
+  std::vector<int64_t> cancelled_;
+  int64_t next_id_ = 1;
+  std::random_device entropy_;
+};
+
+}  // namespace mr

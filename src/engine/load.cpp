@@ -1,0 +1,57 @@
+#include "engine/load.h"
+
+#include <fstream>
+#include <sstream>
+
+#include "core/error.h"
+
+namespace mr {
+
+namespace fs = std::filesystem;
+
+static std::string read_text(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  check(file.good(), "cannot read {}", path.string());
+  std::ostringstream text;
+  text << file.rdbuf();
+  return std::move(text).str();
+}
+
+// tokenizer.json; tokenizer_config.json and chat_template.jinja beside it are optional.
+static std::optional<Tokenizer> tokenizer_in(const fs::path& directory) {
+  if (!fs::exists(directory / "tokenizer.json")) return std::nullopt;
+  Json config = Json::object();
+  if (fs::exists(directory / "tokenizer_config.json")) config = read_json(directory / "tokenizer_config.json");
+  if (fs::exists(directory / "chat_template.jinja")) config["chat_template"] = read_text(directory / "chat_template.jinja");
+  return Tokenizer::from_json(read_json(directory / "tokenizer.json"), &config);
+}
+
+// A number or a list of numbers.
+static void add_eos(const fs::path& generation_config, std::vector<int32_t>& stop_tokens) {
+  if (!fs::exists(generation_config)) return;
+  Json config = read_json(generation_config);
+  auto eos = config.find("eos_token_id");
+  if (eos == config.end() || eos->is_null()) return;
+  Json list = eos->is_array() ? *eos : Json::array({*eos});
+  for (const Json& id : list) {
+    check(id.is_number_integer(), "eos_token_id in {} is not a number or a list of numbers", generation_config.string());
+    stop_tokens.push_back(id.get<int32_t>());
+  }
+}
+
+ModelFiles open_model(const fs::path& path) {
+  ModelFiles files;
+  files.checkpoint = Checkpoint::open(path);
+  if (files.checkpoint->is_gguf()) {
+    if (files.checkpoint->config().contains("tokenizer.ggml.tokens")) files.tokenizer = Tokenizer::from_gguf(files.checkpoint->config());
+  } else {
+    fs::path directory = fs::is_directory(path) ? path : path.parent_path();
+    files.tokenizer = tokenizer_in(directory);
+    add_eos(directory / "generation_config.json", files.stop_tokens);
+  }
+  if (files.tokenizer)
+    for (int32_t id : files.tokenizer->stop_tokens()) files.stop_tokens.push_back(id);
+  return files;
+}
+
+}  // namespace mr

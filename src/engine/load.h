@@ -1,0 +1,22 @@
+// A MODEL path opened: its tensors and, where there is one, its tokenizer. A directory without a tokenizer works with token ids.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "io/checkpoint.h"
+#include "text/tokenizer.h"
+
+namespace mr {
+
+struct ModelFiles {
+  std::unique_ptr<Checkpoint> checkpoint;
+  std::optional<Tokenizer> tokenizer;
+  std::vector<int32_t> stop_tokens;  // by the tokenizer and by generation_config.json
+};
+
+ModelFiles open_model(const std::filesystem::path&);
+
+}  // namespace mr

@@ -1,0 +1,119 @@
+#include "engine/runner.h"
+
+#include <algorithm>
+
+namespace mr {
+
+// A prompt token is scored by sampling greedily with this bias on it: no logit comes near, so it is chosen, and what sampling
+// reports is its log-probability under the unchanged logits.
+static constexpr float certain = 1e30f;
+
+Runner::Runner(const Model& model, Backend& backend, const StateMemory& state, const SchedulerLimits& limits)
+    : model_(model), backend_(backend), state_(state), arena_(size_t(model.workspace(limits.max_batch_tokens, limits.max_out()))) {}
+
+Tensor Runner::forward(const StepPlan& plan) {
+  carry_out(plan.copies, state_);
+  write(plan);
+  batch_ = view(buffer_.bytes(), tables_);
+  arena_.release(0);
+  Step step{backend_, batch_, state_, arena_};
+  logits_ = model_.forward(step);
+  return logits_;
+}
+
+std::span<const Sampled> Runner::sample() {
+  sampled_.resize(size_t(batch_.n_out));
+  if (batch_.n_out > 0) backend_.sample(logits_, batch_, sampled_);
+  return sampled_;
+}
+
+static int n_edits(const StepPart& part) {
+  int n = part.n_scored();
+  if (part.n_sampled() == 0) return n;
+  n += part.n_sampled() * int(part.seq->sampling.edits().size());
+  for (const Sequence* f : part.seq->followers) n += part.n_sampled() * int(f->sampling.edits().size());
+  return n;
+}
+
+void Runner::write(const StepPlan& plan) {
+  StepShape shape{.n_tokens = plan.n_tokens, .n_seqs = int(plan.parts.size()), .n_out = plan.n_out};
+  n_units_.assign(state_.group.size(), 0);
+  for (size_t g = 0; g < n_units_.size(); g++)
+    if (state_.group[g].page_tokens == 0) n_units_[g] = -1;
+  for (const StepPart& part : plan.parts) {
+    shape.n_edits += n_edits(part);
+    shape.trees |= part.rows.corner == Corner::bits;
+    for (size_t g = 0; g < n_units_.size(); g++)
+      if (n_units_[g] >= 0) n_units_[g] += int(part.seq->state.table[g].unit.size());
+  }
+  shape.n_units = n_units_;
+
+  arrays_ = &buffer_.layout(shape);
+  arrays_->row_begin[0] = 0;
+  for (StepArrays::Group& g : arrays_->group)
+    if (g.begin) g.begin[0] = 0;
+  int row = 0, edits = 0;
+  for (int i = 0; i < shape.n_seqs; i++) {
+    const StepPart& part = plan.parts[size_t(i)];
+    write_rows(part, i, row);
+    write_tables(part.seq->state, i, row, part.n_rows());
+    edits = write_outputs(part, row, edits);
+    row += part.n_rows();
+  }
+}
+
+void Runner::write_rows(const StepPart& part, int seq, int first_row) {
+  StepArrays& a = *arrays_;
+  const SequenceState& state = part.seq->state;
+  a.row_begin[seq + 1] = first_row + part.n_rows();
+  a.context[seq] = state.committed;
+  a.prompt_len[seq] = state.n_prompt;
+  a.corner[seq] = part.rows.corner;
+  for (int r = 0; r < part.n_rows(); r++) {
+    a.token[first_row + r] = part.rows.tokens[size_t(r)];
+    a.position[first_row + r] = state.committed + r;
+  }
+}
+
+void Runner::write_tables(const SequenceState& state, int seq, int first_row, int n_rows) {
+  for (size_t g = 0; g < state.table.size(); g++) {
+    StepArrays::Group& out = arrays_->group[g];
+    const SequenceState::Table& table = state.table[g];
+    if (out.unit) {
+      std::ranges::copy(table.unit, out.unit + out.begin[seq]);
+      out.begin[seq + 1] = out.begin[seq] + int(table.unit.size());
+    } else {
+      out.src[seq] = table.src;
+      std::copy_n(table.dst.begin(), n_rows, out.dst + first_row);
+    }
+  }
+}
+
+// Returns the number of edits written so far.
+int Runner::write_outputs(const StepPart& part, int first_row, int edits) {
+  StepArrays& a = *arrays_;
+  const Sequence& seq = *part.seq;
+  int i = part.first_out;
+  for (int r = part.score_from; r < part.score_to; r++, i++) {
+    int next = seq.state.committed + r + 1;
+    a.out_row[i] = first_row + r;
+    a.out[i] = Out::token;
+    a.sample[i] = {.temperature = 0, .top_p = 1, .repetition_penalty = 1, .n_logprobs = seq.request.request.sampling.logprobs};
+    a.sample[i].edit_begin = edits;
+    a.sample[i].n_edits = 1;
+    a.edit[edits++] = {.token = seq.state.tokens[size_t(next)], .n_generated = 0, .seen = 0, .bias = certain};
+  }
+  for (int r = part.sample_from; r < part.n_rows(); r++)
+    for (int c = 0; c < part.n_choices; c++, i++) {
+      const SamplingState& sampling = c == 0 ? seq.sampling : seq.followers[size_t(c) - 1]->sampling;
+      a.out_row[i] = first_row + r;
+      a.out[i] = Out::token;
+      a.sample[i] = sampling.row(seq.state.committed + r + 1);
+      a.sample[i].edit_begin = edits;
+      std::ranges::copy(sampling.edits(), a.edit + edits);
+      edits += int(sampling.edits().size());
+    }
+  return edits;
+}
+
+}  // namespace mr
