@@ -2,9 +2,11 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string>
 #include <string_view>
 
+#include "text/tokenizer_data.h"
 #include "text/unicode.h"
 
 namespace mr {
@@ -19,15 +21,24 @@ class ByteAlphabet {
       byte_[visible ? byte : next++] = byte;
     }
   }
-  // The bytes that `text` spells; a text with any other character stands for itself.
-  std::string bytes(const std::string& text) const {
+  // The bytes that `text` spells; none if it holds any other character.
+  std::optional<std::string> bytes(std::string_view text) const {
     std::string out;
     for (size_t pos = 0; pos < text.size();) {
       char32_t c = next_code_point(text, pos);
-      if (c >= byte_.size() || byte_[c] < 0) return text;
+      if (c >= byte_.size() || byte_[c] < 0) return std::nullopt;
       out += static_cast<char>(byte_[c]);
     }
     return out;
+  }
+
+  // Turns a vocabulary's pieces into bytes. A piece outside the alphabet can be decoded, as itself, but no text merges into it.
+  void convert(TokenizerData& data) const {
+    for (size_t id = 0; id < data.pieces.size(); ++id) {
+      std::optional<std::string> spelled = bytes(data.pieces[id]);
+      if (!spelled) data.decode_only.emplace_back(static_cast<int32_t>(id), data.pieces[id]);
+      data.pieces[id] = spelled.value_or("");
+    }
   }
 
  private:

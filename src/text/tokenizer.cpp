@@ -66,20 +66,18 @@ Tokenizer::State::State(TokenizerData source)
 
 void Tokenizer::State::add_tokens() {
   bytes = data.pieces;
+  for (const auto& [id, text] : data.decode_only) bytes[id] = text;
   for (const AddedToken& token : data.added) {
     check(token.id >= 0 && token.id < (1 << 24), "the added token '{}' has the impossible id {}", token.content, token.id);
     if (bytes.size() <= static_cast<size_t>(token.id)) bytes.resize(token.id + 1);
   }
   special.resize(bytes.size());
   for (const AddedToken& token : data.added) {
-    bytes[token.id] = token.content;
+    std::string text = token.normalized ? normalizer.apply(token.content) : token.content;
+    (token.normalized ? normalized : raw).add(text, token);
+    bytes[token.id] = std::move(text);
     special[token.id] = token.special;
     added_id.emplace(token.content, token.id);
-    if (token.normalized) {
-      normalized.add(normalizer.apply(token.content), token);
-    } else {
-      raw.add(token.content, token);
-    }
   }
   auto known = [&](int32_t id) { return id >= -1 && id < static_cast<int64_t>(bytes.size()); };
   check(known(data.bos) && known(data.eos), "the tokenizer's bos {} or eos {} lies outside its {} tokens", data.bos, data.eos,

@@ -57,6 +57,7 @@ struct DecoderRules {
 struct TokenizerData {
   // Pieces by id, as raw bytes where byte_level is set (the printable alphabet of GPT-2 is undone on reading).
   std::vector<std::string> pieces;
+  std::vector<std::pair<int32_t, std::string>> decode_only;  // tokens that have a text but are no part of the model
   std::vector<AddedToken> added;
   std::vector<NormalizerStep> normalizer;
   std::vector<PreTokenizerStep> pre_tokenizer;

@@ -76,10 +76,7 @@ std::vector<SplitFamily> split_families() {
       {{"qwen2", "deepseek-r1-qwen", "megrez"}, {cl100k(R"(\p{N})")}, false, false, true},
       {{"stablelm2", "hunyuan", "solar-open", "grok-2"}, {cl100k(R"(\p{N})")}},
       {{"qwen35"},
-       {std::string(contraction) + R"(|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
-       false,
-       false,
-       true},
+       {std::string(contraction) + R"(|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}},
       {{"tekken"}, {o200k("", R"(\p{N})")}, true, true},
       {{"gpt-4o", "llama4", "kanana2", "minimax-m2"}, {o200k(std::string(contraction) + "?", R"(\p{N}{1,3})")}},
       {{"deepseek-coder"}, {R"([\r\n])", R"(\s?\p{L}+)", R"(\s?\p{P}+)", R"([一-龥ࠀ-一가-퟿]+)", R"(\p{N})"}},
@@ -107,7 +104,6 @@ void read_tokens(const Metadata& metadata, TokenizerData& data) {
   const Json* types = metadata.find("tokenizer.ggml.token_type");
   check(types == nullptr || (types->is_array() && types->size() == tokens.size()), "tokenizer.ggml.token_type does not match the {} tokens",
         tokens.size());
-  ByteAlphabet alphabet;
   for (size_t i = 0; i < tokens.size(); ++i) {
     check(tokens[i].is_string(), "tokenizer.ggml.tokens[{}] is not a string", i);
     std::string piece = tokens[i];
@@ -117,8 +113,9 @@ void read_tokens(const Metadata& metadata, TokenizerData& data) {
       if (type == unknown && data.unknown < 0) data.unknown = static_cast<int32_t>(i);
       piece.clear();
     }
-    data.pieces.push_back(data.byte_level ? alphabet.bytes(piece) : std::move(piece));
+    data.pieces.push_back(std::move(piece));
   }
+  if (data.byte_level) ByteAlphabet().convert(data);
 }
 
 void read_merges(const Metadata& metadata, TokenizerData& data) {
@@ -132,8 +129,9 @@ void read_merges(const Metadata& metadata, TokenizerData& data) {
     const auto& text = merge.get_ref<const std::string&>();
     size_t space = text.find(' ', 1);
     check(space != std::string::npos, "the merge '{}' in tokenizer.ggml.merges is not a pair", text);
-    std::string left = alphabet.bytes(text.substr(0, space)), right = alphabet.bytes(text.substr(space + 1));
-    auto a = ids.find(left), b = ids.find(right), both = ids.find(left + right);
+    auto left = alphabet.bytes(std::string_view(text).substr(0, space)), right = alphabet.bytes(std::string_view(text).substr(space + 1));
+    if (!left || !right) continue;
+    auto a = ids.find(*left), b = ids.find(*right), both = ids.find(*left + *right);
     // Converters keep merges whose tokens they turned into control tokens; those never apply to text.
     if (a != ids.end() && b != ids.end() && both != ids.end()) data.merges.push_back({a->second, b->second, both->second});
   }

@@ -346,7 +346,7 @@ Tokenizer Tokenizer::from_json(const Json& tokenizer_json, const Json* tokenizer
   DecoderKinds kinds;
   const Json* decoder = member(tokenizer_json, "decoder");
   if (decoder != nullptr) read_decoder(*decoder, data, kinds);
-  if (decoder == nullptr) data.decoder.separator = " ";
+  if (decoder == nullptr) data.decoder.separator.push_back(' ');
   check(kinds.byte_level == data.byte_level, "tokenizer.json: ByteLevel must be both in the pre-tokenizer and in the decoder");
   check(kinds.byte_fallback || !data.byte_fallback, "tokenizer.json: the model falls back to bytes but the decoder does not undo it");
   if (tokenizer_config != nullptr) {
@@ -354,10 +354,7 @@ Tokenizer Tokenizer::from_json(const Json& tokenizer_json, const Json* tokenizer
   } else {
     guess_config(data);
   }
-  if (data.byte_level) {
-    ByteAlphabet alphabet;
-    for (std::string& piece : data.pieces) piece = alphabet.bytes(piece);
-  }
+  if (data.byte_level) ByteAlphabet().convert(data);
   return Tokenizer(std::move(data));
 }
 

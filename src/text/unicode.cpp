@@ -226,7 +226,8 @@ std::string to_upper(std::string_view text) {
 
 std::string strip_accents(std::string_view text) {
   return map_characters(text, [](std::string& out, char32_t c) {
-    if (utf8proc_category(static_cast<int32_t>(c)) != UTF8PROC_CATEGORY_MN) append_utf8(out, c);
+    auto category = utf8proc_category(static_cast<int32_t>(c));
+    if (category != UTF8PROC_CATEGORY_MN && category != UTF8PROC_CATEGORY_MC && category != UTF8PROC_CATEGORY_ME) append_utf8(out, c);
   });
 }
 

@@ -34,7 +34,7 @@ enum class NormalForm : uint8_t { nfc, nfd, nfkc, nfkd };
 std::string normalize(std::string_view text, NormalForm form);
 std::string to_lower(std::string_view text);
 std::string to_upper(std::string_view text);
-std::string strip_accents(std::string_view text);  // drops nonspacing marks
+std::string strip_accents(std::string_view text);  // drops combining marks
 
 void replace_all(std::string& text, std::string_view from, std::string_view to);
 
