@@ -29,11 +29,11 @@ struct Planner {
     return std::ranges::any_of(layout.groups(), [](const Group& g) { return g.kind == StateSpec::Kind::paged && g.window == 0; });
   }
   // A window group never needs more pages than the tokens kept have, nor more than each sequence's window with the rows of a
-  // step, twice: once running, once for the prefix tree.
+  // step (neither of them aligned to pages), twice: once running, once for the prefix tree.
   int64_t units(const Group& g, int n_seqs, int64_t pages, int64_t snapshots) const {
     if (g.kind == StateSpec::Kind::slot) return 1 + int64_t(n_seqs) * (1 + limits.scratch) + snapshots;
     if (g.window == 0) return 1 + pages;
-    return 1 + std::min(pages, 2 * n_seqs * (div_up(g.window + limits.max_rows, limits.page_tokens) + 1));
+    return 1 + std::min(pages, 2 * n_seqs * (div_up(g.window + limits.max_rows, limits.page_tokens) + 2));
   }
   int64_t unit_bytes(const Group& g) const { return g.bytes * (g.kind == StateSpec::Kind::paged ? limits.page_tokens : 1); }
 

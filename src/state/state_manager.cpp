@@ -109,22 +109,23 @@ void StateManager::resume(SequenceState& seq, std::span<Node* const> path) {
   }
 }
 
-// A state that nobody else refers to is overwritten in place. So is one that only the tree shares, when no slot is available.
 int StateManager::units_needed(const SequenceState& seq, int g, int rows, int scratch) const {
   const Table& t = seq.table[size_t(g)];
-  const UnitPool& units = pools_[size_t(g)];
-  if (!group(g).paged()) {
-    if (scratch > 0) return scratch;
-    bool in_place = t.src > 0 && (units.refs(t.src) == 1 || (units.n_available() == 0 && shared_with_tree_alone(g, t.src)));
-    return in_place ? 0 : 1;
-  }
+  if (!group(g).paged()) return scratch > 0 ? scratch : may_write(seq, g) ? 0 : 1;
   int n_pages = (seq.committed + rows - 1) / page_tokens_ + 1, needed = std::max(0, n_pages - int(t.unit.size()));
-  for (int p = seq.committed / page_tokens_; p < std::min(n_pages, int(t.unit.size())); p++) needed += units.refs(t.unit[size_t(p)]) > 1;
+  for (int p = seq.committed / page_tokens_; p < std::min(n_pages, int(t.unit.size())); p++)
+    needed += pools_[size_t(g)].refs(t.unit[size_t(p)]) > 1;
   return needed;
 }
 
-bool StateManager::shared_with_tree_alone(int g, int32_t unit) const {
-  return pools_[size_t(g)].refs(unit) == 2 && pools_[size_t(g)].cached(unit);
+// No other sequence reads it, and it is no snapshot; or it is one, but no slot is available to spare it.
+bool StateManager::may_write(const SequenceState& seq, int g) const {
+  const UnitPool& units = pools_[size_t(g)];
+  const Table& t = seq.table[size_t(g)];
+  if (t.src == 0) return false;
+  auto is_src = [&](const Table::Snapshot& s) { return s.unit == t.src; };
+  int as_snapshot = units.cached(t.src) + int(std::ranges::count_if(t.snapshot, is_src));
+  return units.refs(t.src) == 1 + as_snapshot && (as_snapshot == 0 || units.n_available() == 0);
 }
 
 int32_t StateManager::take(int g) {
@@ -170,8 +171,8 @@ void StateManager::plan_slots(SequenceState& seq, int g, int rows, int scratch) 
   t.dst.assign(size_t(rows), -1);
   for (int row = rows - scratch; row < rows; row++) t.dst[size_t(row)] = take(g);
   if (scratch == 0) {
-    if (pool(g).n_available() == 0 && shared_with_tree_alone(g, t.src)) tree_.drop(seq.node, g);  // published at the last commit
-    bool in_place = t.src > 0 && pool(g).refs(t.src) == 1;
+    bool in_place = may_write(seq, g);
+    if (in_place) forget_snapshot(seq, g);
     if (in_place) pool(g).retain(t.src);
     t.dst.back() = in_place ? t.src : take(g);
   }
@@ -182,6 +183,16 @@ void StateManager::plan_slots(SequenceState& seq, int g, int rows, int scratch) 
     int row = at - seq.committed - 1;
     if (row >= 0 && row < rows && t.dst[size_t(row)] < 0 && pool(g).n_available() > 0) t.dst[size_t(row)] = take(g);
   }
+}
+
+void StateManager::forget_snapshot(SequenceState& seq, int g) {
+  Table& t = seq.table[size_t(g)];
+  if (pool(g).cached(t.src)) tree_.drop(seq.node, g);  // src was published there, or taken from there
+  std::erase_if(t.snapshot, [&](const Table::Snapshot& s) {
+    if (s.unit != t.src) return false;
+    pool(g).release(s.unit);
+    return true;
+  });
 }
 
 void StateManager::drop_plan(SequenceState& seq) {
@@ -278,15 +289,16 @@ void StateManager::publish_snapshots(SequenceState& seq) {
   }
 }
 
-// A page behind the window goes back. The tree keeps those of the prompt, where others may resume; not those of the answer.
+// A page behind the window goes back; a sequence that publishes keeps what its last block end needs, so that the next turn can
+// resume there. The tree keeps pages of the prompt, where others may resume, but not those of the answer.
 void StateManager::leave_windows(SequenceState& seq) {
+  const int resume_at = publishes(seq) ? seq.committed / page_tokens_ * page_tokens_ : seq.committed;
   for (int g = 0; g < n_groups(); g++) {
     std::vector<int32_t>& unit = seq.table[size_t(g)].unit;
-    for (int p = first_page(g, seq.committed) - 1; p >= 0 && unit[size_t(p)] >= 0; p--) {
+    for (int p = first_page(g, resume_at) - 1; p >= 0 && unit[size_t(p)] >= 0; p--) {
       int32_t left = std::exchange(unit[size_t(p)], -1);
       pool(g).release(left);
-      if (p * page_tokens_ < seq.n_prompt || !pool(g).idle(left)) continue;
-      tree_.drop(PrefixTree::ancestor(seq.node, p + 1), g);
+      if (pool(g).idle(left) && p * page_tokens_ >= seq.n_prompt) tree_.drop(PrefixTree::ancestor(seq.node, p + 1), g);
     }
   }
 }

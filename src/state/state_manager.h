@@ -80,8 +80,8 @@ class StateManager {
   int n_groups() const { return int(groups_.size()); }
   const MemoryPlan::GroupPlan& group(int g) const { return groups_[size_t(g)]; }
   bool publishes(const SequenceState& seq) const { return prefix_cache_ && seq.publish; }
-  bool shared_with_tree_alone(int group, int32_t unit) const;
-  int first_page(int group, int committed) const;  // that a row at position `committed` sees
+  bool may_write(const SequenceState&, int group) const;  // the slot src, in place
+  int first_page(int group, int committed) const;         // that a row at position `committed` sees
 
   std::vector<Node*> resumable_path(const SequenceState&, Node* root, int& n_matched) const;
   void resume(SequenceState&, std::span<Node* const> path);
@@ -90,6 +90,7 @@ class StateManager {
   int32_t take(int group);  // evicts if it must; a unit must be available
   void plan_pages(SequenceState&, int group, int rows, std::vector<UnitCopy>&);
   void plan_slots(SequenceState&, int group, int rows, int scratch);
+  void forget_snapshot(SequenceState&, int group);  // the one that src is
   void drop_plan(SequenceState&);
 
   void accept_slots(SequenceState&, int group, std::span<const int> rows);

@@ -49,7 +49,7 @@ TEST(MemoryPlan, FillsTheBudgetAndNoMore) {
 TEST(MemoryPlan, GivesAWindowNoMoreThanItCanUse) {
   StateLayout layout = layout_of({{Kind::paged, 64}, {Kind::paged, 64, 64}});
   MemoryPlan plan = plan_memory(layout, {.page_tokens = 16, .max_tokens = 1 << 20, .max_seqs = 4, .max_rows = 32});
-  EXPECT_EQ(plan.group[1].n_units, 1 + 2 * 4 * 7);  // 96 tokens touch at most 7 pages
+  EXPECT_EQ(plan.group[1].n_units, 1 + 2 * 4 * 8);  // 6 pages, and one more at either end
   plan = plan_memory(layout, {.page_tokens = 16, .max_tokens = 64, .max_seqs = 4, .max_rows = 32});
   EXPECT_EQ(plan.group[1].n_units, 1 + 4);
 }
