@@ -1,0 +1,63 @@
+// Every fixture through the whole engine against its oracle: greedy answers are those of transformers, and so are the
+// log-probabilities of prompt and answer.
+#include <cmath>
+
+#include "engine/harness.h"
+
+namespace mr {
+namespace {
+
+struct Oracle {
+  std::vector<int32_t> prompt, greedy, all;
+  int vocab;
+  std::vector<float> logits;  // [all.size(), vocab]
+
+  explicit Oracle(const std::string& name) {
+    Json e = expected_of(name);
+    prompt = e["prompt"].get<std::vector<int32_t>>();
+    greedy = e["greedy"].get<std::vector<int32_t>>();
+    all = prompt;
+    all.insert(all.end(), greedy.begin(), greedy.end());
+    vocab = e["vocab"];
+    logits.resize(all.size() * size_t(vocab));
+    std::ifstream file(std::filesystem::path(MR_FIXTURES) / "models" / name / "logits.f32", std::ios::binary);
+    file.read(reinterpret_cast<char*>(logits.data()), std::streamsize(logits.size() * 4));
+    EXPECT_EQ(size_t(file.gcount()), logits.size() * 4) << name;
+  }
+  // Of the token at `position`, given those before it.
+  double logprob(int position) const {
+    const float* row = &logits[size_t(position - 1) * size_t(vocab)];
+    double sum = 0;
+    for (int i = 0; i < vocab; i++) sum += std::exp(double(row[i]));
+    return double(row[all[size_t(position)]]) - std::log(sum);
+  }
+};
+
+class Fixture : public testing::TestWithParam<std::tuple<std::string, std::string>> {};
+
+TEST_P(Fixture, GreedyAnswerAndScoresEqualTheOracle) {
+  auto [name, device] = GetParam();
+  Oracle oracle(name);
+  auto engine = open(name, {.device = device, .kv_dtype = DType::f32, .max_batch_tokens = 24, .page_tokens = 16});
+  Request request = greedy(oracle.prompt, int(oracle.greedy.size()));
+  request.score_prompt = true;
+  request.sampling.ignore_eos = true;
+  Answer answer = run_one(*engine, request);
+  EXPECT_EQ(answer.finish, Finish::length) << answer.error;
+  EXPECT_EQ(answer.tokens, oracle.greedy);
+
+  ASSERT_EQ(answer.prompt.size(), oracle.prompt.size());
+  EXPECT_TRUE(std::isnan(answer.prompt[0].logprob));
+  for (size_t i = 1; i < oracle.prompt.size(); i++) {
+    EXPECT_EQ(answer.prompt[i].token, oracle.prompt[i]);
+    EXPECT_NEAR(answer.prompt[i].logprob, oracle.logprob(int(i)), 2e-3) << "prompt token " << i;
+  }
+  for (size_t i = 0; i < answer.logprobs.size(); i++)
+    EXPECT_NEAR(answer.logprobs[i], oracle.logprob(int(oracle.prompt.size() + i)), 2e-3) << "answer token " << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Fixture, testing::Combine(testing::ValuesIn(fixture_names()), testing::Values("ref", "cpu")),
+                         [](const auto& info) { return std::get<0>(info.param) + "_" + std::get<1>(info.param); });
+
+}  // namespace
+}  // namespace mr
