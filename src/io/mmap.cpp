@@ -28,7 +28,8 @@ MappedFile::MappedFile(std::filesystem::path path) : path_(std::move(path)) {
   Descriptor file{open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK)};  // non-blocking: a pipe without a writer must not hang us
   check(file.fd >= 0, "cannot open '{}': {}", name, std::strerror(errno));
   struct stat info;
-  check(fstat(file.fd, &info) == 0, "cannot read the size of '{}': {}", name, std::strerror(errno));
+  bool known = fstat(file.fd, &info) == 0;
+  check(known, "cannot read the size of '{}': {}", name, std::strerror(errno));
   check(!S_ISDIR(info.st_mode), "'{}' is a directory, not a file", name);
   check(S_ISREG(info.st_mode), "'{}' is not a regular file", name);
   check(info.st_size > 0, "'{}' is empty", name);

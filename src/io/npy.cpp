@@ -22,7 +22,9 @@ NpyWriter::NpyWriter(std::filesystem::path path, int64_t rows, int64_t cols) : p
   head += char(text.size() & 0xff);
   head += char(text.size() >> 8);
   head += text;
-  check(std::fwrite(head.data(), 1, head.size(), file_.get()) == head.size(), "cannot write '{}': {}", path_.native(),
+  bool ok = std::fwrite(head.data(), 1, head.size(), file_.get()) == head.size();
+  check(ok, "cannot write '{}': {}", path_.native(), std::strerror(errno));
+}': {}", path_.native(),
         std::strerror(errno));
 }
 
@@ -31,14 +33,15 @@ void NpyWriter::append(std::span<const float> values) {
   check(values.size() % size_t(cols_) == 0, "{} values are not whole rows of the {} columns of '{}'", values.size(), cols_, path_.native());
   written_ += int64_t(values.size()) / cols_;
   check(written_ <= rows_, "'{}' was opened for {} rows, not for {}", path_.native(), rows_, written_);
-  check(std::fwrite(values.data(), sizeof(float), values.size(), file_.get()) == values.size(), "cannot write '{}': {}", path_.native(),
-        std::strerror(errno));
+  bool ok = std::fwrite(values.data(), sizeof(float), values.size(), file_.get()) == values.size();
+  check(ok, "cannot write '{}': {}", path_.native(), std::strerror(errno));
 }
 
 void NpyWriter::close() {
   check(written_ == rows_, "'{}' was opened for {} rows, but got {}", path_.native(), rows_, written_);
   std::FILE* file = file_.release();
-  check(!file || std::fclose(file) == 0, "cannot write '{}': {}", path_.native(), std::strerror(errno));
+  bool ok = !file || std::fclose(file) == 0;
+  check(ok, "cannot write '{}': {}", path_.native(), std::strerror(errno));
 }
 
 }  // namespace mr

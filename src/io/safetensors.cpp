@@ -79,7 +79,9 @@ struct Entry {
 Entry read_entry(const std::string& name, const Json& info, const std::filesystem::path& path) {
   const std::string& file = path.native();
   check(info.is_object(), "the entry of tensor '{}' in '{}' is not a JSON object", name, file);
-  Entry e{{name}, &format_of(member(info, "dtype"), name, file)};
+  Entry e;
+  e.tensor.name = name;
+  e.format = &format_of(member(info, "dtype"), name, file);
   e.tensor.format = e.format->name;
   e.tensor.shape = numbers(member(info, "shape"), "shape", name, file);
   auto offsets = numbers(member(info, "data_offsets"), "data_offsets", name, file);
