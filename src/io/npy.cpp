@@ -24,8 +24,6 @@ NpyWriter::NpyWriter(std::filesystem::path path, int64_t rows, int64_t cols) : p
   head += text;
   bool ok = std::fwrite(head.data(), 1, head.size(), file_.get()) == head.size();
   check(ok, "cannot write '{}': {}", path_.native(), std::strerror(errno));
-}': {}", path_.native(),
-        std::strerror(errno));
 }
 
 void NpyWriter::append(std::span<const float> values) {
