@@ -47,7 +47,8 @@ def peer_python(isa):
         venv.create(home, with_pip=True, clear=True)
         flags = f"{CMAKE_ARGS[isa]} -DCMAKE_BUILD_TYPE=Release -DLLAVA_BUILD=OFF"
         # --no-cache-dir: pip would hand the wheel of one instruction set to the other's environment.
-        command = [python, "-m", "pip", "install", "--verbose", "--no-cache-dir", "--no-binary", "llama-cpp-python", PACKAGE, "gguf", "numpy"]
+        command = [python, "-m", "pip", "install", "--verbose", "--no-cache-dir", "--no-binary", "llama-cpp-python",
+                   PACKAGE, "gguf", "numpy"]
         with open(home / "build.log", "w") as log:
             built = subprocess.run(command, env={**os.environ, "CMAKE_ARGS": flags}, stdout=log, stderr=subprocess.STDOUT)
         if built.returncode != 0:
@@ -80,14 +81,15 @@ def run_child(command):
 
 def run_llama_cpp(args, python, file, flash):
     command = [python, "-I", HERE / "llama_cpp_child.py", file, "--threads", args.threads, "--prefill", args.prefill,
-               "--decode", args.decode, "--flash", flash]
+               "--decode", args.decode, "--repeat", args.repeat, "--flash", flash]
     result, _ = run_child(command)
     return result
 
 
 def millrace_command(args, file):
     isa = ["--isa", args.isa] if args.isa != "native" else []
-    return [args.millrace, "bench", file, "--threads", args.threads, *isa, "--prefill", args.prefill, "--decode", args.decode, "--json"]
+    return [args.millrace, "bench", file, "--threads", args.threads, *isa, "--prefill", args.prefill, "--decode", args.decode,
+            "--repeat", args.repeat, "--max-context", args.prefill + args.decode, "--json"]
 
 
 def run_millrace(args, file):
@@ -150,6 +152,7 @@ def describe(args, runs, load_before):
     first = next(iter(runs.values()))["llama.cpp"][0]
     return {
         "cpu": model, "cores": os.cpu_count(), "vector": vector, "threads": args.threads, "isa": args.isa, "runs": args.runs,
+        "repeat": args.repeat,
         "load_before": load_before[0], "load_after": os.getloadavg()[0],
         "llama_cpp": f"llama-cpp-python {first['version']}", "llama_cpp_build": CMAKE_ARGS[args.isa], "llama_cpp_system": first["system"],
         "command": shlex.join(["bench/peers/llama_cpp.py", *sys.argv[1:]]),
@@ -185,7 +188,8 @@ def print_table(heads, rows):
 def print_markdown(rows, machine):
     both = machine["millrace_command"] is not None
     print(f"{machine['cpu']}, {machine['cores']} cores ({machine['vector']}); {machine['threads']} threads, {machine['isa']}; best of "
-          f"{machine['runs']} alternating runs; load {machine['load_before']:.1f} before, {machine['load_after']:.1f} after.")
+          f"{machine['runs']} alternating runs, {machine['repeat']} measurements in each; "
+          f"load {machine['load_before']:.1f} before, {machine['load_after']:.1f} after.")
     print(f"{machine['llama_cpp']}, compiled with {machine['llama_cpp_build']}. `{machine['command']}`"
           + (f" runs `{machine['millrace_command']}`." if both else ""))
     print_table(["weights", "tokens", "llama.cpp tok/s"] + (["millrace tok/s", "ratio", "of the limit"] if both else []),
@@ -206,7 +210,8 @@ def parse_args():
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--prefill", type=int, default=512)
     parser.add_argument("--decode", type=int, default=128)
-    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--runs", type=int, default=5, help="processes of each program, alternating")
+    parser.add_argument("--repeat", type=int, default=3, help="measurements in each process")
     parser.add_argument("--python", type=Path, help="interpreter of an environment that already has llama-cpp-python, gguf and numpy")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
