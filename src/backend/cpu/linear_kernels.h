@@ -1,0 +1,58 @@
+// What a matrix product needs from one instruction set: a table with a row per weight format.
+//
+// The arithmetic is fixed, so that every instruction set, row count and thread count gives the same bits. Float weights:
+// one fma chain over the inputs, ascending, from 0. Quantized weights: activations are rounded to int16 per block of 32
+// (RoundedBlock), a block's dot product is exact in int32, and blocks are added in ascending order:
+//   acc = fma(float(dot), weight_scale * x_scale, acc);   q4_1 then   acc = fma(minimum, x_scale * sum(q), acc)
+// Then out = residual + scale * (acc + bias), each step rounded, absent parts skipped.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace mr {
+
+// 32 activations: x = scale * q, |q| <= 32639 = 127 * 256 + 127, so that q also splits into two signed bytes. q is stored in
+// the order that dot products of pairs take it: 0 2 1 3 of each four. A block that holds a NaN or an infinity has scale NaN.
+struct RoundedBlock {
+  int16_t q[32];
+  float scale;    // max |x| / 32639; q is x * (32639 / max |x|) rounded to nearest even
+  int32_t start;  // -offset * sum of q: what an integer dot with weights stored as value + offset begins with
+  float sum;      // scale * sum of q
+  int32_t unused;
+};
+
+struct LinearCall {
+  int64_t in, out, rows;
+  const std::byte* packed;  // format.h says how
+  const float* x;           // [rows, in], for float weights
+  int64_t x_stride;
+  const RoundedBlock* rounded;  // [rows, in / 32], for quantized weights
+  float* y;                     // [rows, out]
+  int64_t y_stride;
+  const float* bias;      // [out] or null
+  const float* residual;  // [rows, out] or null; may be y
+  int64_t residual_stride;
+  float scale;
+};
+
+struct LinearKernel {
+  const char* format;
+  // Rounds a row of `in` activations; null: float weights, which take them as they are.
+  void (*round)(const float* x, int64_t in, RoundedBlock* rounded);
+  // Computes rows [row, row_end) of panels [panel, panel_end). scratch: scratch_panels * in * 16 floats of the worker's own.
+  void (*run)(const LinearCall&, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, float* scratch);
+};
+
+struct LinearKernels {
+  const LinearKernel* table;
+  int count;
+  int scratch_panels;
+};
+
+const LinearKernels& linear_kernels_scalar();
+const LinearKernels& linear_kernels_avx2();
+const LinearKernels& linear_kernels_avx512();
+const LinearKernels& linear_kernels_vnni();
+
+}  // namespace mr

@@ -1,0 +1,230 @@
+// cpu_linear against a double-precision product over decode_rows, and bit equality: across instruction sets, row counts,
+// thread counts.
+#include "backend/cpu/linear.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "core/error.h"
+
+namespace mr {
+namespace {
+
+const std::vector<int64_t> kRowCounts{1, 2, 3, 7, 13, 64, 300};
+const std::vector<int64_t> kOuts{1, 15, 16, 17, 100, 333};
+
+std::vector<float> normal(int64_t n, unsigned seed) {
+  std::mt19937 rng(seed);
+  std::normal_distribution<float> dist;
+  std::vector<float> v(static_cast<size_t>(n));
+  for (float& x : v) x = dist(rng);
+  return v;
+}
+
+// Rows of activations; every fifth has an outlier 20 times the rest, and the second's first block is zero.
+std::vector<float> activations(int64_t rows, int64_t in, unsigned seed) {
+  auto x = normal(rows * in, seed);
+  for (int64_t r = 0; r < rows; r += 5) x[size_t(r * in + r % in)] = 20;
+  if (rows > 1)
+    for (int64_t k = 0; k < std::min<int64_t>(in, 32); k++) x[size_t(in + k)] = 0;
+  return x;
+}
+
+struct Packed {
+  WeightStore store;
+  Weight weight;
+  std::vector<float> decoded;  // [out, in]
+};
+
+Packed make_weight(const FormatOps& ops, int64_t out, int64_t in, unsigned seed, ThreadPool& pool) {
+  Packed p;
+  auto w = normal(out * in, seed);
+  int64_t bytes = in / ops.format.group * ops.format.block_bytes;
+  std::vector<std::byte> stored(size_t(out * bytes));
+  std::vector<const std::byte*> rows;
+  for (int64_t r = 0; r < out; r++) {
+    ops.encode_row(w.data() + r * in, in, stored.data() + r * bytes);
+    rows.push_back(stored.data() + r * bytes);
+  }
+  p.weight = pack(ops, rows, in, p.store, pool);
+  p.decoded.resize(size_t(out * in));
+  ops.decode_rows(p.weight, 0, out, p.decoded.data());
+  return p;
+}
+
+Tensor matrix(std::vector<float>& v, int64_t rows, int64_t cols) { return view(v.data(), DType::f32, {rows, cols}); }
+
+std::vector<float> run(Isa isa, const Weight& w, std::vector<float>& x, ThreadPool& pool, const Epilogue& e = {}) {
+  int64_t rows = int64_t(x.size()) / w.in;
+  std::vector<float> out(size_t(rows * w.out), -7.0f);
+  LinearScratch scratch;
+  cpu_linear(matrix(out, rows, w.out), matrix(x, rows, w.in), w, e, pool, linear_kernels(isa), scratch);
+  return out;
+}
+
+// The largest error that the arithmetic may make for one output. Float weights: every step of the chain rounds by half of
+// 2^-23, at most sqrt-like in practice; in * 2^-24 of the sum of |x w| is certain. Quantized weights: in each block every
+// activation is off by at most half a step of max|x| / 32639 (and 2^-22 of itself for the two roundings in making it), and
+// the scaled sums round as above.
+double bound(const float* x, const float* w, int64_t in, bool quantized) {
+  double magnitude = 0, rounding = 0;
+  for (int64_t b = 0; b < in; b += kBlock) {
+    double largest = 0, weights = 0, minimum = 0;
+    for (int64_t k = b; k < std::min(b + kBlock, in); k++) {
+      magnitude += std::fabs(double(x[k]) * w[k]);
+      largest = std::max<double>(largest, std::fabs(x[k]));
+      weights += std::fabs(w[k]);
+      minimum = std::max<double>(minimum, std::fabs(w[k]));
+    }
+    rounding += 0.5 * largest / 32639 * weights;
+    if (quantized) magnitude += 8 * largest * minimum;  // a q4_1 block is a difference of two larger terms
+  }
+  int64_t steps = quantized ? in / kBlock * 2 + 4 : in;
+  return double(steps) * 0x1p-24 * magnitude + (quantized ? rounding * 1.001 : 0) + 1e-30;
+}
+
+class LinearTest : public testing::TestWithParam<const char*> {
+ protected:
+  const FormatOps& ops = format_ops(GetParam());
+  bool quantized = ops.format.group > 1;
+  ThreadPool pool{2};
+  std::vector<int64_t> ins() const {
+    std::vector<int64_t> v{32, 64, 96, 576, 1536};
+    if (!quantized) v.insert(v.end(), {1, 5, 33, 100});
+    return v;
+  }
+  void SetUp() override {
+    for (Isa isa : {Isa::avx2, Isa::avx512, Isa::vnni}) {
+      auto have = available_isas();
+      if (std::find(have.begin(), have.end(), isa) == have.end()) std::printf("not tested, this machine lacks it: %s\n", name_of(isa).data());
+    }
+  }
+};
+
+TEST_P(LinearTest, IsTheProductOnEveryInstructionSet) {
+  for (int64_t in : ins())
+    for (int64_t out : kOuts) {
+      Packed p = make_weight(ops, out, in, unsigned(in + out), pool);
+      for (int64_t rows : kRowCounts) {
+        if (rows * out * in > 40'000'000) continue;
+        auto x = activations(rows, in, unsigned(rows));
+        auto first = run(Isa::scalar, p.weight, x, pool);
+        for (int64_t r = 0; r < rows; r += rows > 64 ? 13 : 1)
+          for (int64_t n = 0; n < out; n++) {
+            const float *xr = x.data() + r * in, *wn = p.decoded.data() + n * in;
+            double exact = 0;
+            for (int64_t k = 0; k < in; k++) exact += double(xr[k]) * wn[k];
+            ASSERT_NEAR(first[size_t(r * out + n)], exact, bound(xr, wn, in, quantized))
+                << rows << " rows, [" << out << ", " << in << "], row " << r << " output " << n;
+          }
+        for (Isa isa : available_isas()) {
+          auto y = run(isa, p.weight, x, pool);
+          ASSERT_EQ(std::memcmp(y.data(), first.data(), y.size() * 4), 0) << name_of(isa) << " " << rows << " rows, [" << out << ", " << in << "]";
+        }
+      }
+    }
+}
+
+TEST_P(LinearTest, RowIsTheSameAloneAndAmongOthers) {
+  for (int64_t in : {96, 576}) {
+    Packed p = make_weight(ops, 333, in, 3, pool);
+    auto x = activations(300, in, 4);
+    for (Isa isa : available_isas()) {
+      auto all = run(isa, p.weight, x, pool);
+      for (int64_t n : {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 24, 25}) {
+        for (int64_t at : {int64_t(0), int64_t(131), 300 - n}) {
+          std::vector<float> some(x.begin() + at * in, x.begin() + (at + n) * in);
+          auto y = run(isa, p.weight, some, pool);
+          ASSERT_EQ(std::memcmp(y.data(), all.data() + at * 333, y.size() * 4), 0) << name_of(isa) << " rows " << at << " + " << n;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, ThreadsDoNotMatter) {
+  Packed p = make_weight(ops, 1000, 576, 5, pool);
+  for (int64_t rows : {1, 7, 130}) {
+    auto x = activations(rows, 576, 6);
+    for (Isa isa : available_isas()) {
+      ThreadPool one(1);
+      auto expected = run(isa, p.weight, x, one);
+      for (int threads = 2; threads <= 8; threads++) {
+        ThreadPool many(threads);
+        auto y = run(isa, p.weight, x, many);
+        ASSERT_EQ(std::memcmp(y.data(), expected.data(), y.size() * 4), 0) << name_of(isa) << " " << threads << " threads";
+      }
+    }
+  }
+}
+
+// The epilogue's definition, step by step in f32, over the plain product; strided tensors; a residual that is the output itself.
+TEST_P(LinearTest, EpilogueAndStrides) {
+  constexpr int64_t in = 96, out = 37, rows = 11, wide = 50;
+  Packed p = make_weight(ops, out, in, 8, pool);
+  auto x = activations(rows, in, 9), bias = normal(out, 10), residual = normal(rows * wide, 11);
+  std::vector<float> wide_x(size_t(rows * 2 * in), NAN);
+  for (int64_t r = 0; r < rows; r++) std::copy_n(x.begin() + r * in, in, wide_x.begin() + r * 2 * in);
+  for (Isa isa : available_isas()) {
+    auto plain = run(isa, p.weight, x, pool);
+    for (int parts = 0; parts < 8; parts++) {
+      auto y = residual;
+      Tensor yt = matrix(y, rows, wide).cols(3, out);
+      Epilogue e;
+      if (parts & 1) e.bias = view(bias.data(), DType::f32, {out});
+      if (parts & 2) e.residual = yt;
+      if (parts & 4) e.scale = 0.3f;
+      LinearScratch scratch;
+      cpu_linear(yt, matrix(wide_x, rows, 2 * in).cols(0, in), p.weight, e, pool, linear_kernels(isa), scratch);
+      for (int64_t r = 0; r < rows; r++)
+        for (int64_t n = 0; n < wide; n++) {
+          float expected = residual[size_t(r * wide + n)];
+          if (n >= 3 && n < 3 + out) {
+            float sum = plain[size_t(r * out + n - 3)];
+            if (parts & 1) sum += bias[size_t(n - 3)];
+            if (parts & 4) sum *= 0.3f;
+            expected = parts & 2 ? expected + sum : sum;
+          }
+          ASSERT_EQ(y[size_t(r * wide + n)], expected) << name_of(isa) << " parts " << parts << " row " << r << " column " << n;
+        }
+    }
+  }
+}
+
+// NaN and infinity stay visible and stay in their row; tiny values become nothing rather than garbage.
+TEST_P(LinearTest, OddValuesStayInTheirRow) {
+  constexpr int64_t in = 64, out = 33;
+  Packed p = make_weight(ops, out, in, 12, pool);
+  for (Isa isa : available_isas()) {
+    auto x = activations(6, in, 13);
+    auto before = run(isa, p.weight, x, pool);
+    x[1 * in + 40] = NAN;
+    x[2 * in + 3] = INFINITY;
+    for (int64_t k = 0; k < in; k++) x[size_t(4 * in + k)] = 1e-40f;
+    auto y = run(isa, p.weight, x, pool);
+    for (int64_t n = 0; n < out; n++) {
+      EXPECT_TRUE(std::isnan(y[size_t(1 * out + n)]));
+      EXPECT_FALSE(std::isfinite(y[size_t(2 * out + n)]));
+      EXPECT_LT(std::fabs(y[size_t(4 * out + n)]), 1e-36);
+      for (int64_t r : {0, 3, 5}) EXPECT_EQ(y[size_t(r * out + n)], before[size_t(r * out + n)]);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, LinearTest, testing::Values("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST(Linear, WrongShapesAreNamed) {
+  ThreadPool pool(1);
+  Packed p = make_weight(format_ops("f32"), 4, 8, 1, pool);
+  auto x = normal(2 * 7, 1);
+  std::vector<float> y(2 * 4);
+  LinearScratch scratch;
+  EXPECT_THROW(cpu_linear(matrix(y, 2, 4), matrix(x, 2, 7), p.weight, {}, pool, linear_kernels(Isa::scalar), scratch), Error);
+}
+
+}  // namespace
+}  // namespace mr
