@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "core/error.h"
 #include "core/random.h"
 
 namespace mr::test {

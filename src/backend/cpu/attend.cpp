@@ -1,0 +1,226 @@
+#include "backend/cpu/attend.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace mr {
+
+static constexpr int kBlockQueries = 48;           // a block of rows has about so many queries of one K/V head
+static constexpr int64_t kInlineCost = 400 << 10;  // below so many multiply-adds waking the pool costs more than it gains
+static constexpr float kNothing = -1e30f;
+
+int kernel_type(DType type) {
+  if (type == DType::f32) return 0;
+  if (type == DType::f16) return 1;
+  if (type == DType::bf16) return 2;
+  fail("keys and values cannot be stored as {}", name_of(type));
+}
+
+struct CpuAttention::Call {
+  Tensor out, q;
+  const PagedKv& kv;
+  const Batch& batch;
+  const AttendArgs& args;
+  KvPages pages;
+  int group, type;
+  int64_t v_stride;  // v_dim rounded up to whole vectors
+
+  int64_t results(const Block& b) const { return int64_t(b.n_rows) * group * (2 + v_stride); }  // floats of one span
+};
+
+// Views into one worker's memory. Queries of a block are numbered row by row, the heads of the group within.
+struct CpuAttention::Scratch {
+  float *q, *scores, *v, *max, *sum, *acc, *span_max, *span_sum, *span_acc;
+  Sight* sight;
+  const void *k_tile[SpanCall::kSpan / SpanCall::kTile], *v_tile[SpanCall::kSpan / SpanCall::kTile];
+
+  // With memory null, only counts the bytes.
+  size_t place(std::byte* memory, const Call& c, int max_queries) {
+    int64_t n = std::max(kBlockQueries, c.group), used = 0;
+    auto take = [&]<class T>(T*& p, int64_t count) {
+      p = reinterpret_cast<T*>(memory + used);
+      used += (count * int64_t(sizeof(T)) + 63) / 64 * 64;
+    };
+    take(q, n * c.kv.k_dim);
+    take(scores, int64_t(max_queries) * SpanCall::kSpan);
+    take(v, c.kv.v_dim % SpanCall::kTile ? SpanCall::kSpan * c.v_stride : 0);
+    take(max, n), take(sum, n), take(acc, n * c.v_stride);
+    take(span_max, n), take(span_sum, n), take(span_acc, n * c.v_stride);
+    take(sight, n);
+    return size_t(used);
+  }
+  void clear(int64_t n, int64_t v_stride) {
+    std::fill(max, max + n, kNothing);
+    std::fill(sum, sum + n, 0.0f);
+    std::fill(acc, acc + n * v_stride, 0.0f);
+  }
+  void merge(const OpKernels& kernels, int64_t n, int64_t v_stride) {  // the results of the next span
+    for (int64_t i = 0; i < n; i++)
+      kernels.merge(max + i, sum + i, acc + i * v_stride, span_max[i], span_sum[i], span_acc + i * v_stride, v_stride);
+  }
+};
+
+static Sight sight_of(const Batch& batch, int seq, int row, int window) {
+  const int context = batch.context[seq], begin = batch.row_begin[seq], position = batch.position[row];
+  Sight s{window ? std::max(0, position - window + 1) : 0, context + batch.rows(seq), context, ~uint64_t(0)};
+  if (batch.corner[seq] == Corner::causal) s.hi = context + row - begin + 1;
+  if (batch.corner[seq] != Corner::bits) return s;
+  s.bits = batch.ancestors[row];
+  for (int i = 0; window && i < batch.rows(seq); i++)
+    if (position - batch.position[begin + i] >= window) s.bits &= ~(uint64_t(1) << i);
+  return s;
+}
+
+// A block that is more than a fair share of the work is cut into spans.
+void CpuAttention::plan(const Call& c, int n_threads) {
+  blocks_.clear();
+  units_.clear();
+  cost_ = 0;
+  const int rows = std::max(1, kBlockQueries / c.group);
+  const int64_t row_cost = int64_t(c.args.heads) * (c.kv.k_dim + c.kv.v_dim);
+  for (int s = 0; s < c.batch.n_seqs; s++) {
+    check(c.batch.corner[s] != Corner::bits || c.batch.rows(s) <= 64, "a tree of {} rows has no place in 64 bits", c.batch.rows(s));
+    for (int row = c.batch.row_begin[s]; row < c.batch.row_begin[s + 1]; row += rows) {
+      Block b{s, row, std::min(rows, c.batch.row_begin[s + 1] - row), INT32_MAX, 0, -1};
+      for (int r = row; r < row + b.n_rows; r++) {
+        Sight sight = sight_of(c.batch, s, r, c.args.window);
+        b.first = std::min(b.first, sight.lo);
+        b.end = std::max(b.end, sight.hi);
+      }
+      b.first &= ~(SpanCall::kTile - 1);
+      cost_ += row_cost * b.n_rows * (b.end - b.first);
+      blocks_.push_back(b);
+    }
+  }
+  int64_t partial = 0;
+  for (int i = int(blocks_.size()) - 1; i >= 0; i--) {  // later rows see more: begin with the long ones
+    Block& b = blocks_[size_t(i)];
+    int64_t unit_cost = row_cost / c.kv.kv_heads * b.n_rows * (b.end - b.first);
+    bool cut = n_threads > 1 && cost_ > kInlineCost && b.n_spans() > 1 && unit_cost * 4 * n_threads > cost_;
+    if (cut) {
+      b.partial = partial;
+      partial += c.kv.kv_heads * b.n_spans() * c.results(b);
+    }
+    for (int h = 0; h < c.kv.kv_heads; h++)
+      for (int span = cut ? 0 : -1; span < (cut ? b.n_spans() : 0); span++) units_.push_back({i, h, span});
+  }
+  if (int64_t(partials_.size()) < partial * 4) partials_ = Buffer(size_t(partial * 4));
+}
+
+// Results of all queries of a block over one span, into scratch.span_*.
+void CpuAttention::run_span(const Call& c, const Block& b, int kv_head, int64_t span, Scratch& s) {
+  const int32_t begin = int32_t(std::max<int64_t>(b.first, span * SpanCall::kSpan));
+  const int32_t end = int32_t(std::min<int64_t>(b.end, (span + 1) * SpanCall::kSpan));
+  for (int32_t key = begin, tile = 0; key < end; key += SpanCall::kTile, tile++) {
+    s.k_tile[tile] = c.pages.k_tile(b.seq, kv_head, key);
+    s.v_tile[tile] = c.pages.v_row(b.seq, kv_head, key);
+  }
+  const int n = b.n_rows * c.group, n_calls = (n + kernels_.max_queries - 1) / kernels_.max_queries, each = (n + n_calls - 1) / n_calls;
+  for (int i = 0; i < n; i += each) {
+    const int m = std::min(each, n - i);
+    int32_t lo = end, hi = begin;
+    for (int j = i; j < i + m; j++) lo = std::min(lo, s.sight[j].lo), hi = std::max(hi, s.sight[j].hi);
+    lo = std::max(begin, lo & ~(SpanCall::kTile - 1));
+    hi = std::min(end, hi);
+    if (lo >= hi) {
+      for (int j = i; j < i + m; j++) s.span_max[j] = kNothing, s.span_sum[j] = 0;
+      std::memset(s.span_acc + i * c.v_stride, 0, size_t(m * c.v_stride) * 4);
+      continue;
+    }
+    const int skipped = (lo - begin) / SpanCall::kTile;
+    kernels_.attend_span({.type = c.type,
+                          .k_dim = c.kv.k_dim,
+                          .v_dim = c.kv.v_dim,
+                          .n_queries = m,
+                          .q = s.q + int64_t(i) * c.kv.k_dim,
+                          .sight = s.sight + i,
+                          .softcap = c.args.softcap,
+                          .first = lo,
+                          .end = hi,
+                          .k_tile = s.k_tile + skipped,
+                          .v_tile = s.v_tile + skipped,
+                          .scores = s.scores,
+                          .v_scratch = s.v,
+                          .max = s.span_max + i,
+                          .sum = s.span_sum + i,
+                          .acc = s.span_acc + i * c.v_stride,
+                          .v_stride = c.v_stride});
+  }
+}
+
+void CpuAttention::finish(const Call& c, const Block& b, int kv_head, const Scratch& s) const {
+  for (int i = 0; i < b.n_rows * c.group; i++) {
+    int head = kv_head * c.group + i % c.group;
+    float* out = c.out.row<float>(b.row + i / c.group) + head * c.out.stride[1];
+    kernels_.finish(out, s.max[i], s.sum[i], s.acc + i * c.v_stride, c.kv.v_dim, bool(c.args.sinks),
+                    c.args.sinks ? c.args.sinks.as<float>()[head] : 0);
+  }
+}
+
+void CpuAttention::run_unit(const Call& c, const Unit& unit, std::byte* memory) {
+  Scratch s;
+  s.place(memory, c, kernels_.max_queries);
+  const Block& b = blocks_[size_t(unit.block)];
+  const int n = b.n_rows * c.group;
+  for (int i = 0; i < n; i++) {
+    int row = b.row + i / c.group, head = unit.kv_head * c.group + i % c.group;
+    const float* q = c.q.row<float>(row) + head * c.q.stride[1];
+    for (int d = 0; d < c.kv.k_dim; d++) s.q[i * c.kv.k_dim + d] = q[d] * c.args.scale;
+    s.sight[i] = i % c.group ? s.sight[i - 1] : sight_of(c.batch, b.seq, row, c.args.window);
+  }
+  const int64_t first = b.first / SpanCall::kSpan;
+  if (unit.span >= 0) {
+    float* p = partials_.as<float>() + b.partial + (unit.kv_head * b.n_spans() + unit.span) * c.results(b);
+    s.span_max = p, s.span_sum = p + n, s.span_acc = p + 2 * n;
+    return run_span(c, b, unit.kv_head, first + unit.span, s);
+  }
+  s.clear(n, c.v_stride);
+  for (int span = 0; span < b.n_spans(); span++) {
+    run_span(c, b, unit.kv_head, first + span, s);
+    s.merge(kernels_, n, c.v_stride);
+  }
+  finish(c, b, unit.kv_head, s);
+}
+
+void CpuAttention::join(const Call& c, const Block& b, int kv_head, std::byte* memory) const {
+  Scratch s;
+  s.place(memory, c, kernels_.max_queries);
+  const int n = b.n_rows * c.group;
+  s.clear(n, c.v_stride);
+  for (int span = 0; span < b.n_spans(); span++) {
+    float* p = partials_.as<float>() + b.partial + (kv_head * b.n_spans() + span) * c.results(b);
+    s.span_max = p, s.span_sum = p + n, s.span_acc = p + 2 * n;
+    s.merge(kernels_, n, c.v_stride);
+  }
+  finish(c, b, kv_head, s);
+}
+
+void CpuAttention::run(Tensor out, Tensor q, const PagedKv& kv, const Batch& batch, const StateMemory& state, const AttendArgs& args,
+                       ThreadPool& pool) {
+  check(kv.kv_heads > 0 && args.heads % kv.kv_heads == 0, "{} query heads cannot share {} key/value heads evenly", args.heads, kv.kv_heads);
+  Call c{out,
+         q,
+         kv,
+         batch,
+         args,
+         KvPages(kv, batch, state),
+         args.heads / kv.kv_heads,
+         kernel_type(kv.dtype),
+         (kv.v_dim + SpanCall::kTile - 1) / SpanCall::kTile * SpanCall::kTile};
+  plan(c, pool.size());
+  scratch_.resize(size_t(pool.size()));
+  Scratch s;
+  const size_t bytes = s.place(nullptr, c, kernels_.max_queries);
+  for (Buffer& memory : scratch_)
+    if (memory.size() < bytes) memory = Buffer(bytes);
+  const int64_t n = int64_t(units_.size());
+  pool.parallel(n, cost_ > kInlineCost ? 1 : n, [&](int64_t begin, int64_t end, int worker) {
+    for (int64_t i = begin; i < end; i++) run_unit(c, units_[size_t(i)], scratch_[size_t(worker)].data());
+  });
+  for (const Block& b : blocks_) {
+    if (b.partial < 0) continue;
+    pool.parallel(kv.kv_heads, 1, [&](int64_t head, int64_t, int worker) { join(c, b, int(head), scratch_[size_t(worker)].data()); });
+  }
+}
+
+}  // namespace mr

@@ -1,0 +1,242 @@
+// Attention over one span of keys (after FlashAttention, Dao et al. 2022, and its split over keys, Dao 2023). Both products
+// are register tiles of M queries by N vectors: scores have 16 keys in the lanes, values 16 columns of V. Each score is one
+// chain over the head's dimensions, each value one chain over the keys, so the bits do not depend on M or N. A key that a
+// query does not see has weight 0 and changes nothing, so it makes no difference whether it is skipped.
+// Cost of a span: n_queries * keys * (k_dim + v_dim) multiply-adds, keys * (k_dim + v_dim) elements read.
+#pragma once
+
+#include "backend/cpu/ops.inl"
+
+namespace {
+namespace attention {
+
+using mr::SpanCall;
+
+#if defined(__AVX512F__)
+constexpr int kMaxQueries = 12;
+constexpr int vectors(int m) { return m <= 2 ? 4 : 2; }
+#elif defined(__AVX2__)
+constexpr int kMaxQueries = 6;
+constexpr int vectors(int m) { return m == 1 ? 4 : m <= 3 ? 2 : 1; }
+#else
+constexpr int kMaxQueries = 4;
+constexpr int vectors(int) { return 1; }
+#endif
+
+constexpr float kNothing = -1e30f;  // the maximum of no scores: finite, so that differences are never NaN
+
+template <int type>
+inline Vec load_kv(const void* p, int64_t i) {
+  if constexpr (type == 0) return load(static_cast<const float*>(p) + i);
+  if constexpr (type == 1) return load_f16(static_cast<const uint16_t*>(p) + i);
+  if constexpr (type == 2) return load_bf16(static_cast<const uint16_t*>(p) + i);
+}
+
+template <int type, int M, int N>
+inline void scores(const SpanCall& a, int tile) {
+  Vec s[M][N];
+  for (int m = 0; m < M; m++)
+    for (int n = 0; n < N; n++) s[m][n] = zero();
+  const void* k[N];
+  for (int n = 0; n < N; n++) k[n] = a.k_tile[tile + n];
+  const float* q = a.q;
+  for (int d = 0; d < a.k_dim; d++) {
+    Vec kv[N];
+    for (int n = 0; n < N; n++) kv[n] = load_kv<type>(k[n], d * SpanCall::kTile);
+    for (int m = 0; m < M; m++) {
+      Vec x = set1(q[m * int64_t(a.k_dim) + d]);
+      for (int n = 0; n < N; n++) s[m][n] = fma(x, kv[n], s[m][n]);
+    }
+  }
+  for (int m = 0; m < M; m++)
+    for (int n = 0; n < N; n++) store(a.scores + m * SpanCall::kSpan + (tile + n) * SpanCall::kTile, s[m][n]);
+}
+
+// acc columns [column, column + 16 N) = weights . V; rows of a v tile are `stride` elements long.
+template <int type, int M, int N>
+inline void values(const SpanCall& a, const void* const* v_tile, int64_t stride, int column) {
+  Vec s[M][N];
+  for (int m = 0; m < M; m++)
+    for (int n = 0; n < N; n++) s[m][n] = zero();
+  for (int key = a.first, tile = 0; key < a.end; key += SpanCall::kTile, tile++) {
+    const int keys = a.end - key < SpanCall::kTile ? a.end - key : SpanCall::kTile;
+    const void* v = v_tile[tile];
+    const float* p = a.scores + tile * SpanCall::kTile;
+    for (int k = 0; k < keys; k++) {
+      Vec kv[N];
+      for (int n = 0; n < N; n++) kv[n] = load_kv<type>(v, k * stride + column + n * kLanes);
+      for (int m = 0; m < M; m++) {
+        Vec x = set1(p[m * SpanCall::kSpan + k]);
+        for (int n = 0; n < N; n++) s[m][n] = fma(x, kv[n], s[m][n]);
+      }
+    }
+  }
+  for (int m = 0; m < M; m++)
+    for (int n = 0; n < N; n++) store(a.acc + m * a.v_stride + column + n * kLanes, s[m][n]);
+}
+
+// -inf where the query does not see keys [key, key + 16).
+inline Vec masked(Vec s, const mr::Sight& sight, int key) {
+  static const float kIndex[kLanes] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const Vec index = add(set1(float(key)), load(kIndex)), never = set1(-__builtin_inff());
+  s = select_lt(index, set1(float(sight.lo)), never, s);
+  s = select_lt(index, set1(float(sight.hi)), s, never);
+  if (sight.bits == ~uint64_t(0) || key + kLanes <= sight.corner) return s;
+  float lanes[kLanes];
+  store(lanes, s);
+  for (int i = 0; i < kLanes; i++) {
+    int own = key + i - sight.corner;
+    if (own >= 0 && !(own < 64 && (sight.bits >> own & 1))) lanes[i] = -__builtin_inff();
+  }
+  return load(lanes);
+}
+
+// Scores of one query to weights exp(score - max).
+inline void weigh(const SpanCall& a, int m) {
+  float* row = a.scores + m * SpanCall::kSpan;
+  const mr::Sight& sight = a.sight[m];
+  const bool bits = sight.bits != ~uint64_t(0);
+  Vec top = set1(kNothing);
+  for (int key = a.first; key < a.end; key += kLanes) {
+    float* p = row + (key - a.first);
+    Vec s = load(p);
+    if (a.softcap != 0) s = ops::capped(s, set1(a.softcap));
+    if (key < sight.lo || key + kLanes > sight.hi || bits) s = masked(s, sight, key);
+    store(p, s);
+    top = max(s, top);
+  }
+  const float best = max_lane(top);
+  const Vec max = set1(best);
+  Vec total = zero();
+  for (int key = a.first; key < a.end; key += kLanes) {
+    float* p = row + (key - a.first);
+    Vec e = exp(sub(load(p), max));
+    store(p, e);
+    total = add(total, e);
+  }
+  a.max[m] = best;
+  a.sum[m] = sum(total);
+}
+
+template <int type, int M>
+void values_of(const SpanCall& a, const void* const* v_tile, int64_t stride) {
+  constexpr int N = vectors(M);
+  int column = 0;
+  const int columns = int((a.v_dim + kLanes - 1) / kLanes * kLanes);
+  for (; column + N * kLanes <= columns; column += N * kLanes) values<type, M, N>(a, v_tile, stride, column);
+  for (; column < columns; column += kLanes) values<type, M, 1>(a, v_tile, stride, column);
+}
+
+// V as f32 in rows padded to whole vectors.
+template <int type>
+void widen_values(const SpanCall& a, const void** v_tile) {
+  const int64_t padded = (a.v_dim + kLanes - 1) / kLanes * kLanes;
+  for (int key = a.first, tile = 0; key < a.end; key += SpanCall::kTile, tile++) {
+    float* to = a.v_scratch + tile * SpanCall::kTile * padded;
+    v_tile[tile] = to;
+    for (int k = 0; k < SpanCall::kTile && key + k < a.end; k++) {
+      for (int64_t i = 0; i < padded; i++) {
+        const int64_t from = int64_t(k) * a.v_dim + i;
+        float x = 0;
+        if (i < a.v_dim) {
+          if constexpr (type == 0) {
+            x = static_cast<const float*>(a.v_tile[tile])[from];
+          } else {
+            uint16_t h[kLanes] = {static_cast<const uint16_t*>(a.v_tile[tile])[from]};
+            float lanes[kLanes];
+            store(lanes, load_kv<type>(h, 0));
+            x = lanes[0];
+          }
+        }
+        to[k * padded + i] = x;
+      }
+    }
+  }
+}
+
+template <int type, int M>
+void span(const SpanCall& a) {
+  constexpr int N = vectors(M);
+  const int tiles = (a.end - a.first + SpanCall::kTile - 1) / SpanCall::kTile;
+  int tile = 0;
+  for (; tile + N <= tiles; tile += N) scores<type, M, N>(a, tile);
+  for (; tile < tiles; tile++) scores<type, M, 1>(a, tile);
+  for (int m = 0; m < M; m++) weigh(a, m);
+  if (a.v_dim % kLanes == 0) return values_of<type, M>(a, a.v_tile, a.v_dim);
+  const void* v_tile[SpanCall::kSpan / SpanCall::kTile];
+  widen_values<type>(a, v_tile);
+  values_of<0, M>(a, v_tile, (a.v_dim + kLanes - 1) / kLanes * kLanes);
+}
+
+template <int type, int M>
+void choose(const SpanCall& a) {
+  if constexpr (M > 0) {
+    if (a.n_queries == M)
+      span<type, M>(a);
+    else
+      choose<type, M - 1>(a);
+  }
+}
+
+void attend_span(const SpanCall& a) {
+  if (a.type == 0)
+    choose<0, kMaxQueries>(a);
+  else if (a.type == 1)
+    choose<1, kMaxQueries>(a);
+  else
+    choose<2, kMaxQueries>(a);
+}
+
+inline Vec exp_of(float x) { return exp(set1(x)); }
+inline float lane(Vec v) {
+  float lanes[kLanes];
+  store(lanes, v);
+  return lanes[0];
+}
+
+void merge(float* max, float* sum, float* acc, float later_max, float later_sum, const float* later, int64_t n) {
+  const float top = later_max > *max ? later_max : *max;
+  const Vec c0 = exp_of(*max - top), c1 = exp_of(later_max - top);
+  *max = top;
+  *sum = lane(fma(set1(*sum), c0, mul(set1(later_sum), c1)));
+  ops::each(n, [=](int64_t i, int64_t m) {
+    Vec x = fma(ops::load_some(acc + i, m), c0, mul(ops::load_some(later + i, m), c1));
+    ops::store_some(acc + i, x, m);
+  });
+}
+
+void finish(float* out, float max, float sum, const float* acc, int64_t n, bool has_sink, float sink) {
+  Vec total = set1(sum), scale = set1(1);
+  if (has_sink) {
+    const float top = sink > max ? sink : max;
+    scale = exp_of(max - top);
+    total = fma(total, scale, exp_of(sink - top));
+  }
+  ops::each(n, [=](int64_t i, int64_t m) { ops::store_some(out + i, div(mul(ops::load_some(acc + i, m), scale), total), m); });
+}
+
+}  // namespace attention
+
+namespace ops {
+
+constexpr mr::OpKernels kKernels = {attention::kMaxQueries,
+                                    norm,
+                                    add_scaled,
+                                    gate,
+                                    activate,
+                                    softplus_row,
+                                    softcap,
+                                    exp_row,
+                                    tanh_row,
+                                    rope,
+                                    store_rounded,
+                                    attention::attend_span,
+                                    attention::merge,
+                                    attention::finish,
+                                    conv,
+                                    scan,
+                                    max_of,
+                                    sum_exp};
+
+}  // namespace ops
+}  // namespace

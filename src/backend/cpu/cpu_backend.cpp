@@ -1,0 +1,207 @@
+// The CPU backend: each operation cuts its rows into pieces for the pool and calls the kernels of the chosen instruction
+// set. Pieces never change a row's arithmetic, so neither threads nor neighbours do.
+#include <algorithm>
+#include <cstring>
+
+#include "backend/angles.h"
+#include "backend/backend.h"
+#include "backend/cpu/attend.h"
+#include "backend/cpu/linear.h"
+#include "backend/cpu/op_kernels.h"
+#include "backend/kv_pages.h"
+#include "backend/sample.h"
+#include "core/error.h"
+
+namespace mr {
+
+namespace {
+
+const OpKernels& op_kernels(Isa isa) {
+  switch (isa) {
+#if defined(__x86_64__)
+    case Isa::avx2:
+      return op_kernels_avx2();
+    case Isa::avx512:
+    case Isa::vnni:
+      return op_kernels_avx512();
+#endif
+    default:
+      return op_kernels_scalar();
+  }
+}
+
+constexpr int64_t kInlineWork = 24 << 10;  // elements below which waking the pool costs more than it gains
+
+class CpuBackend : public Backend {
+ public:
+  CpuBackend(Isa isa, int n_threads) : isa_(isa), pool_(n_threads), ops_(op_kernels(isa)), linear_(linear_kernels(isa)), attention_(ops_) {}
+
+  std::string_view name() const override { return name_of(isa_); }
+  ThreadPool& pool() override { return pool_; }
+
+  void embed(Tensor out, const Weight& table, const Batch& batch) override {
+    rows(batch.n_tokens, table.in, [&](int64_t r) {
+      int32_t token = batch.token[r];
+      if (token < 0) token = sampled_.at(size_t(-1 - token));
+      table.ops->decode_rows(table, token, 1, out.row<float>(r));
+    });
+  }
+
+  void norm(Tensor out, Tensor x, const Norm& norm) override {
+    const NormRow row{norm.weight.as<float>(),       norm.bias.as<float>(), x.shape[x.rank - 1], norm.eps, norm.offset,
+                      norm.kind == Norm::Kind::layer};
+    const int64_t inner = x.rank == 3 ? x.shape[1] : 1;  // heads
+    rows(x.shape[0], inner * row.n, [&](int64_t r) {
+      for (int64_t i = 0; i < inner; i++) ops_.norm(out.row<float>(r) + i * out.stride[1], x.row<float>(r) + i * x.stride[1], row);
+    });
+  }
+
+  void linear(Tensor out, Tensor x, const Weight& weight, const Epilogue& epilogue) override {
+    cpu_linear(out, x, weight, epilogue, pool_, linear_, linear_scratch_);
+  }
+
+  void add(Tensor into, Tensor x, float scale) override {
+    rows(x.shape[0], x.shape[1], [&](int64_t r) { ops_.add(into.row<float>(r), x.row<float>(r), scale, x.shape[1]); });
+  }
+
+  void gate(Tensor out, Tensor gate, Tensor up, Activation act) override {
+    rows(out.shape[0], 4 * out.shape[1],
+         [&](int64_t r) { ops_.gate(out.row<float>(r), gate.row<float>(r), up.row<float>(r), out.shape[1], int(act)); });
+  }
+
+  void activate(Tensor x, Activation act) override {
+    rows(x.shape[0], 4 * x.shape[1], [&](int64_t r) { ops_.activate(x.row<float>(r), x.shape[1], int(act)); });
+  }
+
+  void angles(Tensor out, const RopeTable& rope, const Batch& batch) override { fill_angles(out, rope, batch); }
+
+  void rope(Tensor x, Tensor angles, bool interleaved) override {
+    const int64_t half = angles.shape[1] / 2;
+    rows(x.shape[0], x.shape[1] * x.shape[2], [&](int64_t r) {
+      const float* cosine = angles.row<float>(r);
+      for (int64_t h = 0; h < x.shape[1]; h++) ops_.rope(x.row<float>(r) + h * x.stride[1], cosine, cosine + half, half, interleaved);
+    });
+  }
+
+  void store_kv(const PagedKv& kv, Tensor k, Tensor v, const Batch& batch, const StateMemory& state) override {
+    const KvPages pages(kv, batch, state);
+    const int type = kernel_type(kv.dtype);
+    for (int s = 0; s < batch.n_seqs; s++) {
+      rows(batch.rows(s), 2 * kv.kv_heads * (kv.k_dim + kv.v_dim), [&](int64_t i) {
+        int64_t place = batch.context[s] + i, r = batch.row_begin[s] + i;
+        for (int h = 0; h < kv.kv_heads; h++) {
+          std::byte* tile = pages.k_tile(s, h, place) + place % kKeyTile * pages.element;
+          ops_.store(tile, k.row<float>(r) + h * k.stride[1], kv.k_dim, kKeyTile, type);
+          ops_.store(pages.v_row(s, h, place), v.row<float>(r) + h * v.stride[1], kv.v_dim, 1, type);
+        }
+      });
+    }
+  }
+
+  void attend(Tensor out, Tensor q, const PagedKv& kv, const Batch& batch, const StateMemory& state, const AttendArgs& args) override {
+    attention_.run(out, q, kv, batch, state, args, pool_);
+  }
+
+  void short_conv(Tensor out, Tensor x, Tensor weight, Tensor bias, Activation act, const SlotState& slot, const Batch& batch,
+                  const StateMemory& state) override {
+    const int64_t width = weight.shape[1];
+    check(width >= 1 && width <= 16, "a short convolution of width {} is not supported: 1 to 16 are", width);
+    recurrent(slot, batch, state, x.shape[1], 16, 4 * width, (width - 1) * 16,
+              [&](RecurrentRows rows, int64_t row, int64_t first, int64_t n) {
+                ops_.conv({rows, int(width), int(act), x.shape[1], first, n, x.row<float>(row), weight.as<float>(), bias.as<float>(),
+                           out.row<float>(row), x.stride[0], out.stride[0]});
+              });
+  }
+
+  void diag_scan(Tensor out, Tensor x, Tensor dt, Tensor b, Tensor c, const DiagScan& scan, const Batch& batch,
+                 const StateMemory& state) override {
+    recurrent(scan.state, batch, state, scan.inner, 1, 4 * scan.n_state, scan.n_state,
+              [&](RecurrentRows rows, int64_t row, int64_t first, int64_t n) {
+                ops_.scan({rows, scan.n_state, first, n, x.row<float>(row), dt.row<float>(row), b.row<float>(row), c.row<float>(row),
+                           scan.a.as<float>(), scan.d.as<float>(), out.row<float>(row), x.stride[0], dt.stride[0], b.stride[0], c.stride[0],
+                           out.stride[0]});
+              });
+  }
+
+  void softplus(Tensor x, Tensor bias) override {
+    rows(x.shape[0], 4 * x.shape[1], [&](int64_t r) { ops_.softplus(x.row<float>(r), bias.as<float>(), x.shape[1]); });
+  }
+
+  void gather(Tensor out, Tensor x, const Batch& batch) override {
+    rows(batch.n_out, x.shape[1], [&](int64_t i) { std::copy_n(x.row<float>(batch.out_row[i]), x.shape[1], out.row<float>(i)); });
+  }
+
+  void softcap(Tensor x, float cap) override {
+    rows(x.shape[0], 4 * x.shape[1], [&](int64_t r) { ops_.softcap(x.row<float>(r), cap, x.shape[1]); });
+  }
+
+  void sample(Tensor logits, const Batch& batch, std::vector<Sampled>& out) override {
+    sample_rows(logits, batch, {ops_.max_of, ops_.sum_exp}, pool_, sample_scratch_, out);
+    sampled_.clear();
+    for (const Sampled& s : out) sampled_.push_back(s.token);
+  }
+
+ private:
+  // f(row) for n rows of `work` elements each.
+  template <class F>
+  void rows(int64_t n, int64_t work, F f) {
+    if (n * work <= kInlineWork || pool_.size() == 1) {
+      for (int64_t r = 0; r < n; r++) f(r);
+      return;
+    }
+    pool_.parallel(n, std::max(n / (4 * pool_.size()), kInlineWork / 4 / work), [&](int64_t begin, int64_t end, int) {
+      for (int64_t r = begin; r < end; r++) f(r);
+    });
+  }
+
+  // f(rows, first row, first channel, channels): every sequence, its channels in pieces of a multiple of `unit`. `work` counts
+  // elements a row and channel; a state that f keeps has `size` floats.
+  template <class F>
+  void recurrent(const SlotState& slot, const Batch& batch, const StateMemory& state, int64_t channels, int64_t unit, int64_t work,
+                 int64_t size, F f) {
+    const GroupTable& table = batch.group[slot.ref.group];
+    const auto& memory = state.group[slot.ref.group];
+    auto at = [&](int32_t u) { return reinterpret_cast<float*>(memory.unit(u) + slot.ref.offset + slot.offset); };
+    store_.resize(size_t(batch.n_tokens));
+    parents_.resize(size_t(batch.n_tokens));
+    for (int s = 0; s < batch.n_seqs; s++) {
+      for (int r = batch.row_begin[s]; r < batch.row_begin[s + 1]; r++) {
+        store_[size_t(r)] = table.dst[r] < 0 ? nullptr : at(table.dst[r]);
+        if (batch.corner[s] == Corner::bits) parents_[size_t(r)] = std::max(-1, batch.parent[r] - batch.row_begin[s]);
+      }
+    }
+    state_scratch_.resize(size_t(pool_.size()));
+    const bool together = channels * batch.n_tokens * work <= 2 * kInlineWork;
+    int64_t grain = together ? channels : std::max<int64_t>(1, channels * batch.n_seqs / (8 * pool_.size()));
+    grain = std::min(channels, (grain + unit - 1) / unit * unit);
+    const int64_t pieces = (channels + grain - 1) / grain, n_pieces = pieces * batch.n_seqs;
+    pool_.parallel(n_pieces, together ? n_pieces : 1, [&](int64_t piece, int64_t end, int worker) {
+      for (; piece < end; piece++) {
+        const int64_t s = piece / pieces, first = piece % pieces * grain, begin = batch.row_begin[s], n = batch.rows(int(s));
+        const bool tree = batch.corner[s] == Corner::bits;
+        std::vector<float>& scratch = state_scratch_[size_t(worker)];
+        scratch.resize(std::max(scratch.size(), size_t((tree ? n + 1 : 1) * size)));
+        f({int(n), tree ? parents_.data() + begin : nullptr, at(table.src[s]), store_.data() + begin, scratch.data()}, begin, first,
+          std::min(grain, channels - first));
+      }
+    });
+  }
+
+  Isa isa_;
+  ThreadPool pool_;
+  const OpKernels& ops_;
+  const LinearKernels& linear_;
+  LinearScratch linear_scratch_;
+  CpuAttention attention_;
+  std::vector<SampleScratch> sample_scratch_;
+  std::vector<int32_t> sampled_;  // by output row of the previous step
+  std::vector<float*> store_;
+  std::vector<int32_t> parents_;
+  std::vector<std::vector<float>> state_scratch_;  // of each worker
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cpu_backend(Isa isa, int n_threads) { return std::make_unique<CpuBackend>(isa, n_threads); }
+
+}  // namespace mr

@@ -1,0 +1,15 @@
+// The kernels compiled for scalar. Nothing but code of internal linkage and the tables that lead to it.
+#include "backend/cpu/attention.inl"
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/linear.inl"
+#include "backend/cpu/vec.h"
+#include "backend/cpu/probe.inl"
+
+namespace mr {
+
+const LinearKernels& linear_kernels_scalar() { return linear::kKernels; }
+const OpKernels& op_kernels_scalar() { return ops::kKernels; }
+
+const ProbeKernels& probe_kernels_scalar() { return probe::kKernels; }
+
+}  // namespace mr

@@ -1,0 +1,14 @@
+// The kernels compiled for vnni. Nothing but code of internal linkage and the tables that lead to it.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // false, in gcc 12's own immintrin.h
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/linear.inl"
+#include "backend/cpu/vec.h"
+#include "backend/cpu/probe.inl"
+
+namespace mr {
+
+const LinearKernels& linear_kernels_vnni() { return linear::kKernels; }
+
+const ProbeKernels& probe_kernels_vnni() { return probe::kKernels; }
+
+}  // namespace mr

@@ -1,0 +1,98 @@
+// What the operations other than linear need from one instruction set: functions over single rows, and the two halves of
+// attention. All of it is written once over Vec, so every instruction set gives the same bits.
+#pragma once
+
+#include <cstdint>
+
+namespace mr {
+
+struct NormRow {
+  const float *weight, *bias;  // may be null
+  int64_t n;
+  float eps, offset;
+  bool layer;  // else rms
+};
+
+// What a query sees: keys [lo, hi), and from `corner` on only those whose bit is set.
+struct Sight {
+  int32_t lo, hi, corner;
+  uint64_t bits;
+};
+
+// Some queries of one K/V head over one span of keys: at most kSpan keys, whose first lies at a multiple of kSpan.
+struct SpanCall {
+  static constexpr int kSpan = 256, kTile = 16;
+  int type;  // of K and V: 0 f32, 1 f16, 2 bf16
+  int k_dim, v_dim;
+  int n_queries;              // at most max_queries
+  const float* q;             // [n_queries, k_dim], times the scale
+  const Sight* sight;         // [n_queries]
+  float softcap;              // 0: none
+  int32_t first, end;         // keys [first, end) are looked at; first is a multiple of 16
+  const void* const* k_tile;  // of each 16 keys from `first` on: [k_dim][16]
+  const void* const* v_tile;  // [16][v_dim]
+  float* scores;              // scratch [n_queries, kSpan]
+  float* v_scratch;           // scratch [kSpan, v_dim rounded up to 16], for a v_dim that is not a multiple of 16
+  float* max;                 // out [n_queries]
+  float* sum;                 // out [n_queries]: of exp(score - max)
+  float* acc;                 // out [n_queries, v_stride]: exp(score - max) . V
+  int64_t v_stride;           // multiple of 16, at least v_dim
+};
+
+// A convolution or a scan of one sequence, over some channels. Rows are consecutive.
+struct RecurrentRows {
+  int rows;
+  const int32_t* parent;  // of each row, relative to the first; negative: `source`. Null: the row before
+  const float* source;    // the state before the first row
+  float* const* store;    // [rows] where a row's state goes, or null
+  float* scratch;         // null parent: one state; else one a row and one more
+};
+
+struct ConvCall {
+  RecurrentRows rows;
+  int width, act;
+  int64_t channels;                // row stride of the state
+  int64_t first, n;                // channels [first, first + n)
+  const float *x, *weight, *bias;  // x [rows, channels], weight [channels, width], bias [channels] or null
+  float* out;
+  int64_t x_stride, out_stride;
+};
+
+struct ScanCall {
+  RecurrentRows rows;
+  int n_state;
+  int64_t first, n;                     // channels [first, first + n)
+  const float *x, *dt, *b, *c, *a, *d;  // d may be null
+  float* out;
+  int64_t x_stride, dt_stride, b_stride, c_stride, out_stride;
+};
+
+struct OpKernels {
+  int max_queries;
+  void (*norm)(float* out, const float* x, const NormRow&);
+  void (*add)(float* into, const float* x, float scale, int64_t n);
+  void (*gate)(float* out, const float* gate, const float* up, int64_t n, int act);
+  void (*activate)(float* x, int64_t n, int act);
+  void (*softplus)(float* x, const float* bias, int64_t n);
+  void (*softcap)(float* x, float cap, int64_t n);
+  void (*exp)(float* x, int64_t n);  // only tests ask for it
+  void (*tanh)(float* x, int64_t n);
+  // One head of `2 * half` rotated values; cosine and sine have `half` each.
+  void (*rope)(float* x, const float* cosine, const float* sine, int64_t half, bool interleaved);
+  void (*store)(void* to, const float* x, int64_t n, int64_t stride, int type);  // rounded to the stored type, `stride` elements apart
+  void (*attend_span)(const SpanCall&);
+  // Folds the result of a later span into an earlier one: n values of acc.
+  void (*merge)(float* max, float* sum, float* acc, float later_max, float later_sum, const float* later, int64_t n);
+  // out = acc / sum; has_sink: a logit `sink` takes its share of the weight.
+  void (*finish)(float* out, float max, float sum, const float* acc, int64_t n, bool has_sink, float sink);
+  void (*conv)(const ConvCall&);
+  void (*scan)(const ScanCall&);
+  float (*max_of)(const float* x, int64_t n);
+  float (*sum_exp)(const float* x, int64_t n, float max, float factor);
+};
+
+const OpKernels& op_kernels_scalar();
+const OpKernels& op_kernels_avx2();
+const OpKernels& op_kernels_avx512();  // vnni uses it too
+
+}  // namespace mr

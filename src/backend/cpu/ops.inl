@@ -1,0 +1,265 @@
+// The operations over rows, written once over Vec; each instruction set's translation unit includes this. Tails are masked
+// vectors, so an element's bits do not depend on where its row ends.
+#pragma once
+
+#include "backend/cpu/op_kernels.h"
+#include "backend/cpu/vec.h"
+#include "backend/cpu/vec_math.inl"
+
+namespace {
+namespace ops {
+
+inline Vec load_some(const float* p, int64_t n) { return n >= kLanes ? load(p) : load_n(p, int(n)); }
+inline void store_some(float* p, Vec v, int64_t n) {
+  if (n >= kLanes)
+    store(p, v);
+  else
+    store_n(p, v, int(n));
+}
+
+inline Vec first_lanes(Vec v, int n) {  // the rest is 0
+  float lanes[kLanes];
+  store(lanes, v);
+  return load_n(lanes, n);
+}
+
+// f(i, n): the vector at i, of which n lanes count.
+template <class F>
+inline void each(int64_t n, F f) {
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) f(i, int64_t(kLanes));
+  if (i < n) f(i, n - i);
+}
+
+// Calls f with the activation as a compile-time number.
+template <int act>
+struct Act {};
+template <class F>
+inline void with_activation(int act, F f) {
+  switch (act) {
+    case 0:
+      f(Act<0>{});
+      break;
+    case 1:
+      f(Act<1>{});
+      break;
+    case 2:
+      f(Act<2>{});
+      break;
+    case 3:
+      f(Act<3>{});
+      break;
+    case 4:
+      f(Act<4>{});
+      break;
+    default:
+      f(Act<5>{});
+      break;
+  }
+}
+
+// Sum of f(i, n) over a row in four chains, vector i / 16 going to chain i / 16 % 4.
+template <class F>
+inline float row_sum(int64_t n, F f) {
+  Vec s0 = zero(), s1 = zero(), s2 = zero(), s3 = zero();
+  int64_t i = 0;
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
+    s0 = f(s0, i, kLanes);
+    s1 = f(s1, i + kLanes, kLanes);
+    s2 = f(s2, i + 2 * kLanes, kLanes);
+    s3 = f(s3, i + 3 * kLanes, kLanes);
+  }
+  if (i < n) s0 = f(s0, i, n - i);
+  if (i + kLanes < n) s1 = f(s1, i + kLanes, n - i - kLanes);
+  if (i + 2 * kLanes < n) s2 = f(s2, i + 2 * kLanes, n - i - 2 * kLanes);
+  if (i + 3 * kLanes < n) s3 = f(s3, i + 3 * kLanes, n - i - 3 * kLanes);
+  return sum(add(add(s0, s1), add(s2, s3)));
+}
+
+void norm(float* out, const float* x, const mr::NormRow& a) {
+  const int64_t n = a.n;
+  float mean = 0;
+  if (a.layer) mean = row_sum(n, [=](Vec s, int64_t i, int64_t m) { return add(s, load_some(x + i, m)); }) / float(n);
+  const Vec center = set1(mean);
+  float square = a.layer ? row_sum(n,
+                                   [=](Vec s, int64_t i, int64_t m) {
+                                     Vec v = sub(load_some(x + i, m), m >= kLanes ? center : first_lanes(center, int(m)));
+                                     return fma(v, v, s);
+                                   })
+                         : row_sum(n, [=](Vec s, int64_t i, int64_t m) {
+                             Vec v = load_some(x + i, m);
+                             return fma(v, v, s);
+                           });
+  const Vec inverse = set1(1 / __builtin_sqrtf(square / float(n) + a.eps)), offset = set1(a.offset);
+  each(n, [=](int64_t i, int64_t m) {
+    Vec v = load_some(x + i, m);
+    if (a.layer) v = sub(v, center);
+    v = mul(v, inverse);
+    if (a.weight) v = mul(v, a.offset == 0 ? load_some(a.weight + i, m) : add(offset, load_some(a.weight + i, m)));
+    if (a.bias) v = add(v, load_some(a.bias + i, m));
+    store_some(out + i, v, m);
+  });
+}
+
+void add_scaled(float* into, const float* x, float scale, int64_t n) {
+  const Vec s = set1(scale);
+  each(n, [=](int64_t i, int64_t m) { store_some(into + i, fma(s, load_some(x + i, m), load_some(into + i, m)), m); });
+}
+
+void gate(float* out, const float* g, const float* up, int64_t n, int act) {
+  with_activation(act, [=]<int a>(Act<a>) {
+    each(n, [=](int64_t i, int64_t m) { store_some(out + i, mul(activation<a>(load_some(g + i, m)), load_some(up + i, m)), m); });
+  });
+}
+
+void activate(float* x, int64_t n, int act) {
+  with_activation(act,
+                  [=]<int a>(Act<a>) { each(n, [=](int64_t i, int64_t m) { store_some(x + i, activation<a>(load_some(x + i, m)), m); }); });
+}
+
+void softplus_row(float* x, const float* bias, int64_t n) {
+  each(n, [=](int64_t i, int64_t m) {
+    Vec v = load_some(x + i, m);
+    if (bias) v = add(v, load_some(bias + i, m));
+    store_some(x + i, softplus(v), m);
+  });
+}
+
+inline Vec capped(Vec x, Vec cap) { return mul(cap, tanh(div(x, cap))); }
+
+void softcap(float* x, float cap, int64_t n) {
+  each(n, [=](int64_t i, int64_t m) { store_some(x + i, capped(load_some(x + i, m), set1(cap)), m); });
+}
+
+void exp_row(float* x, int64_t n) {
+  each(n, [=](int64_t i, int64_t m) { store_some(x + i, exp(load_some(x + i, m)), m); });
+}
+void tanh_row(float* x, int64_t n) {
+  each(n, [=](int64_t i, int64_t m) { store_some(x + i, tanh(load_some(x + i, m)), m); });
+}
+
+// a cos - b sin, b cos + a sin: one product rounded, the other fused.
+void rope(float* x, const float* cosine, const float* sine, int64_t half, bool interleaved) {
+  if (interleaved) {
+    for (int64_t i = 0; i < half; i++) {
+      float a = x[2 * i], b = x[2 * i + 1];
+      x[2 * i] = __builtin_fmaf(a, cosine[i], -(b * sine[i]));
+      x[2 * i + 1] = __builtin_fmaf(b, cosine[i], a * sine[i]);
+    }
+    return;
+  }
+  each(half, [=](int64_t i, int64_t m) {
+    Vec a = load_some(x + i, m), b = load_some(x + half + i, m), c = load_some(cosine + i, m), s = load_some(sine + i, m);
+    store_some(x + i, fma(a, c, sub(zero(), mul(b, s))), m);
+    store_some(x + half + i, fma(b, c, mul(a, s)), m);
+  });
+}
+
+inline uint16_t bf16_of(float f) {
+  uint32_t u = __builtin_bit_cast(uint32_t, f);
+  if ((u & 0x7fffffff) > 0x7f800000) return uint16_t((u >> 16) | 0x40);
+  return uint16_t((u + 0x7fff + ((u >> 16) & 1)) >> 16);
+}
+
+void store_rounded(void* to, const float* x, int64_t n, int64_t stride, int type) {
+  if (type == 0) {
+    for (int64_t i = 0; i < n; i++) static_cast<float*>(to)[i * stride] = x[i];
+  } else if (type == 2) {
+    for (int64_t i = 0; i < n; i++) static_cast<uint16_t*>(to)[i * stride] = bf16_of(x[i]);
+  } else {
+    uint16_t* half = static_cast<uint16_t*>(to);
+    each(n, [=](int64_t i, int64_t m) {
+      uint16_t h[kLanes];
+      store_f16(h, load_some(x + i, m));
+      for (int64_t j = 0; j < m; j++) half[(i + j) * stride] = h[j];
+    });
+  }
+}
+
+// The state of row r's parent.
+inline const float* state_before(const mr::RecurrentRows& rows, int r, const float* source, int64_t size) {
+  if (!rows.parent) return r ? rows.scratch : source;
+  return rows.parent[r] < 0 ? source : rows.scratch + rows.parent[r] * size;
+}
+
+// A state here is the last width - 1 inputs of 16 channels, oldest first; in a slot those rows lie `channels` apart.
+void conv(const mr::ConvCall& a) {
+  constexpr int kMaxWidth = 16;
+  const int past = a.width - 1;
+  const int64_t size = int64_t(past) * kLanes;
+  for (int64_t c = a.first; c < a.first + a.n; c += kLanes) {
+    const int m = int(a.first + a.n - c < kLanes ? a.first + a.n - c : kLanes);
+    float weight[kMaxWidth][kLanes] = {}, source[kMaxWidth * kLanes] = {};
+    for (int i = 0; i < m; i++)
+      for (int j = 0; j < a.width; j++) weight[j][i] = a.weight[(c + i) * a.width + j];
+    for (int j = 0; j < past; j++) store(source + j * kLanes, load_some(a.rows.source + j * a.channels + c, m));
+    const Vec bias = a.bias ? load_some(a.bias + c, m) : zero();
+    for (int r = 0; r < a.rows.rows; r++) {
+      const float* before = state_before(a.rows, r, source, size);
+      float* after = a.rows.scratch + (a.rows.parent ? r * size : 0);
+      const Vec x = load_some(a.x + r * a.x_stride + c, m);
+      Vec s = bias;
+      for (int j = 0; j < past; j++) {
+        Vec v = load(before + j * kLanes);
+        s = fma(load(weight[j]), v, s);
+        if (j) store(after + (j - 1) * kLanes, v);
+      }
+      if (past) store(after + (past - 1) * kLanes, x);
+      s = fma(load(weight[past]), x, s);
+      with_activation(a.act, [&]<int act>(Act<act>) { store_some(a.out + r * a.out_stride + c, activation<act>(s), m); });
+      if (float* to = a.rows.store[r])
+        for (int j = 0; j < past; j++) store_some(to + j * a.channels + c, load(after + j * kLanes), m);
+    }
+  }
+}
+
+// A channel's n_state values are the lanes. h = exp(dt a) h + (dt B) x, y = C . h + d x.
+void scan(const mr::ScanCall& a) {
+  const int n = a.n_state;
+  for (int64_t c = a.first; c < a.first + a.n; c++) {
+    const float *rates = a.a + c * n, *source = a.rows.source + c * n;
+    if (a.rows.parent) {  // rows that branch off read it after others have stored
+      float* copy = a.rows.scratch + int64_t(a.rows.rows) * n;
+      for (int i = 0; i < n; i++) copy[i] = source[i];
+      source = copy;
+    }
+    for (int r = 0; r < a.rows.rows; r++) {
+      const float* before = state_before(a.rows, r, source, n);
+      float* after = a.rows.scratch + (a.rows.parent ? int64_t(r) * n : 0);
+      const float in = a.x[r * a.x_stride + c];
+      const Vec dt = set1(a.dt[r * a.dt_stride + c]), x = set1(in);
+      const float *b = a.b + r * a.b_stride, *out_c = a.c + r * a.c_stride;
+      float* to = a.rows.store[r];
+      Vec y = zero();
+      each(n, [&](int64_t i, int64_t m) {
+        Vec h = load_some(before + i, m);
+        h = fma(exp(mul(dt, load_some(rates + i, m))), h, mul(mul(dt, load_some(b + i, m)), x));
+        store_some(after + i, h, m);
+        if (to) store_some(to + c * n + i, h, m);
+        y = fma(load_some(out_c + i, m), h, y);
+      });
+      const float d = a.d ? a.d[c] * in : 0;
+      a.out[r * a.out_stride + c] = sum(y) + d;
+    }
+  }
+}
+
+float max_of(const float* x, int64_t n) {
+  Vec m0 = set1(-__builtin_inff()), m1 = m0;
+  int64_t i = 0;
+  for (; i + 2 * kLanes <= n; i += 2 * kLanes) m0 = max(load(x + i), m0), m1 = max(load(x + i + kLanes), m1);
+  float best = max_lane(max(m0, m1));
+  for (; i < n; i++) best = x[i] > best ? x[i] : best;
+  return best;
+}
+
+float sum_exp(const float* x, int64_t n, float max, float factor) {
+  const Vec top = set1(max), f = set1(factor);
+  return row_sum(n, [=](Vec s, int64_t i, int64_t m) {
+    Vec e = exp(mul(sub(load_some(x + i, m), top), f));
+    return add(s, m >= kLanes ? e : first_lanes(e, int(m)));
+  });
+}
+
+}  // namespace ops
+}  // namespace

@@ -1,0 +1,291 @@
+// attend and store_kv: against a formula in double over plain arrays, and the same bits for every instruction set, thread
+// count, cut of the sequence, neighbour and order of pages. Pages begin as NaN, so whatever is read too far shows.
+#include "backend/world.h"
+
+namespace mr::test {
+namespace {
+
+struct Shape {
+  int heads, kv_heads, k_dim, v_dim;
+  DType dtype = DType::f16;
+  int page_tokens = 32, window = 0;
+  float softcap = 0;
+  bool sinks = false;
+  float scale() const { return 1 / std::sqrt(float(k_dim)); }
+};
+
+// How sequence `name` goes through a run: committed in steps of these many rows (0: it sits that step out).
+struct Course {
+  uint64_t name;
+  std::vector<int> steps;
+  int length() const { return std::accumulate(steps.begin(), steps.end(), 0); }
+};
+
+float q_value(const Shape& s, uint64_t name, int position, int i) {
+  return 3 * value(name * 4 + 1, uint64_t(position) * s.heads * s.k_dim + i);
+}
+float k_value(const Shape& s, uint64_t name, int position, int i) {
+  return 3 * value(name * 4 + 2, uint64_t(position) * s.kv_heads * s.k_dim + i);
+}
+float v_value(const Shape& s, uint64_t name, int position, int i) {
+  return value(name * 4 + 3, uint64_t(position) * s.kv_heads * s.v_dim + i);
+}
+
+float rounded(DType type, float x) {
+  if (type == DType::f16) return f32_from_f16(f16_from_f32(x));
+  if (type == DType::bf16) return f32_from_bf16(bf16_from_f32(x));
+  return x;
+}
+
+Array sinks_of(const Shape& s) {
+  Array a({s.heads});
+  a.fill(77, 2);
+  return a;
+}
+
+AttendArgs args_of(const Shape& s, const Array& sinks) {
+  return {s.heads, s.scale(), s.window, s.softcap, s.sinks ? sinks.view : Tensor{}};
+}
+
+// [length, heads, v_dim] of every course, in the order given.
+std::vector<std::vector<float>> run(Backend& backend, const Shape& s, const std::vector<Course>& courses, uint32_t seed = 1) {
+  const Array sinks = sinks_of(s);
+  PagedKv kv{{0, 64}, s.dtype, s.kv_heads, s.k_dim, s.v_dim};  // 64: another layer lies before it
+  int n_pages = 1;
+  for (auto& c : courses) n_pages += (c.length() + s.page_tokens - 1) / s.page_tokens;
+  Units units(n_pages, (64 + kv.bytes_per_token()) * s.page_tokens, s.page_tokens, seed);
+  std::vector<std::vector<int32_t>> pages(courses.size());
+  std::vector<std::vector<float>> outs(courses.size());
+  for (size_t i = 0; i < courses.size(); i++)
+    for (int t = 0; t < courses[i].length(); t += s.page_tokens) pages[i].push_back(units.take());
+  std::vector<int> done(courses.size(), 0);
+  for (size_t step = 0; step < courses[0].steps.size(); step++) {
+    Rows rows;
+    std::vector<size_t> who;
+    for (size_t i = 0; i < courses.size(); i++) {
+      if (!courses[i].steps[step]) continue;
+      rows.add(done[i], courses[i].steps[step]);
+      for (size_t p = 0; p < pages[i].size(); p++) {  // pages behind the window are gone
+        bool gone = s.window && int(p + 1) * s.page_tokens <= done[i] - s.window + 1;
+        rows.unit.push_back(gone ? -1 : pages[i][p]);
+      }
+      rows.unit_begin.push_back(int(rows.unit.size()));
+      who.push_back(i);
+    }
+    Batch batch = rows.batch();
+    Array q({batch.n_tokens, s.heads, s.k_dim}, 5), k({batch.n_tokens, s.kv_heads, s.k_dim}, 3), v({batch.n_tokens, s.kv_heads, s.v_dim}),
+        out({batch.n_tokens, s.heads, s.v_dim}, 7);
+    for (int w = 0; w < batch.n_seqs; w++) {
+      for (int r = batch.row_begin[w]; r < batch.row_begin[w + 1]; r++) {
+        uint64_t name = courses[who[size_t(w)]].name;
+        for (int i = 0; i < s.heads * s.k_dim; i++) q.view.row<float>(r)[i] = q_value(s, name, batch.position[r], i);
+        for (int i = 0; i < s.kv_heads * s.k_dim; i++) k.view.row<float>(r)[i] = k_value(s, name, batch.position[r], i);
+        for (int i = 0; i < s.kv_heads * s.v_dim; i++) v.view.row<float>(r)[i] = v_value(s, name, batch.position[r], i);
+      }
+    }
+    backend.store_kv(kv, k, v, batch, units.state);
+    backend.attend(out, q, kv, batch, units.state, args_of(s, sinks));
+    for (int w = 0; w < batch.n_seqs; w++) {
+      size_t i = who[size_t(w)];
+      for (int r = batch.row_begin[w]; r < batch.row_begin[w + 1]; r++)
+        outs[i].insert(outs[i].end(), out.view.row<float>(r), out.view.row<float>(r) + s.heads * s.v_dim);
+      done[i] += batch.rows(w);
+    }
+  }
+  return outs;
+}
+
+// Softmax(q . K) V in double, straight from the definition.
+std::vector<float> formula(const Shape& s, uint64_t name, int length) {
+  const Array sinks = sinks_of(s);
+  std::vector<float> out;
+  for (int t = 0; t < length; t++) {
+    for (int h = 0; h < s.heads; h++) {
+      int g = h / (s.heads / s.kv_heads), first = s.window ? std::max(0, t - s.window + 1) : 0;
+      std::vector<double> weight;
+      double total = s.sinks ? std::exp(double(sinks.data[size_t(h)])) : 0;
+      for (int j = first; j <= t; j++) {
+        double dot = 0;
+        for (int i = 0; i < s.k_dim; i++)
+          dot += double(q_value(s, name, t, h * s.k_dim + i)) * rounded(s.dtype, k_value(s, name, j, g * s.k_dim + i));
+        dot *= s.scale();
+        if (s.softcap != 0) dot = s.softcap * std::tanh(dot / s.softcap);
+        weight.push_back(std::exp(dot));
+        total += weight.back();
+      }
+      for (int i = 0; i < s.v_dim; i++) {
+        double sum = 0;
+        for (int j = first; j <= t; j++) sum += weight[size_t(j - first)] * rounded(s.dtype, v_value(s, name, j, g * s.v_dim + i));
+        out.push_back(float(sum / total));
+      }
+    }
+  }
+  return out;
+}
+
+// Cuts `length` at places drawn from the seed.
+std::vector<int> cut(int length, int most, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<int> steps;
+  while (length > 0) {
+    steps.push_back(std::min<int>(length, 1 + int(random() % uint32_t(most))));
+    length -= steps.back();
+  }
+  return steps;
+}
+
+std::string describe(const Shape& s) {
+  return fmt::format("{}/{} heads of {}/{}, {}, pages of {}, window {}, softcap {}, sinks {}", s.heads, s.kv_heads, s.k_dim, s.v_dim,
+                     name_of(s.dtype), s.page_tokens, s.window, s.softcap, s.sinks);
+}
+
+const Shape kShapes[] = {
+    {9, 3, 64, 64},
+    {4, 4, 16, 16, DType::f32, 16},
+    {4, 2, 80, 80, DType::bf16, 48},
+    {4, 1, 96, 96, DType::f16, 16, 100},
+    {8, 1, 128, 128, DType::f16, 64, 0, 5},
+    {6, 2, 24, 40, DType::f16, 16, 33, 0, true},
+    {2, 2, 64, 20, DType::bf16, 32, 0, 8, true},
+    {14, 2, 8, 8, DType::f32, 16, 300},
+};
+
+TEST(Attention, follows_the_formula) {
+  auto ref = make_ref_backend();
+  for (const Shape& s : kShapes) {
+    const int length = 150;
+    std::vector<float> want = formula(s, 5, length);
+    expect_close(run(*ref, s, {{5, {length}}})[0], want, 1e-6, 1e-5, "ref, " + describe(s));
+    for (auto& [name, backend] : cpu_backends())
+      expect_close(run(*backend, s, {{5, {length}}})[0], want, 2e-6, 1e-5, name + ", " + describe(s));
+  }
+}
+
+TEST(Attention, follows_the_formula_over_several_spans) {
+  for (Shape s : {Shape{3, 1, 64, 64}, Shape{2, 2, 16, 16, DType::f32, 16, 400}}) {
+    std::vector<float> want = formula(s, 6, 1000);
+    for (auto& [name, backend] : cpu_backends()) {
+      if (name == "scalar") continue;  // the same bits as the others, in the tests below
+      expect_close(run(*backend, s, {{6, {999, 1}}})[0], want, 2e-6, 1e-5, name + ", " + describe(s));
+    }
+  }
+}
+
+TEST(Attention, gives_the_same_bits_on_every_instruction_set) {
+  for (const Shape& s : kShapes) {
+    std::vector<float> want = run(*make_cpu_backend(best_isa(), 1), s, {{5, {290, 3}}})[0];
+    for (auto& [name, backend] : cpu_backends()) expect_same_bits(run(*backend, s, {{5, {290, 3}}})[0], want, name + ", " + describe(s));
+  }
+}
+
+TEST(Attention, gives_the_same_bits_however_a_sequence_is_cut) {
+  for (const Shape& s : kShapes) {
+    const int length = 530;
+    std::vector<float> want = run(*make_cpu_backend(best_isa(), 1), s, {{5, {length}}})[0];
+    for (Isa isa : available_isas()) {
+      if (isa == Isa::scalar) continue;
+      for (int threads : {1, 2, 3, 8}) {
+        auto backend = make_cpu_backend(isa, threads);
+        for (int most : {1, 7, 40, 400})
+          expect_same_bits(run(*backend, s, {{5, cut(length, most, uint32_t(most))}}, uint32_t(most))[0], want,
+                           fmt::format("{} with {} threads, at most {} rows a step, {}", name_of(isa), threads, most, describe(s)));
+      }
+    }
+  }
+}
+
+// A long context under one row is cut into spans when there are threads to take them.
+TEST(Attention, gives_the_same_bits_when_spans_are_shared_out) {
+  Shape s{9, 3, 64, 64};
+  std::vector<float> want = run(*make_cpu_backend(best_isa(), 1), s, {{5, {2000, 1, 5}}})[0];
+  for (int threads : {2, 4, 8})
+    expect_same_bits(run(*make_cpu_backend(best_isa(), threads), s, {{5, {2000, 1, 5}}})[0], want, fmt::format("{} threads", threads));
+}
+
+TEST(Attention, gives_the_same_bits_beside_others) {
+  for (const Shape& s : kShapes) {
+    auto alone = make_cpu_backend(best_isa(), 1), together = make_cpu_backend(best_isa(), 3);
+    std::vector<Course> courses{{1, {1, 300, 1, 1}}, {2, {20, 0, 20, 1}}, {3, {0, 1, 1, 270}}, {4, {33, 33, 0, 1}}};
+    auto got = run(*together, s, courses, 9);
+    for (size_t i = 0; i < courses.size(); i++) {
+      std::vector<float> want = run(*alone, s, {{courses[i].name, {courses[i].length()}}})[0];
+      expect_same_bits(got[i], want, fmt::format("sequence {}, {}", i, describe(s)));
+    }
+  }
+}
+
+TEST(Attention, full_and_tree_corners_agree_with_ref) {
+  Shape s{6, 2, 32, 32, DType::f16, 16};
+  auto ref = make_ref_backend();
+  for (int window : {0, 20}) {
+    for (Corner corner : {Corner::full, Corner::bits}) {
+      s.window = window;
+      const Array sinks = sinks_of(s);
+      const int context = 37, n = 9;
+      PagedKv kv{{0, 0}, s.dtype, s.kv_heads, s.k_dim, s.v_dim};
+      Units units(8, kv.bytes_per_token() * s.page_tokens, s.page_tokens, 3);
+      Array k({context + n, s.kv_heads, s.k_dim}), v({context + n, s.kv_heads, s.v_dim}), q({n, s.heads, s.k_dim}),
+          out({n, s.heads, s.v_dim});
+      k.fill(1, 3), v.fill(2), q.fill(3, 3);
+      Rows prompt, rows;
+      prompt.add(0, context);
+      rows.add(context, n, corner);
+      for (int i = 0; i < 3; i++) prompt.unit.push_back(units.take());
+      prompt.unit_begin.push_back(3);
+      rows.unit = prompt.unit, rows.unit_begin = prompt.unit_begin;
+      // A tree: rows 1-3 are children of 0, the others of i / 2; a row sees its ancestors and itself.
+      for (int i = 0; i < n; i++) {
+        int parent = i == 0 ? -1 : i <= 3 ? 0 : i / 2;
+        rows.parent[size_t(i)] = parent;
+        rows.ancestors[size_t(i)] = (parent < 0 ? 0 : rows.ancestors[size_t(parent)]) | uint64_t(1) << i;
+        if (corner == Corner::bits) rows.position[size_t(i)] = parent < 0 ? context : rows.position[size_t(parent)] + 1;
+      }
+      ref->store_kv(kv, k.view.rows(0, context), v.view.rows(0, context), prompt.batch(), units.state);
+      ref->store_kv(kv, k.view.rows(context, n), v.view.rows(context, n), rows.batch(), units.state);
+      ref->attend(out, q, kv, rows.batch(), units.state, args_of(s, sinks));
+      std::vector<float> want = out.values();
+      for (auto& [name, backend] : cpu_backends()) {
+        backend->store_kv(kv, k.view.rows(context, n), v.view.rows(context, n), rows.batch(), units.state);
+        backend->attend(out, q, kv, rows.batch(), units.state, args_of(s, sinks));
+        expect_close(out.values(), want, 2e-6, 1e-5, fmt::format("{}, window {}, corner {}", name, window, int(corner)));
+      }
+      if (corner == Corner::bits) {  // the path 0, 2, 4 of the tree is what a causal sequence of those tokens gives
+        Array kp({3, s.kv_heads, s.k_dim}), vp({3, s.kv_heads, s.v_dim}), qp({3, s.heads, s.k_dim}), outp({3, s.heads, s.v_dim});
+        int path[] = {0, 2, 4};
+        for (int i = 0; i < 3; i++) {
+          std::copy_n(k.view.row<float>(context + path[i]), s.kv_heads * s.k_dim, kp.view.row<float>(i));
+          std::copy_n(v.view.row<float>(context + path[i]), s.kv_heads * s.v_dim, vp.view.row<float>(i));
+          std::copy_n(q.view.row<float>(path[i]), s.heads * s.k_dim, qp.view.row<float>(i));
+        }
+        Rows chain;
+        chain.add(context, 3);
+        chain.unit = prompt.unit, chain.unit_begin = prompt.unit_begin;
+        ref->store_kv(kv, kp, vp, chain.batch(), units.state);
+        ref->attend(outp, qp, kv, chain.batch(), units.state, args_of(s, sinks));
+        for (int i = 0; i < 3; i++) {
+          auto row = want.begin() + path[i] * s.heads * s.v_dim;
+          expect_close({row, row + s.heads * s.v_dim},
+                       outp.view.rows(i, 1).shape[0] ? std::vector<float>(outp.view.row<float>(i), outp.view.row<float>(i + 1))
+                                                     : std::vector<float>(),
+                       1e-6, 1e-6, "path");
+        }
+      }
+    }
+  }
+}
+
+TEST(Attention, refuses_heads_that_do_not_divide) {
+  auto backend = make_cpu_backend(best_isa(), 1);
+  PagedKv kv{{0, 0}, DType::f16, 2, 16, 16};
+  Units units(2, kv.bytes_per_token() * 16, 16, 1);
+  Rows rows;
+  rows.add(0, 1);
+  rows.unit = {1}, rows.unit_begin = {0, 1};
+  Array q({1, 3, 16}), out({1, 3, 16});
+  EXPECT_THROW(backend->attend(out, q, kv, rows.batch(), units.state, {3, 1}), Error);
+  kv.dtype = DType::i8;
+  EXPECT_THROW(backend->attend(out, q, kv, rows.batch(), units.state, {2, 1}), Error);
+}
+
+}  // namespace
+}  // namespace mr::test

@@ -1,0 +1,272 @@
+// Operations over rows: every backend against ref over odd shapes and strided rows, the same bits on every instruction set,
+// and elementary functions against libm in double.
+#include "backend/cpu/op_kernels.h"
+#include "backend/world.h"
+
+namespace mr::test {
+namespace {
+
+const std::pair<int, int> kShapes[] = {{1, 1}, {1, 7}, {2, 16}, {3, 17}, {5, 64}, {2, 100}, {1, 576}, {70, 577}, {2, 4096}};
+
+// op(backend, rows, columns) gives values; all backends must be near ref and equal to each other.
+template <class Op>
+void expect_agreement(const std::string& what, double absolute, double relative, Op op) {
+  auto ref = make_ref_backend();
+  for (auto [rows, columns] : kShapes) {
+    std::vector<float> want = op(*ref, rows, columns), first;
+    for (auto& [name, backend] : cpu_backends(3)) {
+      std::string where = fmt::format("{} on {}, [{}, {}]", what, name, rows, columns);
+      std::vector<float> got = op(*backend, rows, columns);
+      expect_close(got, want, absolute, relative, where);
+      if (first.empty()) first = got;
+      expect_same_bits(got, first, where);
+    }
+  }
+}
+
+TEST(Ops, norm) {
+  for (auto kind : {Norm::Kind::rms, Norm::Kind::layer}) {
+    for (int parts = 0; parts < 4; parts++) {
+      expect_agreement("norm", 2e-6, 2e-6, [&](Backend& b, int rows, int columns) {
+        Array x({rows, columns}, 3), out({rows, columns}, 1), weight({columns}), bias({columns});
+        x.fill(1, 5, kind == Norm::Kind::layer ? 2 : 0), weight.fill(2), bias.fill(3);
+        Norm norm{kind, 1e-5f, parts & 1 ? weight.view : Tensor{}, parts & 2 ? bias.view : Tensor{}, parts == 3 ? 1.0f : 0.0f};
+        b.norm(out, x, norm);
+        return out.values();
+      });
+    }
+  }
+}
+
+TEST(Ops, norm_follows_its_definition) {
+  Array x({1, 4}), weight({4});
+  x.data = {1, 2, 3, 4}, weight.data = {1, 1, 2, 2};
+  x.view.data = x.data.data(), weight.view.data = weight.data.data();
+  for (auto& [name, backend] : cpu_backends(1)) {
+    Array out({1, 4});
+    backend->norm(out, x, {Norm::Kind::rms, 0.5f, weight});
+    float inv = float(1 / std::sqrt(30 / 4.0 + 0.5));
+    expect_close(out.values(), {1 * inv, 2 * inv, 6 * inv, 8 * inv}, 0, 3e-7, name);
+    backend->norm(out, x, {Norm::Kind::layer, 0.75f, weight, {}, 1});
+    inv = float(1 / std::sqrt(1.25 + 0.75));
+    expect_close(out.values(), {-1.5f * inv * 2, -0.5f * inv * 2, 0.5f * inv * 3, 1.5f * inv * 3}, 0, 3e-7, name);
+  }
+}
+
+TEST(Ops, norm_of_heads) {
+  expect_agreement("norm of heads", 2e-6, 2e-6, [](Backend& b, int rows, int columns) {
+    Array x({rows, 3, columns}, 9), weight({columns});
+    x.fill(1, 5), weight.fill(2);
+    b.norm(x, x, {Norm::Kind::rms, 1e-6f, weight});
+    return x.values();
+  });
+}
+
+TEST(Ops, add) {
+  expect_agreement("add", 1e-6, 1e-6, [](Backend& b, int rows, int columns) {
+    Array into({rows, columns}, 2), x({rows, columns}, 5);
+    b.add(into.fill(1), x.fill(2), 0.3f);
+    return into.values();
+  });
+}
+
+TEST(Ops, gate_and_activate) {
+  for (int act = 0; act < 6; act++) {
+    expect_agreement(fmt::format("activation {}", act), 2e-6, 2e-6, [&](Backend& b, int rows, int columns) {
+      Array both({rows, 2 * columns}, 3), out({rows, columns});
+      both.fill(1, 6);
+      b.gate(out, both.view.cols(0, columns), both.view.cols(columns, columns), Activation(act));
+      Array x({rows, columns}, 3);
+      x.fill(2, 6);
+      b.activate(x, Activation(act));
+      std::vector<float> values = out.values(), more = x.values();
+      values.insert(values.end(), more.begin(), more.end());
+      return values;
+    });
+  }
+}
+
+TEST(Ops, softplus_and_softcap) {
+  expect_agreement("softplus", 1e-7, 1e-6, [](Backend& b, int rows, int columns) {
+    Array x({rows, columns}, 3), bias({columns});
+    x.fill(1, 25), bias.fill(2);
+    b.softplus(x, rows % 2 ? bias.view : Tensor{});
+    b.softcap(x, 7.5f);
+    return x.values();
+  });
+}
+
+TEST(Ops, rope) {
+  for (bool interleaved : {false, true}) {
+    for (int head : {8, 64, 80}) {
+      expect_agreement("rope", 1e-6, 1e-6, [&](Backend& b, int rows, int) {
+        RopeTable table{.dim = head / 8 * 4 + 2, .scale = 1.1f};  // partial
+        for (int i = 0; i < table.dim / 2; i++) table.inv_freq.push_back(std::pow(100.0f, -2.0f * float(i) / float(table.dim)));
+        Rows r;
+        r.add(11, rows);
+        Array x({rows, 3, head}, 5), angles({rows, table.dim});
+        x.fill(1);
+        b.angles(angles, table, r.batch());
+        b.rope(x, angles, interleaved);
+        return x.values();
+      });
+    }
+  }
+}
+
+// Rotation by the angle position * frequency, seen as complex numbers.
+TEST(Ops, rope_rotates) {
+  auto backend = make_cpu_backend(best_isa(), 1);
+  RopeTable table{.dim = 8, .inv_freq = {1, 0.1f, 0.01f, 0.001f}};
+  Rows rows;
+  rows.add(100, 2);
+  Array angles({2, 8});
+  backend->angles(angles, table, rows.batch());
+  for (bool interleaved : {false, true}) {
+    Array x({2, 1, 12});
+    x.fill(4);
+    std::vector<float> before = x.values();
+    backend->rope(x, angles, interleaved);
+    for (int r = 0; r < 2; r++) {
+      for (int i = 0; i < 4; i++) {
+        int a = r * 12 + (interleaved ? 2 * i : i), b = r * 12 + (interleaved ? 2 * i + 1 : 4 + i);
+        double angle = (100 + r) * double(table.inv_freq[size_t(i)]);
+        EXPECT_NEAR(x.data[size_t(a)], before[size_t(a)] * std::cos(angle) - before[size_t(b)] * std::sin(angle), 1e-5);
+        EXPECT_NEAR(x.data[size_t(b)], before[size_t(b)] * std::cos(angle) + before[size_t(a)] * std::sin(angle), 1e-5);
+      }
+      for (int i = 8; i < 12; i++) EXPECT_EQ(x.data[size_t(r * 12 + i)], before[size_t(r * 12 + i)]);
+    }
+  }
+}
+
+TEST(Ops, angles_choose_frequencies_by_length) {
+  auto backend = make_ref_backend();
+  RopeTable table{
+      .length = RopeTable::Length::longrope, .dim = 4, .scale = 2, .inv_freq = {1, 0.5f}, .long_inv_freq = {0.25f, 0.125f}, .original = 10};
+  Rows rows;
+  rows.add(8, 4);
+  rows.add(3, 1);
+  rows.prompt_len[1] = 11;
+  Array out({5, 4});
+  backend->angles(out, table, rows.batch());
+  EXPECT_FLOAT_EQ(out.data[0], 2 * std::cos(8.0f));          // length 9
+  EXPECT_FLOAT_EQ(out.data[1 * 4 + 2], 2 * std::sin(9.0f));  // length 10
+  EXPECT_FLOAT_EQ(out.data[2 * 4 + 2], 2 * std::sin(2.5f));  // length 11
+  EXPECT_FLOAT_EQ(out.data[4 * 4 + 3], 2 * std::sin(3 * 0.125f));
+  table = {.length = RopeTable::Length::dynamic, .dim = 4, .inv_freq = {1, 0.01f}, .original = 10, .theta = 10000, .factor = 2};
+  backend->angles(out, table, rows.batch());
+  EXPECT_FLOAT_EQ(out.data[0 * 4 + 3], std::sin(8 * 0.01f));
+  // length 12: base = 10000 * (2 * 12 / 10 - 1)^(4 / 2) = 19600, and 19600^(-1/2) = 1 / 140
+  EXPECT_NEAR(out.data[3 * 4 + 3], std::sin(11 / 140.0), 1e-6);
+}
+
+TEST(Ops, gather_takes_the_output_rows) {
+  for (auto& [name, backend] : cpu_backends()) {
+    Rows rows;
+    rows.add(0, 5);
+    rows.out_row = {1, 4};
+    Array x({5, 7}, 2), out({2, 7});
+    x.fill(1);
+    backend->gather(out, x, rows.batch());
+    std::vector<float> all = x.values(), want(all.begin() + 7, all.begin() + 14);
+    want.insert(want.end(), all.begin() + 28, all.end());
+    expect_same_bits(out.values(), want, name);
+  }
+}
+
+TEST(Ops, embed_reads_rows_and_what_the_last_step_sampled) {
+  ThreadPool pool(1);
+  WeightStore store;
+  const int vocab = 37, dim = 32;
+  Array table({vocab, dim});
+  table.fill(1);
+  std::vector<const std::byte*> pointers;
+  for (int i = 0; i < vocab; i++) pointers.push_back(reinterpret_cast<const std::byte*>(table.view.row<float>(i)));
+  Weight weight = pack(format_ops("f32"), pointers, dim, store, pool);
+  std::vector<NamedBackend> all = cpu_backends();
+  all.push_back({"ref", make_ref_backend()});
+  for (auto& [name, backend] : all) {
+    Rows sampling;
+    sampling.add(0, 2);
+    sampling.out_row = {0, 1}, sampling.out = {Out::token, Out::token};
+    sampling.sample.assign(2, SampleRow{.top_p = 1, .repetition_penalty = 1});
+    Array logits({2, vocab});
+    logits.fill(2);
+    logits.view.row<float>(0)[17] = 9, logits.view.row<float>(1)[4] = 9;
+    std::vector<Sampled> sampled;
+    backend->sample(logits, sampling.batch(), sampled);
+    Rows rows;
+    rows.add(0, 3);
+    rows.token = {36, -2, -1};
+    Array out({3, dim});
+    backend->embed(out, weight, rows.batch());
+    for (int r = 0; r < 3; r++) {
+      int token = std::array{36, 4, 17}[size_t(r)];
+      expect_same_bits({out.view.row<float>(r), out.view.row<float>(r) + dim},
+                       {table.view.row<float>(token), table.view.row<float>(token) + dim}, name);
+    }
+  }
+}
+
+// The distance between two floats in steps of the one that is wanted.
+double ulps(float got, double want) {
+  float w = float(want);
+  return std::abs(got - want) / double(std::nextafter(std::abs(w), INFINITY) - std::abs(w));
+}
+
+const OpKernels& best_kernels() {
+  Isa isa = best_isa();
+  return isa == Isa::scalar ? op_kernels_scalar() : isa == Isa::avx2 ? op_kernels_avx2() : op_kernels_avx512();
+}
+
+TEST(VecMath, exp_and_tanh_are_accurate) {
+  std::vector<float> x;
+  for (int i = -872000; i <= 883000; i += 7) x.push_back(float(i) * 1e-4f);
+  std::vector<float> e = x, t = x;
+  best_kernels().exp(e.data(), int64_t(e.size()));
+  best_kernels().tanh(t.data(), int64_t(t.size()));
+  double worst_exp = 0, worst_tanh = 0;
+  for (size_t i = 0; i < x.size(); i++) {
+    worst_exp = std::max(worst_exp, ulps(e[i], std::exp(double(x[i]))));
+    worst_tanh = std::max(worst_tanh, ulps(t[i], std::tanh(double(x[i]))));
+  }
+  EXPECT_LT(worst_exp, 2);
+  EXPECT_LT(worst_tanh, 3);
+  std::vector<float> special{0, -0.0f, -INFINITY, -1000, -88, 1000, NAN, 1e-9f};
+  best_kernels().exp(special.data(), int64_t(special.size()));
+  EXPECT_EQ(special[0], 1);
+  EXPECT_EQ(special[1], 1);
+  EXPECT_EQ(special[2], 0);
+  EXPECT_EQ(special[3], 0);
+  EXPECT_EQ(special[4], 0);
+  EXPECT_EQ(special[5], INFINITY);
+  EXPECT_TRUE(std::isnan(special[6]));
+  EXPECT_EQ(special[7], 1);
+}
+
+TEST(VecMath, activations_are_accurate) {
+  std::vector<float> x;
+  for (int i = -120000; i <= 120000; i++) x.push_back(float(i) * 1e-3f);
+  for (float small : {1e-3f, 1e-5f, 1e-10f, 1e-30f}) x.push_back(small), x.push_back(-small);
+  for (int act : {1, 2, 3}) {
+    std::vector<float> y = x;
+    best_kernels().activate(y.data(), int64_t(y.size()), act);
+    double worst = 0;
+    for (size_t i = 0; i < x.size(); i++) {
+      double v = x[i], want = v / (1 + std::exp(-v));
+      if (act == 2) want = 0.5 * v * (1 + std::erf(v / std::sqrt(2.0)));
+      if (act == 3) want = 0.5 * v * (1 + std::tanh(std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v)));
+      worst = std::max(worst, std::abs(y[i] - want) / std::abs(v + (v == 0)));
+    }
+    EXPECT_LT(worst, 3e-7) << "activation " << act;
+  }
+  std::vector<float> y = x;
+  best_kernels().softplus(y.data(), nullptr, int64_t(y.size()));
+  double worst = 0;
+  for (size_t i = 0; i < x.size(); i++)
+    if (x[i] > -87) worst = std::max(worst, ulps(y[i], std::log1p(std::exp(double(x[i])))));
+  EXPECT_LT(worst, 4);
+}
+
+}  // namespace
+}  // namespace mr::test
