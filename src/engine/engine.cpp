@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <thread>
 
+#include "backend/timed_backend.h"
+#include "core/config.h"
 #include "core/error.h"
 
 namespace mr {
@@ -15,7 +17,7 @@ static constexpr double default_share = 0.4;  // of the machine's memory, at mos
 static std::unique_ptr<Backend> make_backend(const EngineOptions& options) {
   if (options.device == "ref") return make_ref_backend();
   check(options.device == "cpu", "there is no device '{}': cpu and ref are known", options.device);
-  int threads = options.threads > 0 ? options.threads : std::max(1, int(std::thread::hardware_concurrency()));
+  int threads = options.threads > 0 ? options.threads : default_threads();
   return make_cpu_backend(options.isa.value_or(best_isa()), threads);
 }
 
@@ -25,7 +27,7 @@ static MemoryPlan plan_state(const Model& model, const EngineOptions& options, i
   if (wanted.bytes) return plan_memory(model.layout(), wanted);
   wanted.max_tokens = int64_t(max_context) * std::min(default_contexts, limits.max_seqs);
   MemoryPlan plan = plan_memory(model.layout(), wanted);
-  int64_t machine = int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE), most = int64_t(double(machine) * default_share);
+  int64_t most = int64_t(double(physical_memory()) * default_share);
   if (plan.bytes() <= most) return plan;
   wanted.bytes = most;
   wanted.max_tokens = 0;
@@ -39,6 +41,7 @@ std::unique_ptr<Engine> Engine::create(const std::filesystem::path& path, const 
   Engine& e = *engine;
   e.files_ = open_model(path);
   e.backend_ = make_backend(options);
+  if (options.timed) e.backend_ = make_timed_backend(std::move(e.backend_));
   e.model_ = Model::load(*e.files_.checkpoint, *e.backend_, {options.kv_dtype, options.random_weights, options.progress});
   int longest = e.model_->spec().max_context;
   check(options.max_context <= longest, "a context of {} tokens was asked for, but the model was made for {}", options.max_context,
@@ -66,6 +69,7 @@ void Engine::validate(const Request& r) const {
   r.sampling.validate(vocab);
   check(r.n >= 1 && r.n <= limits_.max_seqs, "n must be between 1 and {}, the sequences that may run at once, not {}", limits_.max_seqs,
         r.n);
+  check(r.first_choice >= 0, "first_choice must be 0 or more, not {}", r.first_choice);
   check(r.sampling.stop.empty() || tokenizer(), "stop strings need a tokenizer, and the model has none");
   int n_answer = std::min(r.sampling.max_tokens, 1);
   check(n_prompt + n_answer <= max_context_, "the prompt has {} tokens, but the context holds {}, the answer included", n_prompt,

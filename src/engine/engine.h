@@ -35,6 +35,7 @@ struct EngineOptions {
   int page_tokens = 32;
   bool prefix_cache = true;
   std::optional<uint64_t> random_weights;
+  bool timed = false;  // note the time of every operation: Engine::backend() is a TimedBackend then
   std::function<void(int64_t done, int64_t total)> progress;  // of loading, in bytes
 };
 

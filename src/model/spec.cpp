@@ -46,4 +46,23 @@ int64_t parameters(const ModelSpec& spec) {
   return n;
 }
 
+int64_t conv_state_bytes(const MambaSpec& m) { return (int64_t(m.conv - 1) * m.inner * 4 + 63) / 64 * 64; }
+
+StateSpec state_of(const MixerSpec& mixer, DType kv_dtype) {
+  return std::visit(Overload{[&](const AttentionSpec& a) {
+                               PagedKv kv{{}, kv_dtype, a.kv_heads, a.head_dim, a.head_dim};
+                               return StateSpec{StateSpec::Kind::paged, kv.bytes_per_token(), a.window};
+                             },
+                             [](const MambaSpec& m) {
+                               return StateSpec{StateSpec::Kind::slot, conv_state_bytes(m) + int64_t(m.inner) * m.n_state * 4};
+                             }},
+                    mixer);
+}
+
+StateLayout layout_of(const ModelSpec& spec, DType kv_dtype) {
+  StateLayout layout;
+  for (const LayerSpec& layer : spec.layers) layout.add(state_of(layer.mixer, kv_dtype));
+  return layout;
+}
+
 }  // namespace mr

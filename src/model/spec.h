@@ -79,4 +79,9 @@ struct ModelSpec {
 
 int64_t parameters(const ModelSpec&);
 
+// What a layer keeps, and all layers together: the mixers declare exactly this, so it can be known before anything is loaded.
+StateSpec state_of(const MixerSpec&, DType kv_dtype);
+StateLayout layout_of(const ModelSpec&, DType kv_dtype);
+int64_t conv_state_bytes(const MambaSpec&);  // the first part of its slot; h [inner, n_state] follows
+
 }  // namespace mr

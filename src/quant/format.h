@@ -19,16 +19,16 @@
 
 namespace mr {
 
-inline constexpr int kPanel = 16;   // output rows a panel
-inline constexpr int kBlock = 32;   // inputs that share one scale, in weights and in rounded activations
+inline constexpr int kPanel = 16;  // output rows a panel
+inline constexpr int kBlock = 32;  // inputs that share one scale, in weights and in rounded activations
 
 struct Format {
-  std::string_view name;      // as in Checkpoint's StoredTensor::format
-  DType storage;              // of `packed`: f32, f16, bf16, or u8 for block formats
-  int bits;                   // a weight, without scales
-  int group;                  // weights that share a scale; 1: none
-  bool zero_point;            // a minimum or zero beside the scale
-  int64_t block_bytes;        // stored bytes of one group in a file's row (group 1: of one element)
+  std::string_view name;  // as in Checkpoint's StoredTensor::format
+  DType storage;          // of `packed`: f32, f16, bf16, or u8 for block formats
+  int bits;               // a weight, without scales
+  int group;              // weights that share a scale; 1: none
+  bool zero_point;        // a minimum or zero beside the scale
+  int64_t block_bytes;    // stored bytes of one group in a file's row (group 1: of one element)
   double bytes_per_weight() const { return double(block_bytes) / group; }
 };
 
@@ -38,7 +38,7 @@ struct FormatOps;
 struct Weight {
   const FormatOps* ops = nullptr;
   int64_t out = 0, in = 0;
-  Tensor packed;              // format.h's head says how
+  Tensor packed;  // format.h's head says how
   Tensor scale, zero, perm, input_scale, codebook, outlier_cols, outlier_values;
 
   const Format& format() const;
@@ -47,14 +47,20 @@ struct Weight {
   explicit operator bool() const { return ops != nullptr; }
 };
 
-// Owns the memory behind a model's weights.
+// Owns the memory behind a model's weights: large chunks, so that huge pages hold them and reading runs on from one weight
+// into the next.
 class WeightStore {
  public:
-  std::byte* take(size_t bytes) { return buffers_.emplace_back(bytes).data(); }
-  size_t bytes() const { size_t n = 0; for (auto& b : buffers_) n += b.size(); return n; }
+  std::byte* take(size_t bytes);                          // zeroed, 64-byte aligned
+  std::vector<std::span<const std::byte>> parts() const;  // all that was taken, chunk by chunk
+  size_t bytes() const;                                   // of all parts
 
  private:
-  std::vector<Buffer> buffers_;
+  struct Chunk {
+    Buffer buffer;
+    size_t used = 0;
+  };
+  std::vector<Chunk> chunks_;
 };
 
 struct FormatOps {

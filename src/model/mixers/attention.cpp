@@ -16,7 +16,7 @@ class Attention final : public Mixer {
       k_norm_ = {Norm::Kind::rms, build.spec.norm.eps, load.vector("k_norm", ".weight", {spec.head_dim}, build.layer)};
     }
     kv_ = {{}, build.kv_dtype, spec.kv_heads, spec.head_dim, spec.head_dim};
-    kv_.ref = build.layout.add({StateSpec::Kind::paged, kv_.bytes_per_token(), spec.window});
+    kv_.ref = build.layout.add(state_of(spec, build.kv_dtype));
   }
 
   Tensor forward(Tensor x, Step& step) const override {

@@ -20,10 +20,9 @@ class Mamba final : public Mixer {
     out_ = load.linear({{"out", build.spec.dim}}, inner, spec.proj_bias, build.layer);
     scan_ = {spec.inner, spec.n_state, decay(load, build.layer), load.vector("d", ".weight", {inner}, build.layer), {}};
 
-    int64_t conv_bytes = (int64_t(spec.conv - 1) * inner * 4 + 63) / 64 * 64;
-    StateRef slot = build.layout.add({StateSpec::Kind::slot, conv_bytes + inner * spec.n_state * 4});
+    StateRef slot = build.layout.add(state_of(spec, build.kv_dtype));
     conv_state_ = {slot, 0};
-    scan_.state = {slot, conv_bytes};
+    scan_.state = {slot, conv_state_bytes(spec)};
   }
 
   Tensor forward(Tensor x, Step& step) const override {

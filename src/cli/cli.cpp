@@ -1,0 +1,35 @@
+#include "cli/cli.h"
+
+#include <cstdio>
+
+#include "core/error.h"
+
+namespace mr {
+
+int run_command_line(int argc, char** argv) {
+  CLI::App program{"millrace: language-model inference on this machine, and how far from its limit", "millrace"};
+  program.set_version_flag("--version", "millrace " MR_VERSION);
+  program.require_subcommand(1);
+  program.get_formatter()->column_width(42);
+  Action action;
+  add_generate(program, action);
+  add_chat(program, action);
+  add_score(program, action);
+  add_tokenize(program, action);
+  add_detokenize(program, action);
+  add_inspect(program, action);
+  add_bench(program, action);
+  try {
+    program.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return program.exit(e) == 0 ? 0 : 2;
+  }
+  try {
+    return action();
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "millrace: %s\n", e.what());
+    return 1;
+  }
+}
+
+}  // namespace mr

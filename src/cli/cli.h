@@ -1,0 +1,33 @@
+// The command line: one file per command, each of which adds itself to the program.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <string>
+
+namespace mr {
+
+// Parses, runs one command, returns the exit status: 0 done, 2 the command line is wrong, 1 anything else.
+int run_command_line(int argc, char** argv);
+
+// What a command does once its options are read; its return value is the exit status.
+using Action = std::function<int()>;
+
+// Adds a subcommand whose options live in a fresh State: setup(command, state) declares them, act(state) runs.
+template <class State, class Setup, class Act>
+void add_command(CLI::App& program, Action& chosen, const char* name, const char* help, Setup setup, Act act) {
+  CLI::App* command = program.add_subcommand(name, help);
+  auto state = std::make_shared<State>();
+  setup(*command, *state);
+  command->callback([&chosen, state, act] { chosen = [state, act] { return act(*state); }; });
+}
+
+void add_generate(CLI::App&, Action&);
+void add_chat(CLI::App&, Action&);
+void add_score(CLI::App&, Action&);
+void add_tokenize(CLI::App&, Action&);
+void add_detokenize(CLI::App&, Action&);
+void add_inspect(CLI::App&, Action&);
+void add_bench(CLI::App&, Action&);
+
+}  // namespace mr

@@ -1,0 +1,129 @@
+// millrace generate: one prompt, one or more answers.
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+
+#include "cli/cli.h"
+#include "cli/options.h"
+#include "core/error.h"
+#include "engine/chat.h"
+
+namespace mr {
+
+namespace {
+
+struct GenerateFlags {
+  EngineFlags engine;
+  SamplingFlags sampling;
+  PromptFlags prompt;
+  std::string system, template_file;
+  bool chat = false, json = false;
+};
+
+struct Answer {
+  std::vector<int32_t> tokens;
+  std::vector<Sampled> sampled;
+  std::string text;
+  Finish finish = Finish::none;
+  Timing timing;
+};
+
+std::vector<int32_t> encode(const GenerateFlags& f, const Engine& engine) {
+  if (!f.chat) return prompt_tokens(f.prompt, engine.tokenizer());
+  check(f.prompt.given() && f.prompt.tokens.empty(), "--chat needs the prompt as text: -p TEXT or --file FILE");
+  ChatFormat format(need_tokenizer(engine.tokenizer()), f.template_file.empty() ? "" : read_file(f.template_file));
+  OrderedJson messages = OrderedJson::array();
+  if (!f.system.empty()) messages.push_back({{"role", "system"}, {"content", f.system}});
+  messages.push_back({{"role", "user"}, {"content", prompt_text(f.prompt)}});
+  return format.encode(messages);
+}
+
+Json answer_json(const Answer& a, int n_alternatives) {
+  Json j{{"tokens", a.tokens}, {"text", a.text}, {"logprobs", Json::array()}, {"finish_reason", name_of(a.finish)}};
+  for (const Sampled& s : a.sampled) j["logprobs"].push_back(s.logprob);
+  if (n_alternatives == 0) return j;
+  for (const Sampled& s : a.sampled) {
+    Json row = Json::array();
+    for (const TopToken& t : s.top) row.push_back({{"token", t.token}, {"logprob", t.logprob}});
+    j["top_logprobs"].push_back(row);
+  }
+  return j;
+}
+
+void print_logprobs(const Answer& a, const Tokenizer* tokenizer) {
+  for (size_t i = 0; i < a.tokens.size(); i++) {
+    auto piece = [&](int32_t id) {
+      return tokenizer ? Json(tokenizer->piece(id)).dump(-1, ' ', false, Json::error_handler_t::replace) : std::to_string(id);
+    };
+    fmt::print("{:>9.4f}  {:<16}", a.sampled[i].logprob, piece(a.tokens[i]));
+    for (const TopToken& t : a.sampled[i].top) fmt::print("  {} {:.4f}", piece(t.token), t.logprob);
+    fmt::print("\n");
+  }
+}
+
+void print_speed(const Timing& t) {
+  fmt::print(stderr, "[{} prompt tokens at {:.0f} tok/s, first token after {:.0f} ms; {} tokens at {:.0f} tok/s]\n", t.n_prompt,
+             t.prefill_tokens_per_s(), t.ttft_s() * 1e3, t.n_generated, t.decode_tokens_per_s());
+}
+
+int generate(GenerateFlags& f) {
+  auto engine = start_engine(f.engine);
+  Request request{encode(f, *engine), f.sampling.resolve(), f.sampling.n};
+  const std::vector<int32_t> prompt = request.prompt;
+  const int n_alternatives = request.sampling.logprobs;
+  std::vector<Answer> answers(size_t(f.sampling.n));
+  bool streaming = !f.json && f.sampling.n == 1;
+  std::string error;
+  engine->submit(std::move(request), [&](const TokenEvent& event) {
+    Answer& a = answers[size_t(event.choice)];
+    a.tokens.insert(a.tokens.end(), event.tokens.begin(), event.tokens.end());
+    a.sampled.insert(a.sampled.end(), event.sampled.begin(), event.sampled.end());
+    a.text += event.text;
+    if (streaming) fmt::print("{}", event.text), std::fflush(stdout);
+    if (event.finish == Finish::none) return;
+    a.finish = event.finish, a.timing = event.timing;
+    if (event.finish == Finish::error) error = event.error;
+  });
+  while (engine->step()) {
+  }
+  check(error.empty(), "{}", error);
+
+  const Timing& timing = answers[0].timing;
+  if (f.json) {
+    Json out{{"model", engine->checkpoint().path().string()}, {"prompt_tokens", prompt}, {"choices", Json::array()}};
+    for (const Answer& a : answers) out["choices"].push_back(answer_json(a, n_alternatives));
+    out["timing"] = {{"ttft_s", timing.ttft_s()},
+                     {"prefill_tokens_per_s", timing.prefill_tokens_per_s()},
+                     {"decode_tokens_per_s", timing.decode_tokens_per_s()}};
+    fmt::print("{}\n", out.dump(-1, ' ', false, Json::error_handler_t::replace));
+    return 0;
+  }
+  for (size_t i = 0; i < answers.size(); i++) {
+    if (!streaming) fmt::print("{}[{}] {}", i ? "\n" : "", i, answers[i].text);
+    if (!engine->tokenizer()) fmt::print("{}", fmt::join(answers[i].tokens, ","));
+    fmt::print("\n");
+    if (n_alternatives) print_logprobs(answers[i], engine->tokenizer());
+  }
+  std::fflush(stdout);
+  print_speed(timing);
+  return 0;
+}
+
+}  // namespace
+
+void add_generate(CLI::App& program, Action& chosen) {
+  add_command<GenerateFlags>(
+      program, chosen, "generate", "one prompt, one or more answers",
+      [](CLI::App& app, GenerateFlags& f) {
+        add_engine_flags(app, f.engine);
+        add_prompt_flags(app, f.prompt);
+        app.add_flag("--chat", f.chat, "the prompt is a user's message, put through the model's chat template");
+        app.add_option("--system", f.system, "with --chat: the system message");
+        app.add_option("--chat-template", f.template_file, "with --chat: a Jinja file instead of the model's own template");
+        app.add_flag("--json", f.json, "one JSON object");
+        add_sampling_flags(app, f.sampling);
+      },
+      generate);
+}
+
+}  // namespace mr

@@ -1,0 +1,121 @@
+// millrace inspect: what is in a model's files, and what it will take to run it. Nothing is loaded.
+#include <map>
+
+#include "cli/cli.h"
+#include "cli/options.h"
+#include "core/config.h"
+#include "core/error.h"
+#include "model/arch/arch.h"
+#include "state/memory_plan.h"
+
+namespace mr {
+
+namespace {
+
+struct InspectFlags {
+  std::string model, kv_dtype = "f16";
+  bool tensors = false, json = false;
+};
+
+struct FormatSum {
+  int64_t tensors = 0, bytes = 0;
+};
+
+std::string layer_text(const LayerSpec& layer, const ModelSpec& spec) {
+  std::string text;
+  if (auto* a = std::get_if<AttentionSpec>(&layer.mixer)) {
+    const char* kind = a->kv_heads == a->heads ? "MHA" : a->kv_heads == 1 ? "MQA" : "GQA";
+    text = fmt::format("{} attention, {} query and {} key/value heads of {}", kind, a->heads, a->kv_heads, a->head_dim);
+    if (a->window) text += fmt::format(", window {}", a->window);
+    text += a->rope < 0 ? ", no positions" : fmt::format(", rope theta {:g}", spec.ropes[size_t(a->rope)].theta);
+    if (a->qk_norm) text += ", norms on q and k";
+  } else if (auto* m = std::get_if<MambaSpec>(&layer.mixer)) {
+    text = fmt::format("Mamba, inner {}, state {}, convolution {}", m->inner, m->n_state, m->conv);
+  }
+  if (auto* mlp = std::get_if<MlpSpec>(&layer.ffn)) text += fmt::format("; {}feed-forward {}", mlp->gated ? "gated " : "", mlp->hidden);
+  return text;
+}
+
+// Runs of equal layers: "0-29: ...".
+std::vector<std::pair<std::string, std::string>> layer_runs(const ModelSpec& spec) {
+  std::vector<std::pair<std::string, std::string>> runs;
+  for (size_t i = 0, begin = 0; i < spec.layers.size(); i++) {
+    std::string text = layer_text(spec.layers[i], spec);
+    if (i + 1 < spec.layers.size() && layer_text(spec.layers[i + 1], spec) == text) continue;
+    runs.emplace_back(begin == i ? std::to_string(i) : fmt::format("{}-{}", begin, i), text);
+    begin = i + 1;
+  }
+  return runs;
+}
+
+Json describe_json(const Checkpoint& files, const ModelSpec& spec, const std::map<std::string, FormatSum>& formats,
+                   const StateLayout& layout) {
+  Json out{{"path", files.path().string()},
+           {"architecture", spec.arch},
+           {"layers", spec.layers.size()},
+           {"dim", spec.dim},
+           {"vocabulary", spec.vocab},
+           {"context", spec.max_context},
+           {"parameters", parameters(spec)},
+           {"tied", spec.tied},
+           {"state_bytes_per_token", layout.bytes_per_token()},
+           {"state_bytes_per_sequence", layout.bytes_per_sequence()}};
+  for (auto& [name, sum] : formats) out["formats"][name] = {{"tensors", sum.tensors}, {"bytes", sum.bytes}};
+  for (auto& [range, text] : layer_runs(spec)) out["layer_kinds"].push_back({{"layers", range}, {"kind", text}});
+  return out;
+}
+
+int inspect(InspectFlags& f) {
+  auto files = Checkpoint::open(find_model(f.model));
+  ModelSpec spec = describe(*files).spec;
+  StateLayout layout = layout_of(spec, dtype_from(f.kv_dtype));
+  std::map<std::string, FormatSum> formats;
+  int64_t bytes = 0;
+  for (const StoredTensor& t : files->tensors()) {
+    formats[t.format].tensors++;
+    formats[t.format].bytes += int64_t(t.bytes.size());
+    bytes += int64_t(t.bytes.size());
+  }
+  if (f.json) {
+    fmt::print("{}\n", describe_json(*files, spec, formats, layout).dump());
+    return 0;
+  }
+  fmt::print("{}\n", files->path().string());
+  fmt::print("  architecture  {}, {} layers, width {}, vocabulary {}, context {}\n", spec.arch, spec.layers.size(), spec.dim, spec.vocab,
+             spec.max_context);
+  fmt::print("  parameters    {:.1f} million{}\n", double(parameters(spec)) / 1e6,
+             spec.tied ? ", the output layer is the embedding table" : "");
+  for (auto& [range, text] : layer_runs(spec)) fmt::print("  layers {:<6} {}\n", range, text);
+  fmt::print("  weights       {:.1f} MB:", double(bytes) / 1e6);
+  for (auto& [name, sum] : formats) fmt::print(" {} × {} ({:.1f} MB)", sum.tensors, name, double(sum.bytes) / 1e6);
+  fmt::print("\n  state         {} bytes a token, {} bytes a sequence ({} keys and values)\n", layout.bytes_per_token(),
+             layout.bytes_per_sequence(), f.kv_dtype);
+  StateLimits limits{.max_tokens = spec.max_context, .max_seqs = 1};
+  fmt::print("  memory plan, one sequence of the whole context:\n    weights {:.1f} MB\n", double(bytes) / 1e6);
+  std::string plan = plan_memory(layout, limits).text();
+  for (size_t begin = 0, end; begin < plan.size(); begin = end + 1) {
+    end = std::min(plan.find('\n', begin), plan.size());
+    fmt::print("    {}\n", plan.substr(begin, end - begin));
+  }
+  if (f.tensors)
+    for (const StoredTensor& t : files->tensors()) fmt::print("  {:<48} {:<6} {}\n", t.name, t.format, shape_string(t.shape));
+  return 0;
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& program, Action& chosen) {
+  add_command<InspectFlags>(
+      program, chosen, "inspect", "what is in a model's files: layers, formats, state, memory",
+      [](CLI::App& app, InspectFlags& f) {
+        app.add_option("MODEL", f.model, "Hugging Face directory, .gguf file or short name; the default model if absent");
+        app.add_option("--kv-dtype", f.kv_dtype, "how keys and values are kept")
+            ->check(CLI::IsMember({"f16", "bf16", "f32"}))
+            ->capture_default_str();
+        app.add_flag("--tensors", f.tensors, "list every tensor");
+        app.add_flag("--json", f.json, "one JSON object");
+      },
+      inspect);
+}
+
+}  // namespace mr

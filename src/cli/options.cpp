@@ -1,0 +1,158 @@
+#include "cli/options.h"
+
+#include <unistd.h>
+
+#include <fstream>
+#include <iostream>
+#include <iterator>
+
+#include "core/config.h"
+#include "core/error.h"
+
+namespace mr {
+
+void add_engine_flags(CLI::App& app, EngineFlags& f) {
+  const char* group = "Engine";
+  app.add_option("MODEL", f.model, "Hugging Face directory, .gguf file or short name; the default model if absent");
+  app.add_option("--device", f.device, "auto, cpu, or ref (slow, scalar, obviously right)")
+      ->check(CLI::IsMember({"auto", "cpu", "ref"}))
+      ->group(group);
+  app.add_option("--isa", f.isa, "instruction set: scalar, avx2, avx512, vnni; the best one if absent")->group(group);
+  app.add_option("--threads", f.options.threads, "worker threads; 0: one per core")->check(CLI::Range(0, 1024))->group(group);
+  app.add_option("--kv-dtype", f.kv_dtype, "how keys and values are kept")
+      ->check(CLI::IsMember({"f16", "bf16", "f32"}))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--max-seqs", f.options.max_seqs, "sequences running at once")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--max-batch-tokens", f.options.max_batch_tokens, "rows in one step")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--max-context", f.options.max_context, "tokens in one sequence; 0: what the model allows")
+      ->check(CLI::Range(0, 1 << 30))
+      ->group(group);
+  app.add_option("--memory", f.memory, "for state: bytes (512M, 4G) or a share of the machine's memory (0.4)")->group(group);
+  app.add_option("--page-tokens", f.options.page_tokens, "tokens in a page, a multiple of 16")
+      ->check(CLI::Range(16, 4096))
+      ->capture_default_str()
+      ->group(group);
+  app.add_flag("--no-prefix-cache", f.no_prefix_cache, "do not share the state of equal beginnings")->group(group);
+  app.add_flag("--deterministic", f.deterministic, "the same bits whatever else runs; on a CPU this is always so")->group(group);
+  app.add_option("--random-weights", f.random_weights, "weights made up from config.json with this seed, to measure speed")->group(group);
+}
+
+// "512M", "4G", "0.4" (of the machine's memory), "1000000".
+static int64_t memory_bytes(const std::string& text) {
+  size_t used = 0;
+  double number = -1;
+  try {
+    number = std::stod(text, &used);
+  } catch (const std::exception&) {
+  }
+  std::string unit = text.substr(used);
+  bool share = unit.empty() && number > 0 && number < 1;
+  double scale = share          ? double(physical_memory())
+                 : unit.empty() ? 1
+                 : unit == "K"  ? 1024.0
+                 : unit == "M"  ? 1048576.0
+                 : unit == "G"  ? 1073741824.0
+                                : 0;
+  check(number > 0 && scale > 0 && number * scale < 9e18, "--memory {} is neither bytes (like 512M or 4G) nor a share (like 0.4)", text);
+  return int64_t(number * scale);
+}
+
+static std::function<void(int64_t, int64_t)> loading_bar() {
+  if (!isatty(STDERR_FILENO)) return {};
+  return [shown = -1](int64_t done, int64_t total) mutable {
+    int percent = total ? int(done * 100 / total) : 100;
+    if (percent == shown) return;
+    shown = percent;
+    fmt::print(stderr, "\rloading [{:<25}] {:3} %{}", std::string(size_t(percent / 4), '='), percent, percent == 100 ? "\r\033[K" : "");
+    std::fflush(stderr);
+  };
+}
+
+std::unique_ptr<Engine> start_engine(EngineFlags& f) {
+  EngineOptions& o = f.options;
+  o.device = f.device == "auto" ? "cpu" : f.device;
+  if (!f.isa.empty()) o.isa = isa_from(f.isa);
+  o.kv_dtype = dtype_from(f.kv_dtype);
+  if (!f.memory.empty()) o.state_bytes = memory_bytes(f.memory);
+  o.prefix_cache = !f.no_prefix_cache;
+  o.random_weights = f.random_weights;
+  o.progress = loading_bar();
+  auto engine = Engine::create(find_model(f.model), o);
+  if (o.progress) o.progress(1, 1);
+  return engine;
+}
+
+void add_sampling_flags(CLI::App& app, SamplingFlags& f) {
+  const char* group = "Sampling";
+  SamplingParams& p = f.params;
+  app.add_option("--temperature", p.temperature, "0 takes the likeliest token")->capture_default_str()->group(group);
+  app.add_option("--top-k", p.top_k, "only the k likeliest tokens; 0: all")->group(group);
+  app.add_option("--top-p", p.top_p, "only the likeliest tokens that together have this probability")->capture_default_str()->group(group);
+  app.add_option("--min-p", p.min_p, "only tokens at least this likely, relative to the likeliest")->group(group);
+  app.add_option("--repetition-penalty", p.repetition_penalty, "above 1: less of what was in prompt or answer")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--frequency-penalty", p.frequency_penalty, "taken off for each time a token was in the answer")->group(group);
+  app.add_option("--presence-penalty", p.presence_penalty, "taken off once if a token was in the answer")->group(group);
+  app.add_option("--logit-bias", f.logit_bias, "ID=BIAS, may be repeated")->group(group);
+  app.add_option("--seed", p.seed, "same seed, same answer")->group(group);
+  app.add_option("--max-tokens", p.max_tokens, "length of the answer")->capture_default_str()->group(group);
+  app.add_option("--stop", p.stop, "end at this text; may be repeated")->group(group);
+  app.add_flag("--ignore-eos", p.ignore_eos, "do not end at the model's own end token")->group(group);
+  app.add_option("--logprobs", p.logprobs, "report this many alternatives a token")->group(group);
+  app.add_option("-n", f.n, "how many answers")->check(CLI::Range(1, 128))->capture_default_str()->group(group);
+}
+
+SamplingParams SamplingFlags::resolve() const {
+  SamplingParams p = params;
+  for (const std::string& entry : logit_bias) {
+    size_t used = 0, equals = entry.find('=');
+    try {
+      check(equals != std::string::npos, "no '='");
+      int32_t id = std::stoi(entry.substr(0, equals), &used);
+      check(used == equals, "no number");
+      p.logit_bias[id] = std::stof(entry.substr(equals + 1), &used);
+      check(used == entry.size() - equals - 1, "no number");
+    } catch (const std::exception&) {
+      fail("--logit-bias {} is not of the form ID=BIAS", entry);
+    }
+  }
+  return p;
+}
+
+void add_prompt_flags(CLI::App& app, PromptFlags& f) {
+  auto* text = app.add_option("-p,--prompt", f.text, "the prompt");
+  auto* tokens = app.add_option("--tokens", f.tokens, "the prompt as token ids: 1,2,3")->delimiter(',');
+  auto* file = app.add_option("--file", f.file, "the prompt is in this file; -: standard input");
+  text->excludes(tokens)->excludes(file);
+  tokens->excludes(file);
+}
+
+std::string read_file(const std::string& path) {
+  if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
+  std::ifstream in(path, std::ios::binary);
+  check(in.good(), "cannot read {}", path);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::string prompt_text(const PromptFlags& f) { return f.file.empty() ? f.text : read_file(f.file); }
+
+const Tokenizer& need_tokenizer(const Tokenizer* tokenizer) {
+  check(tokenizer, "this model comes without a tokenizer: give the prompt as --tokens");
+  return *tokenizer;
+}
+
+std::vector<int32_t> prompt_tokens(const PromptFlags& f, const Tokenizer* tokenizer) {
+  check(f.given(), "there is no prompt: give -p TEXT, --tokens IDS or --file FILE");
+  if (!f.tokens.empty()) return f.tokens;
+  return need_tokenizer(tokenizer).encode(prompt_text(f), true);
+}
+
+}  // namespace mr

@@ -1,0 +1,45 @@
+// Options that several commands share.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/json.h"
+#include "engine/engine.h"
+
+namespace mr {
+
+struct EngineFlags {
+  std::string model;  // path or short name; empty: the default model
+  std::string device = "auto", isa, kv_dtype = "f16", memory;
+  EngineOptions options;
+  std::optional<uint64_t> random_weights;
+  bool deterministic = false, no_prefix_cache = false;
+};
+void add_engine_flags(CLI::App&, EngineFlags&);
+std::unique_ptr<Engine> start_engine(EngineFlags&);  // with a progress bar when stderr is a terminal
+
+struct SamplingFlags {
+  SamplingParams params;
+  std::vector<std::string> logit_bias;  // ID=BIAS
+  int n = 1;
+  SamplingParams resolve() const;
+};
+void add_sampling_flags(CLI::App&, SamplingFlags&);
+
+// The prompt of a command: text, token ids or a file.
+struct PromptFlags {
+  std::string text, file;
+  std::vector<int32_t> tokens;
+  bool given() const { return !text.empty() || !file.empty() || !tokens.empty(); }
+};
+void add_prompt_flags(CLI::App&, PromptFlags&);
+std::string prompt_text(const PromptFlags&);                               // -p or --file
+std::vector<int32_t> prompt_tokens(const PromptFlags&, const Tokenizer*);  // encoded with the model's special tokens
+
+const Tokenizer& need_tokenizer(const Tokenizer*);  // throws: the model has none
+std::string read_file(const std::string& path);     // "-": standard input
+
+}  // namespace mr

@@ -1,0 +1,26 @@
+// A conversation as the model's own template writes it, in tokens.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace mr {
+
+class ChatFormat {
+ public:
+  // `override_source`: another template than the model's own. Throws when there is none at all.
+  ChatFormat(const Tokenizer&, const std::string& override_source = "");
+
+  // messages: [{"role", "content"}, ...]; extra: tools and whatever else the template asks for. The assistant's turn is opened.
+  std::vector<int32_t> encode(const OrderedJson& messages, const OrderedJson& extra = OrderedJson::object()) const;
+
+ private:
+  const Tokenizer& tokenizer_;
+  ChatTemplate template_;
+};
+
+}  // namespace mr
