@@ -17,7 +17,7 @@ constexpr int kMaxQueries = 12;
 constexpr int vectors(int m) { return m <= 2 ? 4 : 2; }
 #elif defined(__AVX2__)
 constexpr int kMaxQueries = 6;
-constexpr int vectors(int m) { return m == 1 ? 4 : m <= 3 ? 2 : 1; }
+constexpr int vectors(int m) { return m == 1 ? 4 : m == 2 ? 2 : 1; }
 #else
 constexpr int kMaxQueries = 4;
 constexpr int vectors(int) { return 1; }
@@ -41,11 +41,9 @@ inline void scores(const SpanCall& a, int tile) {
   for (int n = 0; n < N; n++) k[n] = a.k_tile[tile + n];
   const float* q = a.q;
   for (int d = 0; d < a.k_dim; d++) {
-    Vec kv[N];
-    for (int n = 0; n < N; n++) kv[n] = load_kv<type>(k[n], d * SpanCall::kTile);
-    for (int m = 0; m < M; m++) {
-      Vec x = set1(q[m * int64_t(a.k_dim) + d]);
-      for (int n = 0; n < N; n++) s[m][n] = fma(x, kv[n], s[m][n]);
+    for (int n = 0; n < N; n++) {
+      const Vec kv = load_kv<type>(k[n], d * SpanCall::kTile);
+      for (int m = 0; m < M; m++) s[m][n] = fma(set1(q[m * int64_t(a.k_dim) + d]), kv, s[m][n]);
     }
   }
   for (int m = 0; m < M; m++)
@@ -63,11 +61,9 @@ inline void values(const SpanCall& a, const void* const* v_tile, int64_t stride,
     const void* v = v_tile[tile];
     const float* p = a.scores + tile * SpanCall::kTile;
     for (int k = 0; k < keys; k++) {
-      Vec kv[N];
-      for (int n = 0; n < N; n++) kv[n] = load_kv<type>(v, k * stride + column + n * kLanes);
-      for (int m = 0; m < M; m++) {
-        Vec x = set1(p[m * SpanCall::kSpan + k]);
-        for (int n = 0; n < N; n++) s[m][n] = fma(x, kv[n], s[m][n]);
+      for (int n = 0; n < N; n++) {
+        const Vec kv = load_kv<type>(v, k * stride + column + n * kLanes);
+        for (int m = 0; m < M; m++) s[m][n] = fma(set1(p[m * SpanCall::kSpan + k]), kv, s[m][n]);
       }
     }
   }

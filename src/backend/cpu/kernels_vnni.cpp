@@ -1,5 +1,6 @@
 // The kernels compiled for vnni. Nothing but code of internal linkage and the tables that lead to it.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // false, in gcc 12's own immintrin.h
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/linear.inl"
 #include "backend/cpu/vec.h"

@@ -213,35 +213,62 @@ void conv(const mr::ConvCall& a) {
   }
 }
 
+// One channel's state of at most 16 values stays in a register: G channels side by side, one token after the other.
+template <int G>
+inline void scan_chain(const mr::ScanCall& a, int64_t c) {
+  const int n = a.n_state;
+  Vec h[G], rate[G];
+  for (int g = 0; g < G; g++) h[g] = load_some(a.rows.source + (c + g) * n, n), rate[g] = load_some(a.a + (c + g) * n, n);
+  for (int r = 0; r < a.rows.rows; r++) {
+    const Vec b = load_some(a.b + r * a.b_stride, n), out_c = load_some(a.c + r * a.c_stride, n);
+    for (int g = 0; g < G; g++) {
+      const float in = a.x[r * a.x_stride + c + g];
+      const Vec dt = set1(a.dt[r * a.dt_stride + c + g]);
+      h[g] = fma(exp(mul(dt, rate[g])), h[g], mul(mul(dt, b), set1(in)));
+      const float d = a.d ? a.d[c + g] * in : 0;
+      a.out[r * a.out_stride + c + g] = sum(fma(out_c, h[g], zero())) + d;
+    }
+    if (float* to = a.rows.store[r])
+      for (int g = 0; g < G; g++) store_some(to + (c + g) * n, h[g], n);
+  }
+}
+
+// The same for states of any size, and for trees.
+inline void scan_channel(const mr::ScanCall& a, int64_t c) {
+  const int n = a.n_state;
+  const float *rates = a.a + c * n, *source = a.rows.source + c * n;
+  if (a.rows.parent) {  // rows that branch off read it after others have stored
+    float* copy = a.rows.scratch + int64_t(a.rows.rows) * n;
+    for (int i = 0; i < n; i++) copy[i] = source[i];
+    source = copy;
+  }
+  for (int r = 0; r < a.rows.rows; r++) {
+    const float* before = state_before(a.rows, r, source, n);
+    float* after = a.rows.scratch + (a.rows.parent ? int64_t(r) * n : 0);
+    const float in = a.x[r * a.x_stride + c];
+    const Vec dt = set1(a.dt[r * a.dt_stride + c]), x = set1(in);
+    const float *b = a.b + r * a.b_stride, *out_c = a.c + r * a.c_stride;
+    float* to = a.rows.store[r];
+    Vec y = zero();
+    each(n, [&](int64_t i, int64_t m) {
+      Vec h = load_some(before + i, m);
+      h = fma(exp(mul(dt, load_some(rates + i, m))), h, mul(mul(dt, load_some(b + i, m)), x));
+      store_some(after + i, h, m);
+      if (to) store_some(to + c * n + i, h, m);
+      y = fma(load_some(out_c + i, m), h, y);
+    });
+    const float d = a.d ? a.d[c] * in : 0;
+    a.out[r * a.out_stride + c] = sum(y) + d;
+  }
+}
+
 // A channel's n_state values are the lanes. h = exp(dt a) h + (dt B) x, y = C . h + d x.
 void scan(const mr::ScanCall& a) {
-  const int n = a.n_state;
-  for (int64_t c = a.first; c < a.first + a.n; c++) {
-    const float *rates = a.a + c * n, *source = a.rows.source + c * n;
-    if (a.rows.parent) {  // rows that branch off read it after others have stored
-      float* copy = a.rows.scratch + int64_t(a.rows.rows) * n;
-      for (int i = 0; i < n; i++) copy[i] = source[i];
-      source = copy;
-    }
-    for (int r = 0; r < a.rows.rows; r++) {
-      const float* before = state_before(a.rows, r, source, n);
-      float* after = a.rows.scratch + (a.rows.parent ? int64_t(r) * n : 0);
-      const float in = a.x[r * a.x_stride + c];
-      const Vec dt = set1(a.dt[r * a.dt_stride + c]), x = set1(in);
-      const float *b = a.b + r * a.b_stride, *out_c = a.c + r * a.c_stride;
-      float* to = a.rows.store[r];
-      Vec y = zero();
-      each(n, [&](int64_t i, int64_t m) {
-        Vec h = load_some(before + i, m);
-        h = fma(exp(mul(dt, load_some(rates + i, m))), h, mul(mul(dt, load_some(b + i, m)), x));
-        store_some(after + i, h, m);
-        if (to) store_some(to + c * n + i, h, m);
-        y = fma(load_some(out_c + i, m), h, y);
-      });
-      const float d = a.d ? a.d[c] * in : 0;
-      a.out[r * a.out_stride + c] = sum(y) + d;
-    }
-  }
+  int64_t c = a.first;
+  const int64_t end = a.first + a.n;
+  if (a.n_state <= kLanes && !a.rows.parent)
+    for (; c + 2 <= end; c += 2) scan_chain<2>(a, c);
+  for (; c < end; c++) scan_channel(a, c);
 }
 
 float max_of(const float* x, int64_t n) {
