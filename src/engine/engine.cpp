@@ -39,7 +39,7 @@ std::unique_ptr<Engine> Engine::create(const std::filesystem::path& path, const 
         options.max_seqs, options.max_batch_tokens);
   std::unique_ptr<Engine> engine(new Engine);
   Engine& e = *engine;
-  e.files_ = open_model(path);
+  e.files_ = open_model(path, options.random_weights ? Checkpoint::Want::configuration : Checkpoint::Want::tensors);
   e.backend_ = make_backend(options);
   if (options.timed) e.backend_ = make_timed_backend(std::move(e.backend_));
   e.model_ = Model::load(*e.files_.checkpoint, *e.backend_, {options.kv_dtype, options.random_weights, options.progress});
@@ -144,15 +144,8 @@ void Engine::read_mail() {
   for (int64_t id : cancelled) {
     auto found = requests_.find(id);
     if (found == requests_.end()) continue;
-    for (auto& answer : found->second->answers) {
-      scheduler_->remove(*answer);
-      answer->end(Finish::cancelled);
-    }
-    try {
-      deliver(*found->second);
-    } catch (...) {  // the reader is gone, which is why it was cancelled
-      ended_.push_back(id);
-    }
+    end(*found->second, Finish::cancelled, "");
+    deliver(*found->second);
   }
   bury();
 }
@@ -198,33 +191,40 @@ void Engine::hand_out_logits(Tensor logits) {
   }
 }
 
-// Tells the reader what is new in each answer.
+// Tells the reader what is new in each answer. A reader that throws is gone: its request ends without another word.
 void Engine::deliver(Answering& request) {
   bool ended = true;
   for (auto& answer : request.answers) {
     TokenEvent& news = answer->news;
+    if (!news.tokens.empty() || !news.text.empty() || !news.prompt.empty() || news.finish != Finish::none) {
+      try {
+        request.sink(news);
+      } catch (...) {
+        end(request, Finish::error, "its reader failed");
+        ended_.push_back(request.id);
+        return;
+      }
+      news.tokens.clear();
+      news.sampled.clear();
+      news.text.clear();
+      news.prompt.clear();
+      news.finish = Finish::none;
+    }
     ended &= answer->finish != Finish::none;
-    if (news.tokens.empty() && news.text.empty() && news.prompt.empty() && news.finish == Finish::none) continue;
-    request.sink(news);
-    news.tokens.clear();
-    news.sampled.clear();
-    news.text.clear();
-    news.prompt.clear();
-    news.finish = Finish::none;
   }
   if (ended) ended_.push_back(request.id);
 }
 
-void Engine::fail(Answering& request, const char* why) {
+void Engine::end(Answering& request, Finish why, const char* error) {
   for (auto& answer : request.answers) {
     scheduler_->remove(*answer);
-    answer->end(Finish::error, why);
+    answer->end(why, error);
   }
-  try {
-    deliver(request);
-  } catch (...) {  // it was the sink that failed: there is nobody left to tell
-    ended_.push_back(request.id);
-  }
+}
+
+void Engine::fail(Answering& request, const char* why) {
+  end(request, Finish::error, why);
+  deliver(request);
 }
 
 void Engine::bury() {

@@ -35,7 +35,7 @@ struct EngineOptions {
   int page_tokens = 32;
   bool prefix_cache = true;
   std::optional<uint64_t> random_weights;
-  bool timed = false;  // note the time of every operation: Engine::backend() is a TimedBackend then
+  bool timed = false;                                         // note the time of every operation: Engine::backend() is a TimedBackend then
   std::function<void(int64_t done, int64_t total)> progress;  // of loading, in bytes
 };
 
@@ -68,6 +68,7 @@ class Engine {
   void hand_out_logits(Tensor logits);
   void run_step();
   void deliver(Answering&);
+  void end(Answering&, Finish, const char* error);
   void fail(Answering&, const char* why);
   void bury();
 

@@ -39,9 +39,9 @@ static void add_eos(const fs::path& generation_config, std::vector<int32_t>& sto
   }
 }
 
-ModelFiles open_model(const fs::path& path) {
+ModelFiles open_model(const fs::path& path, Checkpoint::Want want) {
   ModelFiles files;
-  files.checkpoint = Checkpoint::open(path);
+  files.checkpoint = Checkpoint::open(path, want);
   if (files.checkpoint->is_gguf()) {
     if (files.checkpoint->config().contains("tokenizer.ggml.tokens")) files.tokenizer = Tokenizer::from_gguf(files.checkpoint->config());
   } else {

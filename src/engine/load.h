@@ -17,6 +17,6 @@ struct ModelFiles {
   std::vector<int32_t> stop_tokens;  // by the tokenizer and by generation_config.json
 };
 
-ModelFiles open_model(const std::filesystem::path&);
+ModelFiles open_model(const std::filesystem::path&, Checkpoint::Want = Checkpoint::Want::tensors);
 
 }  // namespace mr

@@ -27,11 +27,11 @@ static Json read_config(const fs::path& path) {
   return config;
 }
 
-std::unique_ptr<Checkpoint> Checkpoint::open(const fs::path& path) {
+std::unique_ptr<Checkpoint> Checkpoint::open(const fs::path& path, Want want) {
   std::unique_ptr<Checkpoint> c(new Checkpoint(path));
   std::error_code ignored;
   if (fs::is_directory(path, ignored)) {
-    c->open_directory();
+    c->open_directory(want);
   } else {
     MappedFile file(path);
     if (GgufFile::recognizes(file.bytes()) || path.extension() == ".gguf") {
@@ -48,10 +48,11 @@ std::unique_ptr<Checkpoint> Checkpoint::open(const fs::path& path) {
   return c;
 }
 
-void Checkpoint::open_directory() {
+void Checkpoint::open_directory(Want want) {
   std::error_code ignored;
   check(fs::exists(path_ / "config.json", ignored), "the directory '{}' has no config.json", path_.native());
   config_ = read_config(path_ / "config.json");
+  if (want == Want::configuration) return;
   fs::path single = path_ / "model.safetensors", index = path_ / "model.safetensors.index.json";
   if (fs::exists(single, ignored)) return open_safetensors(MappedFile(single));
   check(fs::exists(index, ignored), "the directory '{}' has neither model.safetensors nor model.safetensors.index.json", path_.native());

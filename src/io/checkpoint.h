@@ -20,7 +20,9 @@ namespace mr {
 
 class Checkpoint {
  public:
-  static std::unique_ptr<Checkpoint> open(const std::filesystem::path& path);  // decides by the contents, not by the name
+  enum class Want : uint8_t { tensors, configuration };  // configuration: a directory may hold config.json alone
+  // Decides by the contents, not by the name.
+  static std::unique_ptr<Checkpoint> open(const std::filesystem::path& path, Want = Want::tensors);
   Checkpoint(const Checkpoint&) = delete;
 
   const StoredTensor* find(std::string_view name) const;  // null when there is none
@@ -38,7 +40,7 @@ class Checkpoint {
 
  private:
   explicit Checkpoint(std::filesystem::path path) : path_(std::move(path)) {}
-  void open_directory();
+  void open_directory(Want);
   void open_shards(const std::filesystem::path& index);
   void open_safetensors(MappedFile file);
   void open_gguf(MappedFile file);

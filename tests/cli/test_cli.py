@@ -1,0 +1,262 @@
+"""The program as a user meets it: every command, exit status, one-sentence errors. Standard library only.
+
+Run by ctest with the program's path in MILLRACE; the default model must be in the cache folder, as ./test puts it there.
+"""
+
+import array
+import json
+import math
+import os
+import pathlib
+import pty
+import shutil
+import signal
+import struct
+import subprocess
+import tempfile
+import time
+import unittest
+
+PROGRAM = os.environ["MILLRACE"]
+FIXTURES = pathlib.Path(__file__).parent.parent / "fixtures" / "models"
+MODEL = "SmolLM2-135M-Instruct"
+PARIS = ["generate", "--chat", "-p", "What is the capital of France?", "--temperature", "0"]
+
+
+def run(*args, stdin=None):
+    return subprocess.run([PROGRAM, *map(str, args)], capture_output=True, text=True, input=stdin, timeout=300)
+
+
+def ok(*args, stdin=None):
+    result = run(*args, stdin=stdin)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def as_json(*args):
+    return json.loads(ok(*args, "--json"))
+
+
+class Generate(unittest.TestCase):
+    def test_the_default_model_knows_paris(self):
+        self.assertEqual(ok(*PARIS), "The capital of France is Paris.\n")
+
+    def test_json_has_the_documented_shape(self):
+        out = as_json(*PARIS)
+        expected = json.loads((FIXTURES / "smollm2" / "expected.json").read_text())["prompts"][0]
+        self.assertEqual(out["prompt_tokens"], expected["prompt"])
+        choice = out["choices"][0]
+        self.assertEqual(choice["tokens"][:7], expected["greedy"][:7])
+        self.assertEqual(choice["finish_reason"], "stop")
+        self.assertEqual(len(choice["logprobs"]), len(choice["tokens"]))
+        self.assertEqual(set(out["timing"]), {"ttft_s", "prefill_tokens_per_s", "decode_tokens_per_s"})
+
+    def test_same_seed_same_answer(self):
+        args = ["generate", "-p", "Once upon a time", "--max-tokens", 16, "--temperature", 1.2, "-n", 3]
+        first, second, other = as_json(*args, "--seed", 7), as_json(*args, "--seed", 7), as_json(*args, "--seed", 8)
+        self.assertEqual(first["choices"], second["choices"])
+        self.assertNotEqual(first["choices"], other["choices"])
+        texts = [c["text"] for c in first["choices"]]
+        self.assertEqual(len(set(texts)), 3)
+
+    def test_threads_and_instruction_sets_do_not_change_an_answer(self):
+        args = ["generate", "-p", "The mill by the river", "--max-tokens", 12, "--seed", 3, "--logprobs", 2]
+        reference = as_json(*args)["choices"]
+        self.assertEqual(as_json(*args, "--threads", 1)["choices"], reference)
+        self.assertEqual(as_json(*args, "--max-batch-tokens", 2)["choices"], reference)
+        for isa in ["scalar", "avx2", "avx512", "vnni"]:
+            result = run(*args, "--isa", isa, "--json")
+            if result.returncode == 1 and "cannot run instruction set" in result.stderr:
+                print(f"skipped: this machine has no {isa}")
+                continue
+            self.assertEqual(json.loads(result.stdout)["choices"], reference, isa)
+
+    def test_stop_strings_cross_token_borders(self):
+        choice = as_json(*PARIS, "--stop", "France is Pa")["choices"][0]
+        self.assertEqual(choice["text"], "The capital of ")
+        self.assertEqual(choice["finish_reason"], "stop")
+
+    def test_limits_biases_and_penalties_reach_the_sampler(self):
+        choice = as_json(*PARIS, "--max-tokens", 3)["choices"][0]
+        self.assertEqual((len(choice["tokens"]), choice["finish_reason"]), (3, "length"))
+        first = choice["tokens"][0]
+        banned = as_json(*PARIS, "--max-tokens", 3, "--logit-bias", f"{first}=-100")["choices"][0]
+        self.assertNotEqual(banned["tokens"][0], first)
+        loop = ["generate", "-p", "la la la la la la", "--temperature", 0, "--max-tokens", 24]
+        plain, penalized = as_json(*loop), as_json(*loop, "--repetition-penalty", 1.5)
+        self.assertLess(len(set(plain["choices"][0]["tokens"])), len(set(penalized["choices"][0]["tokens"])))
+
+    def test_logprobs_are_ordered_alternatives(self):
+        choice = as_json(*PARIS, "--logprobs", 3)["choices"][0]
+        for token, logprob, top in zip(choice["tokens"], choice["logprobs"], choice["top_logprobs"]):
+            self.assertEqual(len(top), 3)
+            self.assertEqual(top[0]["token"], token)
+            self.assertEqual(top[0]["logprob"], logprob)
+            self.assertGreaterEqual(top[0]["logprob"], top[1]["logprob"])
+
+    def test_token_ids_work_without_a_tokenizer(self):
+        expected = json.loads((FIXTURES / "llama_gqa" / "expected.json").read_text())
+        ids = ",".join(map(str, expected["prompt"]))
+        out = as_json("generate", FIXTURES / "llama_gqa", "--tokens", ids, "--temperature", 0, "--max-tokens", len(expected["greedy"]), "--ignore-eos")
+        self.assertEqual(out["choices"][0]["tokens"], expected["greedy"])
+
+    def test_random_weights_need_no_tensors(self):
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copy(FIXTURES / "qwen3" / "config.json", folder)
+            out = as_json("generate", folder, "--random-weights", 1, "--tokens", "1,2,3", "--max-tokens", 4, "--temperature", 0, "--ignore-eos")
+            self.assertEqual(len(out["choices"][0]["tokens"]), 4)
+
+
+class Score(unittest.TestCase):
+    def test_scores_and_logits_agree_with_the_oracle(self):
+        expected = json.loads((FIXTURES / "qwen2" / "expected.json").read_text())
+        tokens = expected["prompt"] + expected["greedy"]
+        raw = array.array("f", (FIXTURES / "qwen2" / "logits.f32").read_bytes())
+        with tempfile.TemporaryDirectory() as folder:
+            npy = pathlib.Path(folder) / "logits.npy"
+            out = as_json("score", FIXTURES / "qwen2", "--tokens", ",".join(map(str, tokens)), "--kv-dtype", "f32", "--logits", npy)
+            data = npy.read_bytes()
+        self.assertEqual(data[:6], b"\x93NUMPY")
+        header = struct.unpack("<H", data[8:10])[0]
+        values = array.array("f", data[10 + header :])
+        self.assertIn(f"({len(tokens)}, {expected['vocab']})".encode(), data[10 : 10 + header])
+        self.assertEqual(len(values), len(raw))
+        self.assertLess(max(abs(a - b) for a, b in zip(values, raw)), 1e-4 * expected["max_abs_logit"])
+        self.assertIsNone(out["logprobs"][0])
+        vocab = expected["vocab"]
+        for i in range(1, len(tokens)):
+            row = raw[(i - 1) * vocab : i * vocab]
+            want = row[tokens[i]] - math.log(sum(map(math.exp, row)))
+            self.assertAlmostEqual(out["logprobs"][i], want, delta=1e-3)
+        mean = sum(out["logprobs"][1:]) / (len(tokens) - 1)
+        self.assertAlmostEqual(out["perplexity"], math.exp(-mean), delta=1e-2)
+
+    def test_a_file_is_scored(self):
+        page = FIXTURES / "smollm2" / "page.txt"
+        expected = json.loads((FIXTURES / "smollm2" / "expected.json").read_text())["page"]
+        out = as_json("score", "--file", page)
+        self.assertEqual(out["tokens"], expected["tokens"])
+        self.assertAlmostEqual(math.log(out["perplexity"]), expected["mean_nll"], delta=1e-3)
+
+
+class Tokens(unittest.TestCase):
+    def test_round_trip(self):
+        text = "Straße, 東京 🗼 and 12345\n"
+        out = as_json("tokenize", MODEL, text)
+        self.assertEqual(len(out["tokens"]), len(out["pieces"]))
+        back = json.loads(ok("detokenize", MODEL, ",".join(map(str, out["tokens"])), "--json"))
+        self.assertEqual(back["text"], text)
+
+
+class Inspect(unittest.TestCase):
+    def test_default_model(self):
+        out = as_json("inspect")
+        self.assertEqual((out["architecture"], out["layers"], out["dim"]), ("llama", 30, 576))
+        self.assertEqual(out["parameters"], 134_515_008)
+        self.assertEqual(out["state_bytes_per_token"], 30 * 3 * 64 * 2 * 2)
+        self.assertEqual(out["formats"]["q4_1"]["tensors"], 210)
+
+    def test_slots(self):
+        out = as_json("inspect", FIXTURES / "mamba")
+        self.assertEqual(out["state_bytes_per_token"], 0)
+        self.assertEqual(out["state_bytes_per_sequence"], 3 * (3 * 64 * 4 + 64 * 8 * 4))
+
+
+class Bench(unittest.TestCase):
+    def test_rows(self):
+        rows = as_json("bench", "--prefill", 32, "--decode", 8, "--repeat", 1)
+        self.assertEqual([r["workload"] for r in rows], ["prefill", "decode"])
+        for row in rows:
+            self.assertGreater(row["tokens_per_s"], 0)
+            self.assertAlmostEqual(row["share_of_limit"], row["tokens_per_s"] / row["limit_tokens_per_s"], delta=1e-6)
+        self.assertIn("attend", ok("bench", "--prefill", 32, "--decode", 8, "--repeat", 1, "--explain"))
+
+
+class Chat(unittest.TestCase):
+    def test_piped_conversation_remembers(self):
+        out = ok("chat", "--temperature", 0, "--max-tokens", 24, stdin="What is the capital of France?\nWhat did I just ask you about?\n")
+        self.assertTrue(out.startswith("The capital of France is Paris.\n"), out)
+        self.assertGreater(len(out.splitlines()), 1)
+
+    def test_interrupt_stops_the_answer_and_not_the_program(self):
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.execv(PROGRAM, [PROGRAM, "chat", "--temperature", "0", "--ignore-eos", "--max-tokens", "4000"])
+        seen = b""
+
+        def read_until(text, seconds=60):
+            nonlocal seen
+            end = time.time() + seconds
+            while text not in seen:
+                self.assertLess(time.time(), end, seen)
+                seen += os.read(terminal, 4096)
+            seen = seen[seen.index(text) + len(text) :]
+
+        read_until(b"> ")
+        os.write(terminal, b"Count to one thousand.\n")
+        read_until(b"\n")
+        time.sleep(1)
+        os.write(terminal, b"\x03")
+        read_until(b"> ")
+        os.write(terminal, b"/exit\n")
+        try:
+            while os.read(terminal, 4096):
+                pass
+        except OSError:  # the other end is closed
+            pass
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 0)
+        os.close(terminal)
+
+
+class Errors(unittest.TestCase):
+    def fails(self, args, *words, status=1):
+        result = run(*args)
+        self.assertEqual(result.returncode, status, result.stderr)
+        if status == 1:
+            self.assertEqual(len(result.stderr.strip().splitlines()), 1, result.stderr)
+        for word in words:
+            self.assertIn(str(word), result.stderr)
+
+    def test_wrong_command_lines_exit_2(self):
+        self.fails(["generate", "--no-such-option"], "--no-such-option", status=2)
+        self.fails([], status=2)
+        self.fails(["generate", "--threads", "many"], "many", status=2)
+
+    def test_missing_and_broken_files(self):
+        self.fails(["generate", "/no/such/model", "-p", "x"], "/no/such/model")
+        with tempfile.TemporaryDirectory() as folder:
+            broken = pathlib.Path(folder) / "broken.gguf"
+            broken.write_bytes(b"GGUF" + b"\xff" * 60)
+            self.fails(["inspect", broken], "broken.gguf")
+            broken.write_bytes((FIXTURES / "gguf_q4_0" / "model.gguf").read_bytes()[:20000])
+            self.fails(["inspect", broken], "broken.gguf")
+
+    def test_unknown_architecture_and_misshapen_tensors(self):
+        with tempfile.TemporaryDirectory() as folder:
+            copy = pathlib.Path(folder) / "m"
+            shutil.copytree(FIXTURES / "qwen3", copy)
+            config = json.loads((copy / "config.json").read_text())
+
+            def with_config(**changes):
+                (copy / "config.json").write_text(json.dumps(config | changes))
+                return ["generate", copy, "--tokens", "1", "--max-tokens", "1"]
+
+            self.fails(with_config(model_type="abacus"), "abacus", "llama")
+            self.fails(with_config(intermediate_size=80), "gate_proj", "[72, 32]", "[80, 32]")
+            self.fails(with_config(num_hidden_layers=9), "model.layers.2.")
+            self.fails(with_config(hidden_size="wide"), "hidden_size", "wide")
+
+    def test_impossible_requests(self):
+        tiny = FIXTURES / "llama_gqa"
+        self.fails(["generate", tiny, "-p", "text"], "tokenizer")
+        self.fails(["generate", tiny, "--tokens", "1,999"], 999, 131)
+        self.fails(["generate", tiny, "--tokens", ",".join(["1"] * 300)], 300, 256)
+        self.fails(["generate", "-p", "x", "--temperature", "-1"], "temperature")
+        self.fails(["generate", "-p", "x", "--top-p", "2"], "top_p")
+        self.fails(["generate", "-p", "x", "--logit-bias", "seven=1"], "seven=1")
+        self.fails(["generate", "-p", "x", "--memory", "lots"], "lots")
+        self.fails(["detokenize", MODEL, "99999999"], 99999999)
+
+
+if __name__ == "__main__":
+    unittest.main()
