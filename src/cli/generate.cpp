@@ -1,4 +1,6 @@
 // millrace generate: one prompt, one or more answers.
+#include <fmt/format.h>
+
 #include <cmath>
 #include <csignal>
 #include <cstdio>

@@ -2,7 +2,7 @@
 // that names the thing and the numbers; the command line prints it and exits 1, the server answers with it.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <stdexcept>
 #include <utility>

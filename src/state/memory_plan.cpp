@@ -92,7 +92,7 @@ MemoryPlan plan_memory(const StateLayout& layout, const StateLimits& limits) {
       std::string advice = bounded ? fmt::format("keep at most {} tokens, or run", planner.pages_that_fit(n_seqs, pages) * tokens) : "run";
       fail("the state needs {} ({} in pages for {} tokens, {} in slots for {} sequences) but {} are left for it: {} at most {} sequences",
            size_text(needed), size_text(planner.bytes(StateSpec::Kind::paged, n_seqs, pages, snapshots)),
-           bounded ? fmt::to_string(pages * tokens) : "the window's",
+           bounded ? std::to_string(pages * tokens) : "the window's",
            size_text(planner.bytes(StateSpec::Kind::slot, n_seqs, pages, snapshots)), n_seqs, size_text(limits.bytes), advice,
            planner.seqs_that_fit(pages));
     }
