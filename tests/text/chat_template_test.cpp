@@ -1,0 +1,146 @@
+// The template interpreter against jinja2 with transformers' settings, and its bounds against hostile templates.
+#include "text/chat_template.h"
+
+#include <chrono>
+#include <fstream>
+#include <random>
+
+#include "core/error.h"
+#include "fixtures.h"
+
+namespace mr {
+namespace {
+
+std::vector<OrderedJson> cases() {
+  std::ifstream file(MR_FIXTURES "/text/templates.jsonl");
+  std::vector<OrderedJson> out;
+  for (std::string line; std::getline(file, line);) out.push_back(OrderedJson::parse(line));
+  return out;
+}
+
+TEST(ChatTemplate, agrees_with_jinja2) {
+  auto all = cases();
+  ASSERT_GT(all.size(), 100u);
+  for (const OrderedJson& c : all) {
+    std::string source = c["template"];
+    try {
+      std::string output = ChatTemplate(source).render(c["context"]);
+      if (c.contains("error")) {
+        ADD_FAILURE() << "accepted: " << source << "\ngiving: " << output;
+      } else {
+        EXPECT_EQ(output, c["output"].get<std::string>()) << source;
+      }
+    } catch (const Error& error) {
+      EXPECT_TRUE(c.contains("error")) << source << "\n" << error.what();
+      EXPECT_NE(std::string(error.what()).find("line 1"), std::string::npos) << error.what();
+    }
+  }
+}
+
+TEST(ChatTemplate, errors_name_their_line) {
+  for (auto [source, line] :
+       {std::pair{"a\nb\n{{ 1 + }}", "line 3"}, {"\n\n{{ x.y }}", "line 3"}, {"{% if 1 %}\n{{ 'a\nb' }}\n{% oops %}", "line 4"}}) {
+    try {
+      ChatTemplate(source).render(OrderedJson::object());
+      ADD_FAILURE() << source;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(line), std::string::npos) << error.what();
+    }
+  }
+}
+
+TEST(ChatTemplate, render_chat_adds_the_messages) {
+  Json messages = {{{"role", "user"}, {"content", "hi"}}};
+  EXPECT_EQ(render_chat("{{ bos_token }}{{ messages[0].content }}", messages, Json{{"bos_token", "<s>"}}), "<s>hi");
+  EXPECT_EQ(render_chat("{{ messages[0].content }}", messages, Json()), "hi");
+}
+
+TEST(ChatTemplate, dates_follow_strftime) {
+  std::string year = ChatTemplate("{{ strftime_now('%Y') }}").render(OrderedJson::object());
+  EXPECT_EQ(year.size(), 4u);
+  EXPECT_GE(std::stoi(year), 2024);
+}
+
+TEST(ChatTemplate, hostile_templates_end_with_an_error) {
+  auto repeat = [](std::string_view part, int n) {
+    std::string out;
+    for (int i = 0; i < n; ++i) out += part;
+    return out;
+  };
+  std::vector<std::string> sources = {
+      "{{ " + repeat("(", 100000) + "1" + repeat(")", 100000) + " }}",
+      "{{ " + repeat("[", 100000),
+      "{{ " + repeat("-", 100000) + "1 }}",
+      "{{ " + repeat("not ", 100000) + "1 }}",
+      "{{ 1" + repeat("+1", 100000) + " }}",
+      "{{ a" + repeat(".a", 100000) + " }}",
+      "{{ a" + repeat("|string", 100000) + " }}",
+      repeat("{% if 1 %}", 100000),
+      "{% macro r(n) %}{{ r(n + 1) }}{% endmacro %}{{ r(0) }}",
+      "{% for a in range(100000) %}{% for b in range(100000) %}{% for c in range(100000) %}{% endfor %}{% endfor %}{% endfor %}",
+      "{% for a in range(100000) %}{% for b in range(100000) %}x{% endfor %}{% endfor %}",
+      "{% set ns = namespace(s='x') %}{% for i in range(100) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+      "{% set ns = namespace(s='xx') %}{% for i in range(100) %}{% set ns.s = ns.s | replace('x', ns.s) %}{% endfor %}",
+      "{% set ns = namespace(l=[]) %}{% for i in range(100000) %}{% set ns.l = [ns.l] %}{% endfor %}",
+      "{% set ns = namespace(l=[1]) %}{% for i in range(300) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l }}",
+      "{% set ns = namespace(l=[1]) %}{% for i in range(300) %}{% set ns.l = ns.l + ns.l %}{% endfor %}",
+      "{{ 'x' * 1000000000000 }}",
+      "{{ [1] * 1000000000000 }}",
+      "{{ 9223372036854775807 + 1 }}",
+      "{{ 10 ** 1000 }}",
+      "{{ '%999999999d' % 1 }}",
+  };
+  for (const std::string& source : sources) {
+    auto begin = std::chrono::steady_clock::now();
+    EXPECT_THROW(ChatTemplate(source).render(OrderedJson::object()), Error) << source.substr(0, 100);
+    EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), 20.0) << source.substr(0, 100);
+  }
+  OrderedJson deep = OrderedJson::parse(repeat("[", 10000) + repeat("]", 10000));
+  EXPECT_THROW(ChatTemplate("{{ d }}").render(OrderedJson{{"d", deep}}), Error);
+}
+
+// Circles through namespaces and long chains of them must neither leak nor overflow the stack when they go.
+TEST(ChatTemplate, namespaces_may_form_circles_and_chains) {
+  ChatTemplate circle("{% set a = namespace() %}{% set a.me = a %}{{ a.me.me.me is defined }}");
+  EXPECT_EQ(circle.render(OrderedJson::object()), "True");
+  ChatTemplate chain(
+      "{% set top = namespace() %}{% set ns = namespace(cur=top) %}{% for i in range(90000) %}{% set x = ns.cur %}"
+      "{% set x.next = namespace() %}{% set ns.cur = x.next %}{% endfor %}done");
+  EXPECT_EQ(chain.render(OrderedJson::object()), "done");
+}
+
+TEST(ChatTemplate, mutated_templates_never_crash) {
+  auto all = cases();
+  std::mt19937 random(3);
+  const std::string alphabet = "{}%#-+|.,:()[]'\"\n xij019=~*/\\";
+  int rendered = 0;
+  for (int round = 0; round < 4000; ++round) {
+    const OrderedJson& c = all[random() % all.size()];
+    std::string source = c["template"];
+    for (int n = 1 + static_cast<int>(random() % 4); n > 0; --n) {
+      size_t at = source.empty() ? 0 : random() % source.size();
+      switch (random() % 4) {
+        case 0:
+          source.insert(at, 1, alphabet[random() % alphabet.size()]);
+          break;
+        case 1:
+          source.erase(at, random() % 5);
+          break;
+        case 2:
+          source.insert(at, source.substr(random() % (source.size() + 1), random() % 20));
+          break;
+        default:
+          if (!source.empty()) source[at] = static_cast<char>(random() % 256);
+      }
+    }
+    try {
+      ChatTemplate(source).render(all[random() % all.size()]["context"]);
+      ++rendered;
+    } catch (const Error&) {
+    }
+  }
+  EXPECT_GT(rendered, 100);
+}
+
+}  // namespace
+}  // namespace mr
