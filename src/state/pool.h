@@ -20,34 +20,34 @@ class UnitPool {
   int n_free() const { return int(free_.size()); }
   int n_idle() const { return n_idle_; }
   int n_available() const { return n_free() + n_idle(); }
-  int refs(int32_t unit) const { return refs_[size_t(unit)]; }
-  bool cached(int32_t unit) const { return cached_[size_t(unit)]; }
+  int refs(int32_t unit) const { return refs_[unit]; }
+  bool cached(int32_t unit) const { return cached_[unit]; }
   bool idle(int32_t unit) const { return cached(unit) && refs(unit) == 1; }
 
   int32_t take() {  // the unit freed last: the likeliest to be warm in a cache
     check(!free_.empty(), "no free unit among {}", n_units());
     int32_t unit = free_.back();
     free_.pop_back();
-    refs_[size_t(unit)] = 1;
+    refs_[unit] = 1;
     return unit;
   }
   void retain(int32_t unit) {
     n_idle_ -= idle(unit);
-    refs_[size_t(unit)]++;
+    refs_[unit]++;
   }
   void release(int32_t unit) {
-    if (--refs_[size_t(unit)] == 0) free_.push_back(unit);
+    if (--refs_[unit] == 0) free_.push_back(unit);
     n_idle_ += idle(unit);
   }
 
   // The tree's own reference; a unit lies in at most one node.
   void cache(int32_t unit) {
     retain(unit);
-    cached_[size_t(unit)] = 1;
+    cached_[unit] = 1;
   }
   void uncache(int32_t unit) {
     n_idle_ -= idle(unit);
-    cached_[size_t(unit)] = 0;
+    cached_[unit] = 0;
     release(unit);
   }
 

@@ -61,41 +61,36 @@ void PrefixTree::unpin(Node* node) {
 }
 
 void PrefixTree::hold(Node* node, int group, int32_t unit, bool temporary) {
-  size_t g = size_t(group);
-  pools_[g].cache(unit);
-  node->held[g] = {unit, temporary, order_[g].insert(order_[g].end(), node)};
+  pools_[group].cache(unit);
+  node->held[group] = {unit, temporary, order_[group].insert(order_[group].end(), node)};
 }
 
 void PrefixTree::drop(Node* node, int group) {
-  Node::Held& held = node->held[size_t(group)];
-  pools_[size_t(group)].uncache(held.unit);
-  order_[size_t(group)].erase(held.place);
+  Node::Held& held = node->held[group];
+  pools_[group].uncache(held.unit);
+  order_[group].erase(held.place);
   held = {};
   prune(node);
 }
 
 void PrefixTree::touch(Node* node, int group) {
-  std::list<Node*>& order = order_[size_t(group)];
-  order.splice(order.end(), order, node->held[size_t(group)].place);
+  std::list<Node*>& order = order_[group];
+  order.splice(order.end(), order, node->held[group].place);
 }
 
 // What cannot go now is in use, or has a child in use: it moves to the recent end, so that a scan meets it once.
 void PrefixTree::evict(int group) {
-  size_t g = size_t(group);
-  std::list<Node*>& order = order_[g];
+  const UnitPool& pool = pools_[group];
+  std::list<Node*>& order = order_[group];
   for (size_t n = order.size(); n > 0; n--) {
     Node* node = order.front();
-    if (pools_[g].idle(node->held[g].unit) && (!spine_[g] || node->n_children == 0)) {
+    if (pool.idle(node->held[group].unit) && (!spine_[group] || node->n_children == 0)) {
       n_evictions_++;
-      if (spine_[g])
-        remove(node);
-      else
-        drop(node, group);
-      return;
+      return spine_[group] ? remove(node) : drop(node, group);
     }
     order.splice(order.end(), order, order.begin());
   }
-  fail("group {} has {} idle units but none that can be evicted", group, pools_[g].n_idle());
+  fail("group {} has {} idle units but none that can be evicted", group, pool.n_idle());
 }
 
 void PrefixTree::remove(Node* node) {

@@ -10,7 +10,7 @@ namespace mr {
 
 void carry_out(std::span<const UnitCopy> copies, const StateMemory& memory) {
   for (const UnitCopy& copy : copies) {
-    const StateMemory::GroupMemory& g = memory.group[size_t(copy.group)];
+    const StateMemory::GroupMemory& g = memory.group[copy.group];
     if (copy.src < 0)
       std::memset(g.unit(copy.dst), 0, size_t(g.unit_bytes));
     else
@@ -56,9 +56,9 @@ std::vector<StateManager::Node*> StateManager::resumable_path(const SequenceStat
     path.push_back(node);
     bool all = true;
     for (int g = 0; g < n_groups(); g++) {
-      run[size_t(g)] = node->held[size_t(g)].unit >= 0 ? run[size_t(g)] + 1 : 0;
+      run[g] = node->held[g].unit >= 0 ? run[g] + 1 : 0;
       int wanted = group(g).paged() ? node->depth - first_page(g, node->depth * page_tokens_) : 1;
-      all &= run[size_t(g)] >= wanted;
+      all &= run[g] >= wanted;
     }
     if (all) resume = path.size();
   }
@@ -96,32 +96,31 @@ void StateManager::resume(SequenceState& seq, std::span<Node* const> path) {
   seq.node = path.back();
   seq.committed = n_blocks * page_tokens_;
   for (int g = 0; g < n_groups(); g++) {
-    Table& t = seq.table[size_t(g)];
+    Table& t = seq.table[g];
     if (group(g).paged()) t.unit.assign(path.size(), -1);
     const int first = group(g).paged() ? first_page(g, seq.committed) : n_blocks - 1;
     for (int b = n_blocks - 1; b >= first; b--) {
-      Node::Held& held = path[size_t(b)]->held[size_t(g)];
-      (group(g).paged() ? t.unit[size_t(b)] : t.src) = held.unit;
+      Node::Held& held = path[b]->held[g];
+      (group(g).paged() ? t.unit[b] : t.src) = held.unit;
       held.temporary = false;
       pool(g).retain(held.unit);
-      tree_.touch(path[size_t(b)], g);
+      tree_.touch(path[b], g);
     }
   }
 }
 
 int StateManager::units_needed(const SequenceState& seq, int g, int rows, int scratch) const {
-  const Table& t = seq.table[size_t(g)];
+  const Table& t = seq.table[g];
   if (!group(g).paged()) return scratch > 0 ? scratch : may_write(seq, g) ? 0 : 1;
   int n_pages = (seq.committed + rows - 1) / page_tokens_ + 1, needed = std::max(0, n_pages - int(t.unit.size()));
-  for (int p = seq.committed / page_tokens_; p < std::min(n_pages, int(t.unit.size())); p++)
-    needed += pools_[size_t(g)].refs(t.unit[size_t(p)]) > 1;
+  for (int p = seq.committed / page_tokens_; p < std::min(n_pages, int(t.unit.size())); p++) needed += pools_[g].refs(t.unit[p]) > 1;
   return needed;
 }
 
 // No other sequence reads it, and it is no snapshot; or it is one, but no slot is available to spare it.
 bool StateManager::may_write(const SequenceState& seq, int g) const {
-  const UnitPool& units = pools_[size_t(g)];
-  const Table& t = seq.table[size_t(g)];
+  const UnitPool& units = pools_[g];
+  const Table& t = seq.table[g];
   if (t.src == 0) return false;
   auto is_src = [&](const Table::Snapshot& s) { return s.unit == t.src; };
   int as_snapshot = units.cached(t.src) + int(std::ranges::count_if(t.snapshot, is_src));
@@ -153,23 +152,23 @@ bool StateManager::reserve(SequenceState& seq, int rows, int scratch, std::vecto
 
 // New pages are zeroed: attention reads whole tiles, and what lies beyond the last row must be a number.
 void StateManager::plan_pages(SequenceState& seq, int g, int rows, std::vector<UnitCopy>& copies) {
-  std::vector<int32_t>& unit = seq.table[size_t(g)].unit;
+  std::vector<int32_t>& unit = seq.table[g].unit;
   for (int p = seq.committed / page_tokens_; p <= (seq.committed + rows - 1) / page_tokens_; p++) {
     if (size_t(p) == unit.size()) {
       unit.push_back(take(g));
       copies.push_back({g, unit.back(), -1});
-    } else if (int32_t shared = unit[size_t(p)]; pool(g).refs(shared) > 1) {
-      unit[size_t(p)] = take(g);
-      copies.push_back({g, unit[size_t(p)], shared});
+    } else if (int32_t shared = unit[p]; pool(g).refs(shared) > 1) {
+      unit[p] = take(g);
+      copies.push_back({g, unit[p], shared});
       pool(g).release(shared);
     }
   }
 }
 
 void StateManager::plan_slots(SequenceState& seq, int g, int rows, int scratch) {
-  Table& t = seq.table[size_t(g)];
+  Table& t = seq.table[g];
   t.dst.assign(size_t(rows), -1);
-  for (int row = rows - scratch; row < rows; row++) t.dst[size_t(row)] = take(g);
+  for (int row = rows - scratch; row < rows; row++) t.dst[row] = take(g);
   if (scratch == 0) {
     bool in_place = may_write(seq, g);
     if (in_place) forget_snapshot(seq, g);
@@ -181,12 +180,12 @@ void StateManager::plan_slots(SequenceState& seq, int g, int rows, int scratch) 
   int last_block_end = (seq.committed + rows) / page_tokens_ * page_tokens_;
   for (int at : {seq.keep_at[0], seq.keep_at[1], last_block_end}) {
     int row = at - seq.committed - 1;
-    if (row >= 0 && row < rows && t.dst[size_t(row)] < 0 && pool(g).n_available() > 0) t.dst[size_t(row)] = take(g);
+    if (row >= 0 && row < rows && t.dst[row] < 0 && pool(g).n_available() > 0) t.dst[row] = take(g);
   }
 }
 
 void StateManager::forget_snapshot(SequenceState& seq, int g) {
-  Table& t = seq.table[size_t(g)];
+  Table& t = seq.table[g];
   if (pool(g).cached(t.src)) tree_.drop(seq.node, g);  // src was published there, or taken from there
   std::erase_if(t.snapshot, [&](const Table::Snapshot& s) {
     if (s.unit != t.src) return false;
@@ -197,9 +196,9 @@ void StateManager::forget_snapshot(SequenceState& seq, int g) {
 
 void StateManager::drop_plan(SequenceState& seq) {
   for (int g = 0; g < n_groups(); g++) {
-    for (int32_t unit : seq.table[size_t(g)].dst)
+    for (int32_t unit : seq.table[g].dst)
       if (unit >= 0) pool(g).release(unit);
-    seq.table[size_t(g)].dst.clear();
+    seq.table[g].dst.clear();
   }
   seq.planned = 0;
 }
@@ -221,16 +220,16 @@ void StateManager::commit(SequenceState& seq, std::span<const int> rows) {
 }
 
 void StateManager::accept_slots(SequenceState& seq, int g, std::span<const int> rows) {
-  Table& t = seq.table[size_t(g)];
+  Table& t = seq.table[g];
   if (rows.empty()) {
     check(t.dst.empty() || t.dst.back() != t.src, "sequence {} commits no row, but its state was overwritten", seq.id);
     return;
   }
-  int32_t last = t.dst[size_t(rows.back())];
+  int32_t last = t.dst[rows.back()];
   check(last >= 0, "sequence {} commits up to row {}, whose state was not kept", seq.id, rows.back());
   for (size_t i = 0; i < rows.size() && publishes(seq); i++) {
     int at = seq.committed + int(i) + 1;
-    int32_t unit = t.dst[size_t(rows[i])];
+    int32_t unit = t.dst[rows[i]];
     if (unit < 0 || at % page_tokens_ != 0) continue;
     pool(g).retain(unit);
     t.snapshot.push_back({at, unit});
@@ -260,8 +259,8 @@ void StateManager::publish(SequenceState& seq) {
 void StateManager::publish_pages(SequenceState& seq, Node* node) {
   for (int g = 0; g < n_groups(); g++) {
     if (!group(g).paged()) continue;
-    int32_t& ours = seq.table[size_t(g)].unit[size_t(node->depth - 1)];
-    int32_t theirs = node->held[size_t(g)].unit;
+    int32_t& ours = seq.table[g].unit[node->depth - 1];
+    int32_t theirs = node->held[g].unit;
     if (ours < 0 || ours == theirs) continue;
     if (theirs < 0) {
       tree_.hold(node, g, ours);
@@ -275,12 +274,12 @@ void StateManager::publish_pages(SequenceState& seq, Node* node) {
 // Of the snapshots that nobody asked to keep, the tree holds only our last one.
 void StateManager::publish_snapshots(SequenceState& seq) {
   for (int g = 0; g < n_groups(); g++) {
-    std::erase_if(seq.table[size_t(g)].snapshot, [&](Table::Snapshot s) {
+    std::erase_if(seq.table[g].snapshot, [&](Table::Snapshot s) {
       if (s.at > seq.node->depth * page_tokens_) return false;
       Node* node = PrefixTree::ancestor(seq.node, s.at / page_tokens_);
-      if (node->held[size_t(g)].unit < 0) {
+      if (node->held[g].unit < 0) {
         tree_.hold(node, g, s.unit, s.at != seq.keep_at[0] && s.at != seq.keep_at[1]);
-        if (seq.rolling && seq.rolling->depth < node->depth && seq.rolling->held[size_t(g)].temporary) tree_.drop(seq.rolling, g);
+        if (seq.rolling && seq.rolling->depth < node->depth && seq.rolling->held[g].temporary) tree_.drop(seq.rolling, g);
         seq.rolling = node;
       }
       pool(g).release(s.unit);
@@ -294,9 +293,9 @@ void StateManager::publish_snapshots(SequenceState& seq) {
 void StateManager::leave_windows(SequenceState& seq) {
   const int resume_at = publishes(seq) ? seq.committed / page_tokens_ * page_tokens_ : seq.committed;
   for (int g = 0; g < n_groups(); g++) {
-    std::vector<int32_t>& unit = seq.table[size_t(g)].unit;
-    for (int p = first_page(g, resume_at) - 1; p >= 0 && unit[size_t(p)] >= 0; p--) {
-      int32_t left = std::exchange(unit[size_t(p)], -1);
+    std::vector<int32_t>& unit = seq.table[g].unit;
+    for (int p = first_page(g, resume_at) - 1; p >= 0 && unit[p] >= 0; p--) {
+      int32_t left = std::exchange(unit[p], -1);
       pool(g).release(left);
       if (pool(g).idle(left) && p * page_tokens_ >= seq.n_prompt) tree_.drop(PrefixTree::ancestor(seq.node, p + 1), g);
     }
@@ -315,8 +314,8 @@ void StateManager::fork(const SequenceState& parent, SequenceState& child) {
   child.publish = parent.publish;
   child.table.resize(groups_.size());
   for (int g = 0; g < n_groups(); g++) {
-    const Table& from = parent.table[size_t(g)];
-    Table& to = child.table[size_t(g)];
+    const Table& from = parent.table[g];
+    Table& to = child.table[g];
     int n_pages = std::min(int(from.unit.size()), (parent.committed + page_tokens_ - 1) / page_tokens_);
     to.unit.assign(from.unit.begin(), from.unit.begin() + n_pages);
     for (int32_t unit : to.unit)
@@ -334,11 +333,11 @@ void StateManager::release(SequenceState& seq) {
   publish(seq);
   for (Node* node = seq.node; node && node->depth > 0; node = node->parent)
     for (int g = 0; g < n_groups(); g++) {
-      int32_t unit = node->held[size_t(g)].unit;
-      if (group(g).paged() && unit >= 0 && unit == seq.table[size_t(g)].unit[size_t(node->depth - 1)]) tree_.touch(node, g);
+      int32_t unit = node->held[g].unit;
+      if (group(g).paged() && unit >= 0 && unit == seq.table[g].unit[node->depth - 1]) tree_.touch(node, g);
     }
   for (int g = 0; g < n_groups(); g++) {
-    const Table& t = seq.table[size_t(g)];
+    const Table& t = seq.table[g];
     for (int32_t unit : t.unit)
       if (unit >= 0) pool(g).release(unit);
     if (t.src > 0) pool(g).release(t.src);
@@ -371,7 +370,7 @@ void StateManager::check_invariants(std::span<const SequenceState* const> seqs) 
     const UnitPool& pool = pools_[g];
     std::vector<int> refs(size_t(pool.n_units()) + 1);
     auto count = [&](int32_t unit) {
-      if (unit > 0) refs[size_t(unit)]++;
+      if (unit > 0) refs[unit]++;
     };
     for (const SequenceState* seq : seqs) {
       if (seq->table.empty()) continue;
@@ -383,8 +382,7 @@ void StateManager::check_invariants(std::span<const SequenceState* const> seqs) 
     tree_.each([&](const Node& node) { count(node.held[g].unit); });
     int n_free = 0, n_idle = 0;
     for (int unit = 0; unit <= pool.n_units(); unit++) {
-      check(pool.refs(unit) == refs[size_t(unit)], "unit {} of group {} counts {} references of {}", unit, g, pool.refs(unit),
-            refs[size_t(unit)]);
+      check(pool.refs(unit) == refs[unit], "unit {} of group {} counts {} references of {}", unit, g, pool.refs(unit), refs[unit]);
       n_free += unit > 0 && pool.refs(unit) == 0;
       n_idle += pool.idle(unit);
     }

@@ -76,9 +76,9 @@ class StateManager {
   using Node = PrefixTree::Node;
   using Table = SequenceState::Table;
 
-  UnitPool& pool(int group) { return pools_[size_t(group)]; }
+  UnitPool& pool(int group) { return pools_[group]; }
   int n_groups() const { return int(groups_.size()); }
-  const MemoryPlan::GroupPlan& group(int g) const { return groups_[size_t(g)]; }
+  const MemoryPlan::GroupPlan& group(int g) const { return groups_[g]; }
   bool publishes(const SequenceState& seq) const { return prefix_cache_ && seq.publish; }
   bool may_write(const SequenceState&, int group) const;  // the slot src, in place
   int first_page(int group, int committed) const;         // that a row at position `committed` sees

@@ -17,9 +17,9 @@ struct PrefixTreeTest : testing::Test {
   Node* add(Node* parent, const Block& block, bool snapshot = false) {
     Node* node = tree.grow(parent, block);
     for (int g = 0; g <= int(snapshot); g++) {
-      int32_t unit = pools[size_t(g)].take();
+      int32_t unit = pools[g].take();
       tree.hold(node, g, unit);
-      pools[size_t(g)].release(unit);
+      pools[g].release(unit);
     }
     return node;
   }

@@ -36,14 +36,14 @@ struct Machine {
     for (size_t g = 0; g < plan.group.size(); g++)
       if (!plan.group[g].paged()) unit[g][0][0] = 0;
   }
-  Hash& cell(int g, int32_t u, int i = 0) { return unit.at(size_t(g)).at(size_t(u)).at(size_t(i)); }
+  Hash& cell(int g, int32_t u, int i = 0) { return unit.at(g).at(u).at(i); }
   void carry_out(std::span<const UnitCopy> copies) {
     for (const UnitCopy& c : copies) {
-      auto& dst = unit[size_t(c.group)].at(size_t(c.dst));
+      auto& dst = unit[c.group].at(c.dst);
       if (c.src < 0)
         std::ranges::fill(dst, 0);
       else
-        dst = unit[size_t(c.group)].at(size_t(c.src));
+        dst = unit[c.group].at(c.src);
     }
   }
 };
@@ -93,7 +93,7 @@ class Simulation {
 
  private:
   int dice(int n) { return int(rng_() % uint64_t(n)); }
-  Client& pick() { return *clients_[size_t(dice(int(clients_.size())))]; }
+  Client& pick() { return *clients_[dice(int(clients_.size()))]; }
   std::vector<int32_t> random_tokens(int n) {
     std::vector<int32_t> tokens;
     while (int(tokens.size()) < n) tokens.push_back(dice(3));
@@ -115,7 +115,7 @@ class Simulation {
   // A prompt: the beginning of a text that others share, or a whole earlier conversation, and a few tokens of its own.
   void admit() {
     auto client = std::make_unique<Client>();
-    client->truth = dice(2) ? bank_[size_t(dice(3))] : bank_.back();
+    client->truth = dice(2) ? bank_[dice(3)] : bank_.back();
     client->truth.resize(size_t(dice(int(client->truth.size()) + 1)));
     for (int32_t t : random_tokens(1 + (dice(2) ? 0 : dice(20)))) client->truth.push_back(t);
     client->truth.resize(std::min(client->truth.size(), size_t(max_length - 1)));
@@ -144,9 +144,9 @@ class Simulation {
     verify_invariants();
   }
   void finish(int i) {
-    manager_.release(clients_[size_t(i)]->seq);
-    if (int(clients_[size_t(i)]->truth.size()) < max_length - 10) {
-      bank_.push_back(clients_[size_t(i)]->truth);
+    manager_.release(clients_[i]->seq);
+    if (int(clients_[i]->truth.size()) < max_length - 10) {
+      bank_.push_back(clients_[i]->truth);
       if (bank_.size() > 8) bank_.erase(bank_.begin() + 3);
     }
     clients_.erase(clients_.begin() + i);
@@ -184,7 +184,7 @@ class Simulation {
     for (auto& c : clients_)
       if (!c->row_token.empty()) commit(*c);
     for (int i = int(clients_.size()) - 1; i >= 0; i--)
-      if (int(clients_[size_t(i)]->truth.size()) >= clients_[size_t(i)]->stop_at) finish(i);
+      if (int(clients_[i]->truth.size()) >= clients_[i]->stop_at) finish(i);
   }
 
   void schedule(Client& c, std::vector<UnitCopy>& copies) {
@@ -213,7 +213,7 @@ class Simulation {
       for (auto& v : clients_)
         if (v.get() != &c && !v->seq.table.empty()) victims.push_back(v.get());
       ASSERT_FALSE(victims.empty()) << "a sequence alone finds no memory";
-      preempt(*victims[size_t(dice(int(victims.size())))]);
+      preempt(*victims[dice(int(victims.size()))]);
     }
   }
   bool reserve(Client& c, int scratch, std::vector<UnitCopy>& copies) {
@@ -230,7 +230,7 @@ class Simulation {
     return ok;
   }
 
-  int window_begin(size_t g, int position) const {
+  int window_begin(int g, int position) const {
     int window = plan_.group[g].window;
     return window ? std::max(0, position - window + 1) : 0;
   }
@@ -240,26 +240,26 @@ class Simulation {
     const int committed = c.seq.committed, n_rows = int(c.row_token.size());
     const std::vector<Hash> states = c.states();
     for (int g = 0; g < int(plan_.group.size()); g++) {
-      auto& t = c.seq.table[size_t(g)];
-      if (!plan_.group[size_t(g)].paged()) {
-        ASSERT_EQ(machine_.cell(g, t.src), states[size_t(committed)]) << "slot " << t.src << " after " << committed << " tokens";
+      auto& t = c.seq.table[g];
+      if (!plan_.group[g].paged()) {
+        ASSERT_EQ(machine_.cell(g, t.src), states[committed]) << "slot " << t.src << " after " << committed << " tokens";
         ASSERT_EQ(int(t.dst.size()), n_rows);
         for (int32_t dst : t.dst) ASSERT_NE(dst, 0);
         continue;
       }
       ASSERT_GE(int(t.unit.size()) * page, committed + n_rows);
-      for (int i = window_begin(size_t(g), committed); i < int(t.unit.size()) * page; i++) {
-        int32_t u = t.unit[size_t(i / page)];
+      for (int i = window_begin(g, committed); i < int(t.unit.size()) * page; i++) {
+        int32_t u = t.unit[i / page];
         ASSERT_GT(u, 0);
         Hash found = machine_.cell(g, u, i % page);
         if (i < committed)
-          ASSERT_EQ(found, key(g, i, states[size_t(i) + 1])) << "group " << g << " position " << i;
+          ASSERT_EQ(found, key(g, i, states[i + 1])) << "group " << g << " position " << i;
         else
           ASSERT_TRUE(found == 0 || c.rejected.contains(found)) << "group " << g << " position " << i << " is neither zero nor ours";
       }
       int resume_at = prefix_cache_ && c.seq.publish ? committed / page * page : committed;
       int kept = int(t.unit.size()) - int(std::ranges::count(t.unit, -1));
-      ASSERT_EQ(kept, int(t.unit.size()) - window_begin(size_t(g), resume_at) / page) << "a page behind the window is kept";
+      ASSERT_EQ(kept, int(t.unit.size()) - window_begin(g, resume_at) / page) << "a page behind the window is kept";
     }
   }
 
@@ -270,7 +270,7 @@ class Simulation {
       std::set<int32_t> written;
       for (int32_t u : t.dst) ASSERT_TRUE(u < 0 || written.insert(u).second) << "two rows store in slot " << u;
       for (size_t row = 0; row + 1 < t.dst.size(); row++) ASSERT_NE(t.dst[row], t.src) << "overwritten before the last row";
-      for (int p = c.seq.committed / page; p < int(t.unit.size()); p++) written.insert(t.unit[size_t(p)]);
+      for (int p = c.seq.committed / page; p < int(t.unit.size()); p++) written.insert(t.unit[p]);
       for (auto& other : clients_) {
         if (other.get() == &c || other->row_token.empty()) continue;
         auto& o = other->seq.table[g];
@@ -285,21 +285,21 @@ class Simulation {
   void write(Client& c) {
     const int committed = c.seq.committed;
     for (int g = 0; g < int(plan_.group.size()); g++) {
-      auto& t = c.seq.table[size_t(g)];
-      const bool paged = plan_.group[size_t(g)].paged();
-      auto cell = [&](int position) -> Hash& { return machine_.cell(g, t.unit[size_t(position / page)], position % page); };
-      Hash state = paged ? c.states()[size_t(committed)] : machine_.cell(g, t.src);
+      auto& t = c.seq.table[g];
+      const bool paged = plan_.group[g].paged();
+      auto cell = [&](int position) -> Hash& { return machine_.cell(g, t.unit[position / page], position % page); };
+      Hash state = paged ? c.states()[committed] : machine_.cell(g, t.src);
       size_t next = 0;
       std::vector<std::pair<int, Hash>> path;
       for (int row = 0; row < int(c.row_token.size()); row++) {
         bool on_path = next < c.accepted.size() && c.accepted[next] == row;
         Hash rubbish = mix(rng_(), 1);
-        if (on_path) state = mix(mix(state, c.salt()), Hash(c.row_token[size_t(row)]));
+        if (on_path) state = mix(mix(state, c.salt()), Hash(c.row_token[row]));
         if (on_path) path.push_back({committed + int(next++), state});
         if (paged)
           c.rejected.insert(cell(committed + row) = rubbish);
-        else if (t.dst[size_t(row)] >= 0)
-          machine_.cell(g, t.dst[size_t(row)]) = on_path ? state : rubbish;
+        else if (t.dst[row] >= 0)
+          machine_.cell(g, t.dst[row]) = on_path ? state : rubbish;
       }
       if (paged)
         for (auto [position, h] : path) cell(position) = key(g, position, h);
@@ -311,7 +311,7 @@ class Simulation {
     const bool last_known = c.seq.committed + 1 == int(c.truth.size());
     if (c.lags) c.seq.tokens = c.truth;  // what was sampled a step ago is known by now
     if (last_known)
-      for (int i = 1; i < n; i++) c.truth.push_back(c.row_token[size_t(c.accepted[size_t(i)])]);
+      for (int i = 1; i < n; i++) c.truth.push_back(c.row_token[c.accepted[i]]);
     if (!c.lags) c.seq.tokens = c.truth;
     manager_.commit(c.seq, c.accepted);
     verify_invariants();

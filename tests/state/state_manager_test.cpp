@@ -224,7 +224,7 @@ TEST(StateManager, RowsStoreTheirStateWhereItIsWanted) {
   ASSERT_TRUE(f.manager.reserve(seq, 40, 0, f.copies));
   auto& t = seq.table[0];
   EXPECT_EQ(t.src, 0);
-  for (int row = 0; row < 40; row++) EXPECT_EQ(t.dst[size_t(row)] > 0, row == 31 || row == 39) << row;
+  for (int row = 0; row < 40; row++) EXPECT_EQ(t.dst[row] > 0, row == 31 || row == 39) << row;
   int32_t snapshot = t.dst[31], working = t.dst[39];
   f.manager.commit(seq, 40);
   EXPECT_EQ(t.src, working);
