@@ -99,7 +99,8 @@ class LinearTest : public testing::TestWithParam<const char*> {
   void SetUp() override {
     for (Isa isa : {Isa::avx2, Isa::avx512, Isa::vnni}) {
       auto have = available_isas();
-      if (std::find(have.begin(), have.end(), isa) == have.end()) std::printf("not tested, this machine lacks it: %s\n", name_of(isa).data());
+      if (std::find(have.begin(), have.end(), isa) == have.end())
+        std::printf("not tested, this machine lacks it: %s\n", name_of(isa).data());
     }
   }
 };
@@ -112,7 +113,7 @@ TEST_P(LinearTest, IsTheProductOnEveryInstructionSet) {
         if (rows * out * in > 40'000'000) continue;
         auto x = activations(rows, in, unsigned(rows));
         auto first = run(Isa::scalar, p.weight, x, pool);
-        for (int64_t r = 0; r < rows; r += rows > 64 ? 13 : 1)
+        for (int64_t r = 0; r<rows; r += rows> 64 ? 13 : 1)
           for (int64_t n = 0; n < out; n++) {
             const float *xr = x.data() + r * in, *wn = p.decoded.data() + n * in;
             double exact = 0;
@@ -122,7 +123,8 @@ TEST_P(LinearTest, IsTheProductOnEveryInstructionSet) {
           }
         for (Isa isa : available_isas()) {
           auto y = run(isa, p.weight, x, pool);
-          ASSERT_EQ(std::memcmp(y.data(), first.data(), y.size() * 4), 0) << name_of(isa) << " " << rows << " rows, [" << out << ", " << in << "]";
+          ASSERT_EQ(std::memcmp(y.data(), first.data(), y.size() * 4), 0)
+              << name_of(isa) << " " << rows << " rows, [" << out << ", " << in << "]";
         }
       }
     }

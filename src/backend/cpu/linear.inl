@@ -47,6 +47,14 @@ inline void finish(const LinearCall& c, int64_t row, int64_t panel, Vec sum) {
 
 // Float weights.
 
+// Keeps gcc from reordering a tile's products for AVX2's 16 registers, which makes it spill sums.
+inline Vec in_register(Vec a) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  asm volatile("" : "+x"(a.a), "+x"(a.b));
+#endif
+  return a;
+}
+
 struct F32 {
   using Stored = float;
   static Vec get(const float* p) { return load(p); }
@@ -72,17 +80,24 @@ void float_tile(const LinearCall& c, int64_t row, int64_t panel, const typename 
     for (int p = 0; p < Panels; p++) wk[p] = W::get(w + (p * in + k) * kPanel);
     for (int r = 0; r < Rows; r++) {
       Vec xk = set1(x[r * stride + k]);
-      for (int p = 0; p < Panels; p++) acc[r][p] = fma(xk, wk[p], acc[r][p]);
+      for (int p = 0; p < Panels; p++) acc[r][p] = in_register(fma(xk, wk[p], acc[r][p]));
     }
   }
   for (int r = 0; r < Rows; r++)
     for (int p = 0; p < Panels; p++) finish(c, row + r, panel + p, acc[r][p]);
 }
 
-// Rows [row, row_end) of one group of panels, in the largest tiles of at most Rows rows.
+// Rows in the fewest tiles of at most Rows, which are then made as equal as they can be: 9 rows are 5 + 4 and not 8 + 1.
+inline int64_t tile_rows(int64_t rows, int most) {
+  int64_t tiles = (rows + most - 1) / most;
+  return (rows + tiles - 1) / tiles;
+}
+
+// Rows [row, row_end) of one group of panels, in tiles of at most Rows rows.
 template <class W, int Rows, int Panels>
 void float_rows(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, const typename W::Stored* w) {
-  for (; row + Rows <= row_end; row += Rows) float_tile<W, Rows, Panels>(c, row, panel, w);
+  if (tile_rows(row_end - row, Rows) == Rows)
+    for (; row + Rows <= row_end; row += Rows) float_tile<W, Rows, Panels>(c, row, panel, w);
   if constexpr (Rows > 1)
     if (row < row_end) float_rows<W, Rows - 1, Panels>(c, row, row_end, panel, w);
 }
@@ -91,7 +106,7 @@ void float_rows(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel
 template <class W, int Rows, int Panels>
 void float_panels(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, float* scratch) {
   const auto* w = (const typename W::Stored*)c.packed + panel * c.in * kPanel;
-  if (sizeof(*w) == sizeof(float) || row_end - row <= kFloatRows) return float_rows<W, Rows, Panels>(c, row, row_end, panel, w);
+  if (sizeof(*w) == sizeof(float) || row_end - row <= 2 * kFloatRows) return float_rows<W, Rows, Panels>(c, row, row_end, panel, w);
   for (int64_t i = 0; i < Panels * c.in; i++) store(scratch + i * kPanel, W::get(w + i * kPanel));
   float_rows<F32, Rows, Panels>(c, row, row_end, panel, scratch);
 }
@@ -106,28 +121,40 @@ void run_float(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel,
 }
 
 // Quantized weights. A packed block: f16 scales, (f16 minima), then vectors of 4 inputs x 16 rows. As int16 lanes, a vector's
-// even bytes are inputs 0 and 2 of each row and its odd bytes inputs 1 and 3: the pairs of a RoundedBlock.
+// even bytes are inputs 0 and 2 of each row and its odd bytes inputs 1 and 3: the pairs of a RoundedBlock. A block's pairs(use)
+// calls use(weights, at) for each: `weights` meets the two activations at q[at].
 
-struct Q8_0 {
-  static constexpr int kOffset = 128, kHeaders = 1, kVectors = 8;
+template <int Offset, int Headers, int Vectors>
+struct Packed {
+  static constexpr int kOffset = Offset, kBytes = kPanel * (2 * Headers + 4 * Vectors);
+  static constexpr bool kMinimum = Headers == 2;
+  static Vec scale(const uint8_t* block) { return load_f16((const uint16_t*)block); }
+  static Vec minimum(const uint8_t* block) { return load_f16((const uint16_t*)block + kPanel); }
+  static IVec vector(const uint8_t* block, int g) { return load_bytes(block + 2 * kPanel * Headers + 64 * g); }
+};
+
+struct Q8_0 : Packed<128, 1, 8> {
   template <class F>
-  static void pairs(const uint8_t* vector, int g, F use) {
-    IVec v = load_bytes(vector);
-    use(and16(v, 0xff), 4 * g);
-    use(shift16<8>(v), 4 * g + 2);
+  static void pairs(const uint8_t* block, F use) {
+    for (int g = 0; g < 8; g++) {
+      IVec v = vector(block, g);
+      use(and16(v, 0xff), 4 * g);
+      use(shift16<8>(v), 4 * g + 2);
+    }
   }
 };
 
 template <int Offset, int Headers>
-struct Q4 {
-  static constexpr int kOffset = Offset, kHeaders = Headers, kVectors = 4;
+struct Q4 : Packed<Offset, Headers, 4> {
   template <class F>
-  static void pairs(const uint8_t* vector, int g, F use) {
-    IVec v = load_bytes(vector);
-    use(and16(v, 15), 4 * g);
-    use(and16(shift16<8>(v), 15), 4 * g + 2);
-    use(and16(shift16<4>(v), 15), 16 + 4 * g);
-    use(shift16<12>(v), 16 + 4 * g + 2);
+  static void pairs(const uint8_t* block, F use) {
+    for (int g = 0; g < 4; g++) {
+      IVec v = Packed<Offset, Headers, 4>::vector(block, g);
+      use(and16(v, 15), 4 * g);
+      use(and16(shift16<8>(v), 15), 4 * g + 2);
+      use(and16(shift16<4>(v), 15), 16 + 4 * g);
+      use(shift16<12>(v), 16 + 4 * g + 2);
+    }
   }
 };
 using Q4_0 = Q4<8, 1>;
@@ -154,40 +181,41 @@ void round_row(const float* x, int64_t in, RoundedBlock* out) {
 }
 
 template <class W, int Rows>
-void quant_tile(const LinearCall& c, int64_t row, int64_t panel) {
-  constexpr int64_t kBytes = kPanel * (2 * W::kHeaders + 4 * W::kVectors);
+void quant_tile(const LinearCall& c, int64_t row, int64_t panel, const uint8_t* w) {
   const int64_t blocks = c.in / kBlock;
-  const uint8_t* w = (const uint8_t*)c.packed + panel * blocks * kBytes;
   const RoundedBlock* x = c.rounded + row * blocks;
   Vec acc[Rows];
   for (int r = 0; r < Rows; r++) acc[r] = zero();
-  for (int64_t b = 0; b < blocks; b++, w += kBytes, x++) {
+  for (int64_t b = 0; b < blocks; b++, w += W::kBytes, x++) {
     IVec sum[Rows];
     for (int r = 0; r < Rows; r++) sum[r] = set_all(x[r * blocks].start);
-    for (int g = 0; g < W::kVectors; g++)
-      W::pairs(w + 2 * kPanel * W::kHeaders + 64 * g, g, [&](IVec pair, int at) {
-        for (int r = 0; r < Rows; r++) sum[r] = dot(sum[r], pair, load_pair(x[r * blocks].q + at));
-      });
-    Vec scale = load_f16((const uint16_t*)w);
+    W::pairs(w, [&](IVec pair, int at) {
+      for (int r = 0; r < Rows; r++) sum[r] = dot(sum[r], pair, load_pair(x[r * blocks].q + at));
+    });
+    Vec scale = W::scale(w);
     for (int r = 0; r < Rows; r++) acc[r] = fma(to_float(sum[r]), mul(scale, set1(x[r * blocks].scale)), acc[r]);
-    if constexpr (W::kHeaders == 2) {
-      Vec minimum = load_f16((const uint16_t*)w + kPanel);
+    if constexpr (W::kMinimum) {
+      Vec minimum = W::minimum(w);
       for (int r = 0; r < Rows; r++) acc[r] = fma(minimum, set1(x[r * blocks].sum), acc[r]);
     }
   }
   for (int r = 0; r < Rows; r++) finish(c, row + r, panel, acc[r]);
 }
 
+// A tile's activations stay in the nearest cache while the panels stream past.
 template <class W, int Rows>
-void quant_rows(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel) {
-  for (; row + Rows <= row_end; row += Rows) quant_tile<W, Rows>(c, row, panel);
+void quant_rows(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end) {
+  const int64_t bytes = c.in / kBlock * W::kBytes;
+  if (tile_rows(row_end - row, Rows) == Rows)
+    for (; row + Rows <= row_end; row += Rows)
+      for (int64_t p = panel; p < panel_end; p++) quant_tile<W, Rows>(c, row, p, (const uint8_t*)c.packed + p * bytes);
   if constexpr (Rows > 1)
-    if (row < row_end) quant_rows<W, Rows - 1>(c, row, row_end, panel);
+    if (row < row_end) quant_rows<W, Rows - 1>(c, row, row_end, panel, panel_end);
 }
 
 template <class W>
 void run_quant(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, float*) {
-  for (; panel < panel_end; panel++) quant_rows<W, kQuantRows>(c, row, row_end, panel);
+  quant_rows<W, kQuantRows>(c, row, row_end, panel, panel_end);
 }
 
 constexpr mr::LinearKernel kTable[] = {

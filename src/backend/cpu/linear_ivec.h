@@ -36,7 +36,6 @@ inline IVec dot(IVec acc, IVec w, Pair q) {  // acc + w[0] q[0] + w[1] q[1]
   return {_mm512_add_epi32(acc.v, _mm512_madd_epi16(w.v, q))};
 #endif
 }
-inline IVec plus(IVec a, IVec b) { return {_mm512_add_epi32(a.v, b.v)}; }
 inline Vec to_float(IVec a) { return {_mm512_cvtepi32_ps(a.v)}; }
 
 // The bits of the largest |x| of 32: as integers they order as the values do, NaN above infinity.
@@ -86,9 +85,10 @@ inline IVec shift16(IVec x) {
   return {_mm256_srli_epi16(x.a, N), _mm256_srli_epi16(x.b, N)};
 }
 inline IVec dot(IVec acc, IVec w, Pair q) {
-  return {_mm256_add_epi32(acc.a, _mm256_madd_epi16(w.a, q)), _mm256_add_epi32(acc.b, _mm256_madd_epi16(w.b, q))};
+  acc = {_mm256_add_epi32(acc.a, _mm256_madd_epi16(w.a, q)), _mm256_add_epi32(acc.b, _mm256_madd_epi16(w.b, q))};
+  asm volatile("" : "+x"(acc.a), "+x"(acc.b));  // in this order: gcc would load all rows first and spill sums
+  return acc;
 }
-inline IVec plus(IVec x, IVec y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
 inline Vec to_float(IVec x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 
 inline uint32_t max_magnitude(const float* x) {
@@ -150,9 +150,6 @@ inline IVec shift16(IVec a) {
 }
 inline IVec dot(IVec acc, IVec w, Pair q) {
   return ilanes([&](int i) { return acc.v[i] + uint32_t(int16_t(w.v[i]) * q.first + int16_t(w.v[i] >> 16) * q.second); });
-}
-inline IVec plus(IVec a, IVec b) {
-  return ilanes([&](int i) { return a.v[i] + b.v[i]; });
 }
 inline Vec to_float(IVec a) {
   return lanes([&](int i) { return float(int32_t(a.v[i])); });
