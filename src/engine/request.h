@@ -17,6 +17,7 @@ struct Request {
   std::vector<int32_t> prompt;
   SamplingParams sampling;
   int n = 1;                  // answers, sharing the prompt's state
+  int first_choice = 0;       // answers are numbered from here: n = 3 gives what n = 1 gives with first_choice 0, 1 and 2
   int priority = 0;           // lower comes first
   std::string cache_salt;     // prefixes are shared only between requests of equal salt
   bool score_prompt = false;  // also the log-probability of every prompt token
@@ -42,7 +43,7 @@ struct Timing {
 
 // One step's news of one answer. The sink may keep nothing of it by reference.
 struct TokenEvent {
-  int choice = 0;
+  int choice = 0;  // from first_choice on
   std::vector<int32_t> tokens;
   std::vector<Sampled> sampled;  // beside each token: log-probability and alternatives
   std::string text;              // whole characters only; nothing of a stop string

@@ -43,7 +43,7 @@ bool Sequence::before(const Sequence& other) const {
   return std::tuple(request.request.priority, order, choice) < std::tuple(other.request.request.priority, other.order, other.choice);
 }
 
-bool Sequence::scoring() const { return request.request.score_prompt && choice == 0 && n_scored < state.n_prompt; }
+bool Sequence::scoring() const { return request.request.score_prompt && this == request.answers[0].get() && n_scored < state.n_prompt; }
 
 void Sequence::append(const Sampled& sampled, std::span<const int32_t> stop_tokens) {
   const SamplingParams& params = request.request.sampling;
@@ -66,8 +66,12 @@ void Sequence::append(const Sampled& sampled, std::span<const int32_t> stop_toke
 void Sequence::end(Finish why, std::string error) {
   if (finish != Finish::none) return;
   finish = why;
-  if (detokenizer && !stop.push(detokenizer->finish(), news.text)) stop.finish(news.text);
-  news.finish = why;
+  if (detokenizer) {
+    bool stopped = stop.push(detokenizer->finish(), news.text);
+    if (!stopped) stop.finish(news.text);
+    if (stopped && why == Finish::length) finish = Finish::stop;
+  }
+  news.finish = finish;
   news.error = std::move(error);
   Timing& timing = news.timing;
   if (request.started) timing.started_s = std::chrono::duration<double>(*request.started - request.submitted).count();
@@ -76,7 +80,7 @@ void Sequence::end(Finish why, std::string error) {
 
 Answering::Answering(int64_t id, Request asked, Sink sink, const Tokenizer* tokenizer, uint64_t seed, std::string salt)
     : id(id), request(std::move(asked)), sink(std::move(sink)), seed(seed), salt(std::move(salt)), submitted(Clock::now()) {
-  for (int i = 0; i < request.n; i++) answers.push_back(std::make_unique<Sequence>(*this, i, tokenizer));
+  for (int i = 0; i < request.n; i++) answers.push_back(std::make_unique<Sequence>(*this, request.first_choice + i, tokenizer));
   for (int i = 1; i < request.n; i++) answers[0]->followers.push_back(answers[size_t(i)].get());
 }
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -11,6 +12,7 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "engine/engine.h"
+#include "model/arch/arch.h"
 
 namespace mr {
 
@@ -57,7 +59,8 @@ inline Answers run_all(Engine& engine, const std::vector<Request>& requests) {
   Answers answers(requests.size());
   for (size_t i = 0; i < requests.size(); i++) {
     answers[i].resize(size_t(requests[i].n));
-    engine.submit(requests[i], [&answers, i](const TokenEvent& e) { answers[i][size_t(e.choice)].take(e); });
+    engine.submit(requests[i],
+                  [&answers, i, first = requests[i].first_choice](const TokenEvent& e) { answers[i][size_t(e.choice - first)].take(e); });
   }
   int n_steps = 0;
   while (engine.step()) {
@@ -83,10 +86,18 @@ inline Json expected_of(const std::string& name) {
   return Json::parse(std::ifstream(std::filesystem::path(MR_FIXTURES) / "models" / name / "expected.json"));
 }
 
+// Of the families that the registry knows.
 inline std::vector<std::string> fixture_names() {
+  namespace fs = std::filesystem;
   std::vector<std::string> names;
-  for (auto& entry : std::filesystem::directory_iterator(std::filesystem::path(MR_FIXTURES) / "models"))
-    if (std::filesystem::exists(entry.path() / "expected.json")) names.push_back(entry.path().filename().string());
+  for (auto& entry : fs::directory_iterator(fs::path(MR_FIXTURES) / "models")) {
+    bool known = fs::exists(entry.path() / "model.gguf");
+    if (fs::exists(entry.path() / "config.json")) {
+      std::string family = read_json(entry.path() / "config.json")["model_type"];
+      known |= std::ranges::count(arch_names(), family) > 0;
+    }
+    if (known) names.push_back(entry.path().filename().string());
+  }
   std::sort(names.begin(), names.end());
   return names;
 }

@@ -56,6 +56,12 @@ TEST_P(Fixture, GreedyAnswerAndScoresEqualTheOracle) {
     EXPECT_NEAR(answer.logprobs[i], oracle.logprob(int(oracle.prompt.size() + i)), 2e-3) << "answer token " << i;
 }
 
+TEST(Fixtures, EveryFamilyOfTheSpineIsAmongThem) {
+  std::vector<std::string> names = fixture_names();
+  for (const char* name : {"llama_gqa", "llama_rope_yarn", "smollm3", "qwen2", "qwen3", "mistral_window", "mamba", "gguf_q4_1"})
+    EXPECT_EQ(std::ranges::count(names, name), 1) << name;
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Fixture, testing::Combine(testing::ValuesIn(fixture_names()), testing::Values("ref", "cpu")),
                          [](const auto& info) { return std::get<0>(info.param) + "_" + std::get<1>(info.param); });
 
