@@ -57,30 +57,35 @@ static void round_rows(LinearCall& c, const LinearKernel& kernel, ThreadPool& po
   });
 }
 
+// A piece of the work is a chunk of rows, whose activations stay in the second-level cache, times a group of panels: small
+// enough that a worker which the system takes away holds the others up only shortly, large enough to be worth fetching.
+struct Pieces {
+  int64_t chunk, chunks, group, groups;
+};
+
+static Pieces cut(const LinearCall& c, const Weight& w, bool rounded, int workers) {
+  constexpr int64_t kChunkBytes = 192 << 10, kGroupBytes = 64 << 10, kTile = 24;  // every tile height divides kTile
+  int64_t row_bytes = rounded ? c.in / kBlock * int64_t(sizeof(RoundedBlock)) : c.in * 4;
+  int64_t chunk = std::max(kTile, kChunkBytes / row_bytes / kTile * kTile);
+  int64_t panels = w.panels(), panel_bytes = w.packed.bytes() / panels;
+  int64_t group = (panels + 8 * workers - 1) / (8 * workers);
+  group = std::min(group, std::max<int64_t>(4, kGroupBytes / panel_bytes));
+  return {chunk, (c.rows + chunk - 1) / chunk, group, (panels + group - 1) / group};
+}
+
 void cpu_linear(Tensor out, Tensor x, const Weight& w, const Epilogue& e, ThreadPool& pool, const LinearKernels& kernels,
                 LinearScratch& scratch) {
   LinearCall c = make_call(out, x, w, e);
   if (c.rows == 0 || c.out == 0) return;
   const LinearKernel& kernel = find_kernel(kernels, w.format().name);
   if (kernel.round) round_rows(c, kernel, pool, scratch);
-
-  // A piece is a chunk of rows whose activations stay in the second-level cache, times a group of panels: about 32 KB of weights
-  // for one row, more panels for more rows only as long as every worker gets some pieces.
-  constexpr int64_t kRowBytes = 192 << 10, kPieceBytes = 32 << 10;
-  int64_t panels = w.panels(), panel_bytes = std::max<int64_t>(1, w.packed.bytes() / panels);
-  int64_t row_bytes = kernel.round ? c.in / kBlock * int64_t(sizeof(RoundedBlock)) : c.in * 4;
-  int64_t chunk = std::clamp<int64_t>(kRowBytes / row_bytes / 24 * 24, 24, c.rows < 24 ? 24 : c.rows),
-          chunks = (c.rows + chunk - 1) / chunk;
-  int64_t group = std::max<int64_t>(1, kPieceBytes / panel_bytes), most = std::max<int64_t>(1, panels / (4 * pool.size()));
-  group = (std::min(group, most) + 3) / 4 * 4;
-  int64_t groups = (panels + group - 1) / group;
-
   size_t floats = size_t(kernels.scratch_panels * c.in * kPanel);
   grow(scratch.panels, floats * sizeof(float) * size_t(pool.size()));
-  pool.parallel(chunks * groups, 1, [&](int64_t begin, int64_t end, int worker) {
+  Pieces p = cut(c, w, kernel.round, pool.size());
+  pool.parallel(p.chunks * p.groups, 1, [&](int64_t begin, int64_t end, int worker) {
     for (int64_t i = begin; i < end; i++) {
-      int64_t row = i / groups * chunk, panel = i % groups * group;
-      kernel.run(c, row, std::min(row + chunk, c.rows), panel, std::min(panel + group, panels),
+      int64_t row = i / p.groups * p.chunk, panel = i % p.groups * p.group;
+      kernel.run(c, row, std::min(row + p.chunk, c.rows), panel, std::min(panel + p.group, w.panels()),
                  scratch.panels.as<float>() + floats * size_t(worker));
     }
   });

@@ -22,7 +22,7 @@ constexpr int kFloatRows = 6, kFloatPanels = 1, kQuantRows = 4;
 #else
 constexpr int kFloatRows = 4, kFloatPanels = 1, kQuantRows = 4;
 #endif
-constexpr int kOneRowPanels = 4;  // one row: that many chains hide the latency of an fma
+constexpr int kOneRowPanels = 4;
 
 template <int N>
 inline void finish_n(const LinearCall& c, int64_t row, int64_t column, Vec sum, int n) {
@@ -111,10 +111,18 @@ void float_panels(const LinearCall& c, int64_t row, int64_t row_end, int64_t pan
   float_rows<F32, Rows, Panels>(c, row, row_end, panel, scratch);
 }
 
+// One row: several panels at once, because a single chain would wait for each fma.
+template <class W, int Panels>
+void float_row(const LinearCall& c, int64_t row, int64_t panel, int64_t panel_end) {
+  for (; panel + Panels <= panel_end; panel += Panels)
+    float_tile<W, 1, Panels>(c, row, panel, (const typename W::Stored*)c.packed + panel * c.in * kPanel);
+  if constexpr (Panels > 1)
+    if (panel < panel_end) float_row<W, Panels - 1>(c, row, panel, panel_end);
+}
+
 template <class W>
 void run_float(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, float* scratch) {
-  if (row_end - row == 1)
-    for (; panel + kOneRowPanels <= panel_end; panel += kOneRowPanels) float_panels<W, 1, kOneRowPanels>(c, row, row_end, panel, scratch);
+  if (row_end - row == 1) return float_row<W, kOneRowPanels>(c, row, panel, panel_end);
   for (; panel + kFloatPanels <= panel_end; panel += kFloatPanels)
     float_panels<W, kFloatRows, kFloatPanels>(c, row, row_end, panel, scratch);
   for (; panel < panel_end; panel++) float_panels<W, kFloatRows, 1>(c, row, row_end, panel, scratch);
