@@ -54,7 +54,7 @@ class StateManager {
 
   // Makes room for rows [committed, committed + rows). Any number of them may be committed if only pages are kept; slots allow
   // all of them, or as few as leave the last row committed among the last `scratch` rows, or none if scratch > 0.
-  // False: no memory, nothing changed. A second reserve replaces the plan of the first.
+  // False: no memory, nothing changed. A second reserve replaces the plan of the first, but not the copies it asked for.
   bool reserve(SequenceState&, int rows, int scratch, std::vector<UnitCopy>& copies);
 
   // Accepts rows of the plan in the order of their positions (a chain: 0..n-1), whose pages lie in that order. Full blocks are
