@@ -44,6 +44,7 @@ std::unique_ptr<Engine> Engine::create(const std::filesystem::path& path, const 
   if (options.timed) e.backend_ = make_timed_backend(std::move(e.backend_));
   e.model_ = Model::load(*e.files_.checkpoint, *e.backend_, {options.kv_dtype, options.random_weights, options.progress});
   int longest = e.model_->spec().max_context;
+  check(options.max_context >= 0, "a context of {} tokens was asked for", options.max_context);
   check(options.max_context <= longest, "a context of {} tokens was asked for, but the model was made for {}", options.max_context,
         longest);
   e.max_context_ = options.max_context > 0 ? options.max_context : longest;
@@ -120,7 +121,13 @@ void Engine::run(std::stop_token stop) {
 bool Engine::step() {
   read_mail();
   if (scheduler_->idle()) return false;
-  bool planned = scheduler_->schedule(step_);
+  bool planned = false;
+  try {
+    planned = scheduler_->schedule(step_);
+  } catch (const std::exception& e) {  // the books are wrong: nobody's state can be trusted
+    step_.clear();
+    for (auto& [id, request] : requests_) fail(*request, e.what());
+  }
   for (Sequence* seq : step_.impossible) fail(seq->request, "the state of this sequence does not fit into the memory for it, even alone");
   if (planned) run_step();
   bury();
@@ -187,6 +194,8 @@ void Engine::hand_out_logits(Tensor logits) {
       if (part.n_sampled() > 0) on_logits(position + part.sample_from, {logits.row<float>(i), size_t(logits.shape[1])});
     } catch (const std::exception& e) {
       fail(seq.request, e.what());
+    } catch (...) {
+      fail(seq.request, "the reader of its logits failed");
     }
   }
 }

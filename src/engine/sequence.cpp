@@ -31,6 +31,7 @@ Sequence::Sequence(Answering& of, int choice, const Tokenizer* tokenizer)
       decoding(make_autoregressive()),
       sampling(of.request.sampling, of.seed, choice, of.request.prompt),
       stop(of.request.sampling.stop) {
+  state.id = uint64_t(of.id);
   state.salt = of.salt;
   state.tokens = of.request.prompt;
   state.n_prompt = int(of.request.prompt.size());
