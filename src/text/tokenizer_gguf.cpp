@@ -164,7 +164,7 @@ void read_llama(const Metadata& metadata, TokenizerData& data) {
   if (prefix) data.normalizer.push_back({NormalizerStep::Kind::prepend, "", " "});
   data.normalizer.push_back({NormalizerStep::Kind::replace, " ", "▁"});
   data.decoder.replace.emplace_back("▁", " ");
-  data.decoder.strip_first = " ";
+  data.decoder.strip_first.push_back(' ');
   data.decoder.strip_first_count = prefix ? 1 : 0;
   read_tokens(metadata, data);
   const Json& scores = metadata.array("tokenizer.ggml.scores");
