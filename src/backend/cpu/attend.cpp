@@ -7,6 +7,7 @@ namespace mr {
 
 static constexpr int kBlockQueries = 48;           // a block of rows has about so many queries of one K/V head
 static constexpr int64_t kInlineCost = 400 << 10;  // below so many multiply-adds waking the pool costs more than it gains
+static constexpr int64_t kInlineJoin = 32 << 10;   // and so many floats to join
 static constexpr float kNothing = -1e30f;
 
 int kernel_type(DType type) {
@@ -219,7 +220,10 @@ void CpuAttention::run(Tensor out, Tensor q, const PagedKv& kv, const Batch& bat
   });
   for (const Block& b : blocks_) {
     if (b.partial < 0) continue;
-    pool.parallel(kv.kv_heads, 1, [&](int64_t head, int64_t, int worker) { join(c, b, int(head), scratch_[size_t(worker)].data()); });
+    const int64_t work = kv.kv_heads * b.n_spans() * c.results(b);
+    pool.parallel(kv.kv_heads, work > kInlineJoin ? 1 : kv.kv_heads, [&](int64_t begin, int64_t end, int worker) {
+      for (int64_t head = begin; head < end; head++) join(c, b, int(head), scratch_[size_t(worker)].data());
+    });
   }
 }
 
