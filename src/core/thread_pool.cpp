@@ -7,8 +7,7 @@ namespace mr {
 
 struct ThreadPool::Job {
   FunctionRef<void(int64_t, int64_t, int)> f;
-  int64_t n, grain;
-  std::atomic<int64_t> next{0};
+  int64_t grain;
   std::atomic<bool> failed{false};
   std::exception_ptr error;
 };
@@ -22,7 +21,7 @@ static void pause() {
 #endif
 }
 
-ThreadPool::ThreadPool(int n_threads) {
+ThreadPool::ThreadPool(int n_threads) : ranges_(new Range[size_t(std::max(n_threads, 1))]) {
   for (int i = 1; i < n_threads; i++) workers_.emplace_back([this, i] { work(i); });
 }
 
@@ -35,14 +34,16 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::take_pieces(Job& job, int worker) {
   try {
-    for (;;) {
-      int64_t begin = job.next.fetch_add(job.grain, std::memory_order_relaxed);
-      if (begin >= job.n) return;
-      job.f(begin, std::min(begin + job.grain, job.n), worker);
+    for (int i = 0; i < size(); i++) {
+      Range& range = ranges_[size_t((worker + i) % size())];
+      for (;;) {
+        int64_t begin = range.next.fetch_add(job.grain, std::memory_order_relaxed);
+        if (begin >= range.end || job.failed.load(std::memory_order_relaxed)) break;
+        job.f(begin, std::min(begin + job.grain, range.end), worker);
+      }
     }
   } catch (...) {
     if (!job.failed.exchange(true)) job.error = std::current_exception();
-    job.next = job.n;
   }
 }
 
@@ -62,17 +63,22 @@ void ThreadPool::work(int worker) {
 void ThreadPool::parallel(int64_t n, int64_t grain, FunctionRef<void(int64_t, int64_t, int)> f) {
   if (n <= 0) return;
   grain = std::max<int64_t>(grain, 1);
-  Job job{f, n, grain};
   if (workers_.empty() || n <= grain) {
-    take_pieces(job, 0);
-  } else {
-    job_ = &job;
-    generation_.fetch_add(1, std::memory_order_release);
-    generation_.notify_all();
-    take_pieces(job, 0);
-    job_ = nullptr;
-    while (inside_.load() != 0) pause();
+    for (int64_t begin = 0; begin < n; begin += grain) f(begin, std::min(begin + grain, n), 0);
+    return;
   }
+  int64_t pieces = (n + grain - 1) / grain;
+  for (int i = 0; i < size(); i++) {
+    ranges_[size_t(i)].next = std::min(n, pieces * i / size() * grain);
+    ranges_[size_t(i)].end = std::min(n, pieces * (i + 1) / size() * grain);
+  }
+  Job job{f, grain};
+  job_ = &job;
+  generation_.fetch_add(1, std::memory_order_release);
+  generation_.notify_all();
+  take_pieces(job, 0);
+  job_ = nullptr;
+  while (inside_.load() != 0) pause();
   if (job.error) std::rethrow_exception(job.error);
 }
 

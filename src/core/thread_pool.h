@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -36,15 +37,21 @@ class ThreadPool {
 
   int size() const { return int(workers_.size()) + 1; }
 
-  // Calls f(begin, end, worker) over pieces of [0, n), each at most `grain` long, until all are done. Pieces go to whoever
-  // is free, so a worker that the system takes away for a while delays one piece only. One caller at a time.
+  // Calls f(begin, end, worker) over pieces of [0, n), each at most `grain` long, until all are done. Each worker begins in a
+  // range of its own, so that neighbouring pieces, and the memory behind them, are read by one core in order; who is done
+  // helps the others, so that a worker which the system takes away for a while delays one piece only. One caller at a time.
   void parallel(int64_t n, int64_t grain, FunctionRef<void(int64_t begin, int64_t end, int worker)> f);
 
  private:
   struct Job;
+  struct alignas(64) Range {
+    std::atomic<int64_t> next{0};
+    int64_t end = 0;
+  };
   void work(int worker);
-  static void take_pieces(Job&, int worker);
+  void take_pieces(Job&, int worker);
 
+  std::unique_ptr<Range[]> ranges_;  // of the current job, one a worker
   std::vector<std::thread> workers_;
   std::atomic<Job*> job_{nullptr};
   std::atomic<uint32_t> generation_{0};

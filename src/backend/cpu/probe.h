@@ -10,7 +10,7 @@
 
 namespace mr {
 
-// Bytes a second over these pieces of memory, all threads, the best of several passes.
+// Bytes a second over these pieces of memory, all threads, the median of many passes.
 double read_bandwidth(std::span<const std::span<const std::byte>> memory, Isa, ThreadPool&);
 // Floating-point operations a second (a multiply-add counts as 2), all threads, the best of several passes.
 double float_rate(Isa, ThreadPool&);

@@ -52,6 +52,7 @@ double dot_rounds(int64_t rounds, float* sink) {
   for (__m512i& a : acc) *sink += float(_mm512_reduce_add_epi32(a));
   return double(rounds) * kChains * 32;
 #elif defined(__AVX2__)
+  constexpr int kChains = 8;  // more do not fit into 16 registers beside their products
   __m256i acc[kChains], y = _mm256_set1_epi16(3);
   for (__m256i& a : acc) a = _mm256_set1_epi16(int16_t(*sink));
   for (int64_t r = 0; r < rounds; r++)
