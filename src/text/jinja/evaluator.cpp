@@ -26,10 +26,9 @@ struct Evaluator::Deeper {
   int& depth_;
 };
 
-Evaluator::Evaluator(const OrderedJson& context) {
-  check(context.is_object(), "a chat template's variables must be a JSON object");
+Evaluator::Evaluator(std::vector<std::pair<std::string, Value>> variables) {
   scope_ = &push_scope(nullptr);
-  for (const auto& [name, value] : context.items()) scope_->names[name] = from_json(value);
+  for (auto& [name, value] : variables) scope_->names[name] = std::move(value);
 }
 
 Evaluator::~Evaluator() {

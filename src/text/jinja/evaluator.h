@@ -19,7 +19,7 @@ struct Scope {
 
 class Evaluator {
  public:
-  explicit Evaluator(const OrderedJson& context);
+  explicit Evaluator(std::vector<std::pair<std::string, Value>> variables);
   ~Evaluator();
   Evaluator(const Evaluator&) = delete;
   Evaluator& operator=(const Evaluator&) = delete;

@@ -353,25 +353,26 @@ std::string to_repr(const Value& value) {
   return out;
 }
 
-Value from_json(const OrderedJson& json, int depth) {
+template <class J>
+Value from_json(const J& json, int depth) {
   check(depth < max_depth, "the chat template's input nests deeper than {}", max_depth);
   switch (json.type()) {
-    case OrderedJson::value_t::boolean:
-      return json.get<bool>();
-    case OrderedJson::value_t::number_integer:
-      return json.get<int64_t>();
-    case OrderedJson::value_t::number_unsigned:
-      return json.get<uint64_t>() <= INT64_MAX ? Value(json.get<int64_t>()) : Value(json.get<double>());
-    case OrderedJson::value_t::number_float:
-      return json.get<double>();
-    case OrderedJson::value_t::string:
-      return to_valid_utf8(json.get_ref<const std::string&>());
-    case OrderedJson::value_t::array: {
+    case J::value_t::boolean:
+      return json.template get<bool>();
+    case J::value_t::number_integer:
+      return json.template get<int64_t>();
+    case J::value_t::number_unsigned:
+      return json.template get<uint64_t>() <= INT64_MAX ? Value(json.template get<int64_t>()) : Value(json.template get<double>());
+    case J::value_t::number_float:
+      return json.template get<double>();
+    case J::value_t::string:
+      return to_valid_utf8(json.template get_ref<const std::string&>());
+    case J::value_t::array: {
       std::vector<Value> items;
-      for (const OrderedJson& item : json) items.push_back(from_json(item, depth + 1));
+      for (const J& item : json) items.push_back(from_json(item, depth + 1));
       return items;
     }
-    case OrderedJson::value_t::object: {
+    case J::value_t::object: {
       auto dict = std::make_shared<Dict>();
       for (const auto& [key, item] : json.items()) dict->set(to_valid_utf8(key), from_json(item, depth + 1));
       return std::shared_ptr<const Dict>(std::move(dict));
@@ -380,6 +381,9 @@ Value from_json(const OrderedJson& json, int depth) {
       return Value();
   }
 }
+
+template Value from_json(const Json&, int);
+template Value from_json(const OrderedJson&, int);
 
 std::string to_json(const Value& value, const JsonStyle& style) {
   JsonWriter writer(style);

@@ -122,10 +122,12 @@ bool equal(const Value& a, const Value& b);
 int compare(const Value& a, const Value& b);  // < 0, 0, > 0; throws for values without an order
 bool contains(const Value& container, const Value& item);
 
-std::string to_string(const Value& value);                // Python's str()
-std::string to_repr(const Value& value);                  // Python's repr()
-std::string float_text(double value);                     // Python's repr() of a float
-Value from_json(const OrderedJson& json, int depth = 0);  // throws for JSON nested deeper than a value may be
+std::string to_string(const Value& value);  // Python's str()
+std::string to_repr(const Value& value);    // Python's repr()
+std::string float_text(double value);       // Python's repr() of a float
+// Json or OrderedJson; throws where it nests deeper than a value may.
+template <class J>
+Value from_json(const J& json, int depth = 0);
 struct JsonStyle {
   int indent = -1;  // < 0: on one line
   bool ensure_ascii = false, sort_keys = false;
