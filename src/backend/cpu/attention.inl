@@ -32,18 +32,26 @@ inline Vec load_kv(const void* p, int64_t i) {
   if constexpr (type == 2) return load_bf16(static_cast<const uint16_t*>(p) + i);
 }
 
+// Few queries are bound by memory, and pages lie scattered: meanwhile fetch the keys that come next and the values of this tile.
 template <int type, int M, int N>
 inline void scores(const SpanCall& a, int tile) {
+  constexpr int kBytes = SpanCall::kTile * (type == 0 ? 4 : 2);  // of one dimension
+  constexpr bool kFetch = M < kMaxQueries;
+  const int tiles = (a.end - a.first + SpanCall::kTile - 1) / SpanCall::kTile;
   Vec s[M][N];
   for (int m = 0; m < M; m++)
     for (int n = 0; n < N; n++) s[m][n] = zero();
-  const void* k[N];
-  for (int n = 0; n < N; n++) k[n] = a.k_tile[tile + n];
+  const void *k[N], *fetch[N];
+  for (int n = 0; n < N; n++) k[n] = a.k_tile[tile + n], fetch[n] = a.k_tile[tile + (tile + N + n < tiles ? N : 0) + n];
   const float* q = a.q;
   for (int d = 0; d < a.k_dim; d++) {
     for (int n = 0; n < N; n++) {
       const Vec kv = load_kv<type>(k[n], d * SpanCall::kTile);
       for (int m = 0; m < M; m++) s[m][n] = fma(set1(q[m * int64_t(a.k_dim) + d]), kv, s[m][n]);
+      if constexpr (kFetch) {
+        __builtin_prefetch(static_cast<const char*>(fetch[n]) + d * kBytes, 0, 3);
+        if (d < a.v_dim) __builtin_prefetch(static_cast<const char*>(a.v_tile[tile + n]) + d * kBytes, 0, 2);
+      }
     }
   }
   for (int m = 0; m < M; m++)
@@ -151,7 +159,7 @@ void widen_values(const SpanCall& a, const void** v_tile) {
 }
 
 template <int type, int M>
-void span(const SpanCall& a) {
+[[gnu::flatten]] void span(const SpanCall& a) {
   constexpr int N = vectors(M);
   const int tiles = (a.end - a.first + SpanCall::kTile - 1) / SpanCall::kTile;
   int tile = 0;
@@ -190,7 +198,7 @@ inline float lane(Vec v) {
   return lanes[0];
 }
 
-void merge(float* max, float* sum, float* acc, float later_max, float later_sum, const float* later, int64_t n) {
+[[gnu::flatten]] void merge(float* max, float* sum, float* acc, float later_max, float later_sum, const float* later, int64_t n) {
   const float top = later_max > *max ? later_max : *max;
   const Vec c0 = exp_of(*max - top), c1 = exp_of(later_max - top);
   *max = top;
@@ -201,7 +209,7 @@ void merge(float* max, float* sum, float* acc, float later_max, float later_sum,
   });
 }
 
-void finish(float* out, float max, float sum, const float* acc, int64_t n, bool has_sink, float sink) {
+[[gnu::flatten]] void finish(float* out, float max, float sum, const float* acc, int64_t n, bool has_sink, float sink) {
   Vec total = set1(sum), scale = set1(1);
   if (has_sink) {
     const float top = sink > max ? sink : max;

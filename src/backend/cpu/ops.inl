@@ -1,5 +1,6 @@
 // The operations over rows, written once over Vec; each instruction set's translation unit includes this. Tails are masked
-// vectors, so an element's bits do not depend on where its row ends.
+// vectors, so an element's bits do not depend on where its row ends. `flatten` keeps every Vec in registers: what is left to the
+// compiler's own judgement depends on how much else the translation unit holds.
 #pragma once
 
 #include "backend/cpu/op_kernels.h"
@@ -76,7 +77,7 @@ inline float row_sum(int64_t n, F f) {
   return sum(add(add(s0, s1), add(s2, s3)));
 }
 
-void norm(float* out, const float* x, const mr::NormRow& a) {
+[[gnu::flatten]] void norm(float* out, const float* x, const mr::NormRow& a) {
   const int64_t n = a.n;
   float mean = 0;
   if (a.layer) mean = row_sum(n, [=](Vec s, int64_t i, int64_t m) { return add(s, load_some(x + i, m)); }) / float(n);
@@ -101,23 +102,23 @@ void norm(float* out, const float* x, const mr::NormRow& a) {
   });
 }
 
-void add_scaled(float* into, const float* x, float scale, int64_t n) {
+[[gnu::flatten]] void add_scaled(float* into, const float* x, float scale, int64_t n) {
   const Vec s = set1(scale);
   each(n, [=](int64_t i, int64_t m) { store_some(into + i, fma(s, load_some(x + i, m), load_some(into + i, m)), m); });
 }
 
-void gate(float* out, const float* g, const float* up, int64_t n, int act) {
+[[gnu::flatten]] void gate(float* out, const float* g, const float* up, int64_t n, int act) {
   with_activation(act, [=]<int a>(Act<a>) {
     each(n, [=](int64_t i, int64_t m) { store_some(out + i, mul(activation<a>(load_some(g + i, m)), load_some(up + i, m)), m); });
   });
 }
 
-void activate(float* x, int64_t n, int act) {
+[[gnu::flatten]] void activate(float* x, int64_t n, int act) {
   with_activation(act,
                   [=]<int a>(Act<a>) { each(n, [=](int64_t i, int64_t m) { store_some(x + i, activation<a>(load_some(x + i, m)), m); }); });
 }
 
-void softplus_row(float* x, const float* bias, int64_t n) {
+[[gnu::flatten]] void softplus_row(float* x, const float* bias, int64_t n) {
   each(n, [=](int64_t i, int64_t m) {
     Vec v = load_some(x + i, m);
     if (bias) v = add(v, load_some(bias + i, m));
@@ -127,19 +128,19 @@ void softplus_row(float* x, const float* bias, int64_t n) {
 
 inline Vec capped(Vec x, Vec cap) { return mul(cap, tanh(div(x, cap))); }
 
-void softcap(float* x, float cap, int64_t n) {
+[[gnu::flatten]] void softcap(float* x, float cap, int64_t n) {
   each(n, [=](int64_t i, int64_t m) { store_some(x + i, capped(load_some(x + i, m), set1(cap)), m); });
 }
 
-void exp_row(float* x, int64_t n) {
+[[gnu::flatten]] void exp_row(float* x, int64_t n) {
   each(n, [=](int64_t i, int64_t m) { store_some(x + i, exp(load_some(x + i, m)), m); });
 }
-void tanh_row(float* x, int64_t n) {
+[[gnu::flatten]] void tanh_row(float* x, int64_t n) {
   each(n, [=](int64_t i, int64_t m) { store_some(x + i, tanh(load_some(x + i, m)), m); });
 }
 
 // a cos - b sin, b cos + a sin: one product rounded, the other fused.
-void rope(float* x, const float* cosine, const float* sine, int64_t half, bool interleaved) {
+[[gnu::flatten]] void rope(float* x, const float* cosine, const float* sine, int64_t half, bool interleaved) {
   if (interleaved) {
     for (int64_t i = 0; i < half; i++) {
       float a = x[2 * i], b = x[2 * i + 1];
@@ -161,7 +162,7 @@ inline uint16_t bf16_of(float f) {
   return uint16_t((u + 0x7fff + ((u >> 16) & 1)) >> 16);
 }
 
-void store_rounded(void* to, const float* x, int64_t n, int64_t stride, int type) {
+[[gnu::flatten]] void store_rounded(void* to, const float* x, int64_t n, int64_t stride, int type) {
   if (type == 0) {
     for (int64_t i = 0; i < n; i++) static_cast<float*>(to)[i * stride] = x[i];
   } else if (type == 2) {
@@ -183,7 +184,7 @@ inline const float* state_before(const mr::RecurrentRows& rows, int r, const flo
 }
 
 // A state here is the last width - 1 inputs of 16 channels, oldest first; in a slot those rows lie `channels` apart.
-void conv(const mr::ConvCall& a) {
+[[gnu::flatten]] void conv(const mr::ConvCall& a) {
   constexpr int kMaxWidth = 16;
   const int past = a.width - 1;
   const int64_t size = int64_t(past) * kLanes;
@@ -263,7 +264,7 @@ inline void scan_channel(const mr::ScanCall& a, int64_t c) {
 }
 
 // A channel's n_state values are the lanes. h = exp(dt a) h + (dt B) x, y = C . h + d x.
-void scan(const mr::ScanCall& a) {
+[[gnu::flatten]] void scan(const mr::ScanCall& a) {
   int64_t c = a.first;
   const int64_t end = a.first + a.n;
   if (a.n_state <= kLanes && !a.rows.parent)
@@ -271,7 +272,7 @@ void scan(const mr::ScanCall& a) {
   for (; c < end; c++) scan_channel(a, c);
 }
 
-float max_of(const float* x, int64_t n) {
+[[gnu::flatten]] float max_of(const float* x, int64_t n) {
   Vec m0 = set1(-__builtin_inff()), m1 = m0;
   int64_t i = 0;
   for (; i + 2 * kLanes <= n; i += 2 * kLanes) m0 = max(load(x + i), m0), m1 = max(load(x + i + kLanes), m1);
@@ -280,7 +281,7 @@ float max_of(const float* x, int64_t n) {
   return best;
 }
 
-float sum_exp(const float* x, int64_t n, float max, float factor) {
+[[gnu::flatten]] float sum_exp(const float* x, int64_t n, float max, float factor) {
   const Vec top = set1(max), f = set1(factor);
   return row_sum(n, [=](Vec s, int64_t i, int64_t m) {
     Vec e = exp(mul(sub(load_some(x + i, m), top), f));
