@@ -111,7 +111,7 @@ class Backend {
   virtual void angles(Tensor out, const RopeTable&, const Batch&) = 0;
   // x [T, heads, d] rotated in place by angles [T, dim]
   virtual void rope(Tensor x, Tensor angles, bool interleaved) = 0;
-  // k [T, K, k_dim], v [T, K, v_dim] rounded to the stored type into the rows' places (position p -> page p / page_tokens)
+  // k [T, K, k_dim], v [T, K, v_dim] rounded to the stored type: row i of a sequence is its token context + i
   virtual void store_kv(const PagedKv&, Tensor k, Tensor v, const Batch&, const StateMemory&) = 0;
   // out [T, H, v_dim] = softmax(q [T, H, k_dim] . K) V over the context and the step's own rows, which are stored already
   virtual void attend(Tensor out, Tensor q, const PagedKv&, const Batch&, const StateMemory&, const AttendArgs&) = 0;

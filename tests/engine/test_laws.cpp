@@ -75,7 +75,7 @@ TEST_P(Law4, AloneOrInACrowd) {
   Seen seen;
   compare_crowds(GetParam(), "cpu", 25, seen);
   EXPECT_GT(seen.hits, 0);
-  if (bytes_for(GetParam(), 1) > 0) EXPECT_GT(seen.preemptions, 0);
+  if (bytes_for(GetParam(), 1) > 0) { EXPECT_GT(seen.preemptions, 0); }
 }
 
 TEST_P(Law4, AloneOrInACrowdOnTheReference) {

@@ -45,20 +45,26 @@ double dot_rounds(int64_t rounds, float* sink) {
   for (__m512i& a : acc) *sink += float(_mm512_reduce_add_epi32(a));
   return double(rounds) * kChains * 32;
 #elif defined(__AVX512BW__)
-  __m512i acc[kChains], y = _mm512_set1_epi16(3);
-  for (__m512i& a : acc) a = _mm512_set1_epi16(int16_t(*sink));
+  __m512i acc[kChains], x = _mm512_set1_epi16(int16_t(*sink)), y = _mm512_set1_epi16(3);
+  for (__m512i& a : acc) a = _mm512_setzero_si512();
   for (int64_t r = 0; r < rounds; r++)
-    for (__m512i& a : acc) a = _mm512_add_epi32(a, _mm512_madd_epi16(a, y));
+    for (__m512i& a : acc) {
+      asm volatile("" : "+v"(x));  // as if x had changed: the product is not to be taken out of the loop
+      a = _mm512_add_epi32(a, _mm512_madd_epi16(x, y));
+    }
   for (__m512i& a : acc) *sink += float(_mm512_reduce_add_epi32(a));
   return double(rounds) * kChains * 32;
 #elif defined(__AVX2__)
-  constexpr int kChains = 8;  // more do not fit into 16 registers beside their products
-  __m256i acc[kChains], y = _mm256_set1_epi16(3);
-  for (__m256i& a : acc) a = _mm256_set1_epi16(int16_t(*sink));
+  constexpr int kSums = 8;  // only the sums are chains, and adding takes one cycle
+  __m256i acc[kSums], x = _mm256_set1_epi16(int16_t(*sink)), y = _mm256_set1_epi16(3);
+  for (__m256i& a : acc) a = _mm256_setzero_si256();
   for (int64_t r = 0; r < rounds; r++)
-    for (__m256i& a : acc) a = _mm256_add_epi32(a, _mm256_madd_epi16(a, y));
+    for (__m256i& a : acc) {
+      asm volatile("" : "+x"(x));  // as if x had changed: the product is not to be taken out of the loop
+      a = _mm256_add_epi32(a, _mm256_madd_epi16(x, y));
+    }
   for (__m256i& a : acc) *sink += float(_mm256_extract_epi32(a, 0));
-  return double(rounds) * kChains * 16;
+  return double(rounds) * kSums * 16;
 #else
   return fma_rounds(rounds, sink);
 #endif
