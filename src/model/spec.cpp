@@ -24,7 +24,8 @@ static int64_t parameters(const MixerSpec& mixer, int64_t dim) {
                                int64_t inner = m.inner;
                                return dim * 2 * inner + inner * m.conv + inner * (m.dt_rank + 2 * m.n_state) + m.dt_rank * inner + inner +
                                       inner * m.n_state + inner + inner * dim + (m.conv_bias ? inner : 0) +
-                                      (m.proj_bias ? 2 * inner + dim : 0);
+                                      (m.proj_bias ? 2 * inner + dim : 0) +
+                                      (m.norms == MambaSpec::Norms::weighted ? m.dt_rank + 2 * m.n_state : 0);
                              }},
                     mixer);
 }

@@ -47,6 +47,8 @@ struct AttentionSpec {
 struct MambaSpec {
   int inner = 0, n_state = 16, conv = 4, dt_rank = 0;
   bool conv_bias = true, proj_bias = false;
+  enum class Norms : uint8_t { none, plain, weighted } norms = Norms::none;  // RMS norms on dt, B and C; plain: no weights
+  float norm_eps = 0;
 };
 
 struct MlpSpec {

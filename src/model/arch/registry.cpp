@@ -9,13 +9,15 @@ NameMap llama_gguf_names();
 ModelSpec qwen2_spec(const Config&);
 ModelSpec qwen3_spec(const Config&);
 ModelSpec mamba_spec(const Config&);
+ModelSpec falcon_mamba_spec(const Config&);
 NameMap mamba_names();
 NameMap mamba_gguf_names();
 
 static const Arch kArchs[] = {
-    {"llama", llama_spec, decoder_names, llama_gguf_names},   {"mistral", llama_spec, decoder_names, llama_gguf_names},
-    {"smollm3", llama_spec, decoder_names, llama_gguf_names}, {"qwen2", qwen2_spec, decoder_names, decoder_gguf_names},
-    {"qwen3", qwen3_spec, decoder_names, decoder_gguf_names}, {"mamba", mamba_spec, mamba_names, mamba_gguf_names},
+    {"llama", llama_spec, decoder_names, llama_gguf_names},    {"mistral", llama_spec, decoder_names, llama_gguf_names},
+    {"smollm3", llama_spec, decoder_names, llama_gguf_names},  {"qwen2", qwen2_spec, decoder_names, decoder_gguf_names},
+    {"qwen3", qwen3_spec, decoder_names, decoder_gguf_names},  {"mamba", mamba_spec, mamba_names, mamba_gguf_names},
+    {"falcon_mamba", falcon_mamba_spec, mamba_names, nullptr},
 };
 
 std::vector<std::string_view> arch_names() {
