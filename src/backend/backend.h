@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -124,6 +125,14 @@ class Backend {
   virtual void diag_scan(Tensor out, Tensor x, Tensor dt, Tensor b, Tensor c, const DiagScan&, const Batch&, const StateMemory&) = 0;
   // x [T, C] = log(1 + exp(x + bias)), in place
   virtual void softplus(Tensor x, Tensor bias) = 0;
+
+  // The k best experts of every row of logits [T, E], best first, ties to the lower id: expert i32 [T, k], weight f32 [T, k]
+  // their softmax over all E, or over the k (renormalize). The logits are used up
+  virtual void route(Tensor expert, Tensor weight, Tensor logits, bool renormalize) = 0;
+  // Row t * k + j of out [T * k, out] = x . experts[expert [t, j]]^T, with row t of x [T, in] or row t * k + j of x [T * k, in]
+  virtual void grouped_linear(Tensor out, Tensor x, std::span<const Weight> experts, Tensor expert) = 0;
+  // out [T, D] = the sum over j, ascending, of weight [t, j] times row t * k + j of x [T * k, D]
+  virtual void combine(Tensor out, Tensor x, Tensor weight) = 0;
 
   // out [n_out, D] = rows out_row of x [T, D]
   virtual void gather(Tensor out, Tensor x, const Batch&) = 0;

@@ -33,6 +33,7 @@ std::string layer_text(const LayerSpec& layer, const ModelSpec& spec) {
     text = fmt::format("Mamba, inner {}, state {}, convolution {}", m->inner, m->n_state, m->conv);
   }
   if (auto* mlp = std::get_if<MlpSpec>(&layer.ffn)) text += fmt::format("; {}feed-forward {}", mlp->gated ? "gated " : "", mlp->hidden);
+  if (auto* moe = std::get_if<MoeSpec>(&layer.ffn)) text += fmt::format("; {} of {} experts of {}", moe->used, moe->experts, moe->hidden);
   return text;
 }
 

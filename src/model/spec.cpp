@@ -30,22 +30,27 @@ static int64_t parameters(const MixerSpec& mixer, int64_t dim) {
                     mixer);
 }
 
-static int64_t parameters(const FfnSpec& ffn, int64_t dim) {
+// all_experts: every expert counts; else those that one token uses.
+static int64_t parameters(const FfnSpec& ffn, int64_t dim, bool all_experts) {
   return std::visit(
       Overload{[](std::monostate) { return int64_t(0); },
-               [&](const MlpSpec& m) { return (m.gated ? 3 : 2) * dim * m.hidden + (m.bias ? (m.gated ? 2 : 1) * m.hidden + dim : 0); }},
+               [&](const MlpSpec& m) { return (m.gated ? 3 : 2) * dim * m.hidden + (m.bias ? (m.gated ? 2 : 1) * m.hidden + dim : 0); },
+               [&](const MoeSpec& m) { return dim * m.experts + (all_experts ? m.experts : m.used) * 3 * dim * m.hidden; }},
       ffn);
 }
 
-int64_t parameters(const ModelSpec& spec) {
+static int64_t count(const ModelSpec& spec, bool all_experts) {
   int64_t norm = spec.norm.kind == Norm::Kind::layer ? 2 * spec.dim : spec.dim;
   int64_t n = int64_t(spec.vocab) * spec.dim * (spec.tied ? 1 : 2) + norm;
   for (const LayerSpec& layer : spec.layers) {
     bool has_ffn = !std::holds_alternative<std::monostate>(layer.ffn);
-    n += parameters(layer.mixer, spec.dim) + parameters(layer.ffn, spec.dim) + norm * (has_ffn ? 2 : 1);
+    n += parameters(layer.mixer, spec.dim) + parameters(layer.ffn, spec.dim, all_experts) + norm * (has_ffn ? 2 : 1);
   }
   return n;
 }
+
+int64_t parameters(const ModelSpec& spec) { return count(spec, true); }
+int64_t active_parameters(const ModelSpec& spec) { return count(spec, false); }
 
 int64_t conv_state_bytes(const MambaSpec& m) { return (int64_t(m.conv - 1) * m.inner * 4 + 63) / 64 * 64; }
 

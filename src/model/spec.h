@@ -58,8 +58,16 @@ struct MlpSpec {
   bool bias = false;
 };
 
+// A mixture of experts: a router chooses `used` gated feed-forwards a token.
+struct MoeSpec {
+  int experts = 0, used = 0;
+  int hidden = 0;  // of one expert
+  Activation activation = Activation::silu;
+  bool renormalize = true;  // the weights of the chosen sum to 1
+};
+
 using MixerSpec = std::variant<AttentionSpec, MambaSpec>;
-using FfnSpec = std::variant<std::monostate, MlpSpec>;
+using FfnSpec = std::variant<std::monostate, MlpSpec, MoeSpec>;
 
 struct LayerSpec {
   MixerSpec mixer;
@@ -80,6 +88,7 @@ struct ModelSpec {
 };
 
 int64_t parameters(const ModelSpec&);
+int64_t active_parameters(const ModelSpec&);  // those that one token uses: of a layer's experts only the chosen
 
 // What a layer keeps, and all layers together: the mixers declare exactly this, so it can be known before anything is loaded.
 StateSpec state_of(const MixerSpec&, DType kv_dtype);

@@ -6,6 +6,7 @@
 #include "backend/angles.h"
 #include "backend/backend.h"
 #include "backend/cpu/attend.h"
+#include "backend/cpu/experts.h"
 #include "backend/cpu/linear.h"
 #include "backend/cpu/op_kernels.h"
 #include "backend/kv_pages.h"
@@ -127,6 +128,24 @@ class CpuBackend : public Backend {
     rows(x.shape[0], 4 * x.shape[1], [&](int64_t r) { ops_.softplus(x.row<float>(r), bias.as<float>(), x.shape[1]); });
   }
 
+  void route(Tensor expert, Tensor weight, Tensor logits, bool renormalize) override {
+    rows(logits.shape[0], (4 + expert.shape[1]) * logits.shape[1], [&](int64_t r) {
+      route_row(expert.row<int32_t>(r), weight.row<float>(r), expert.shape[1], logits.row<float>(r), logits.shape[1], renormalize, ops_);
+    });
+  }
+
+  void grouped_linear(Tensor out, Tensor x, std::span<const Weight> experts, Tensor expert) override {
+    cpu_grouped_linear(out, x, experts, expert, pool_, linear_, linear_scratch_, expert_scratch_);
+  }
+
+  void combine(Tensor out, Tensor x, Tensor weight) override {
+    const int64_t n = out.shape[1], k = weight.shape[1];
+    rows(out.shape[0], k * n, [&](int64_t t) {
+      std::fill_n(out.row<float>(t), n, 0.0f);
+      for (int64_t j = 0; j < k; j++) ops_.add(out.row<float>(t), x.row<float>(t * k + j), weight.row<float>(t)[j], n);
+    });
+  }
+
   void gather(Tensor out, Tensor x, const Batch& batch) override {
     rows(batch.n_out, x.shape[1], [&](int64_t i) { std::copy_n(x.row<float>(batch.out_row[i]), x.shape[1], out.row<float>(i)); });
   }
@@ -192,6 +211,7 @@ class CpuBackend : public Backend {
   const OpKernels& ops_;
   const LinearKernels& linear_;
   LinearScratch linear_scratch_;
+  ExpertScratch expert_scratch_;
   CpuAttention attention_;
   std::vector<SampleScratch> sample_scratch_;
   std::vector<int32_t> sampled_;  // by output row of the previous step

@@ -75,8 +75,8 @@ struct OpKernels {
   void (*activate)(float* x, int64_t n, int act);
   void (*softplus)(float* x, const float* bias, int64_t n);
   void (*softcap)(float* x, float cap, int64_t n);
-  void (*exp)(float* x, int64_t n);  // only tests ask for it
-  void (*tanh)(float* x, int64_t n);
+  void (*exp)(float* x, int64_t n);
+  void (*tanh)(float* x, int64_t n);  // only tests ask for it
   // One head of `2 * half` rotated values; cosine and sine have `half` each.
   void (*rope)(float* x, const float* cosine, const float* sine, int64_t half, bool interleaved);
   void (*store)(void* to, const float* x, int64_t n, int64_t stride, int type);  // rounded to the stored type, `stride` elements apart

@@ -7,7 +7,7 @@
 
 namespace mr {
 
-static Activation activation_from(const Config& config, const std::string& name) {
+Activation activation_from(const Config& config, const std::string& name) {
   if (name == "silu" || name == "swish") return Activation::silu;
   if (name == "gelu") return Activation::gelu;
   if (name == "gelu_pytorch_tanh" || name == "gelu_new") return Activation::gelu_tanh;

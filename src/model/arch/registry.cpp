@@ -12,12 +12,14 @@ ModelSpec mamba_spec(const Config&);
 ModelSpec falcon_mamba_spec(const Config&);
 NameMap mamba_names();
 NameMap mamba_gguf_names();
+ModelSpec mixtral_spec(const Config&);
+NameMap mixtral_names();
 
 static const Arch kArchs[] = {
     {"llama", llama_spec, decoder_names, llama_gguf_names},    {"mistral", llama_spec, decoder_names, llama_gguf_names},
     {"smollm3", llama_spec, decoder_names, llama_gguf_names},  {"qwen2", qwen2_spec, decoder_names, decoder_gguf_names},
     {"qwen3", qwen3_spec, decoder_names, decoder_gguf_names},  {"mamba", mamba_spec, mamba_names, mamba_gguf_names},
-    {"falcon_mamba", falcon_mamba_spec, mamba_names, nullptr},
+    {"falcon_mamba", falcon_mamba_spec, mamba_names, nullptr}, {"mixtral", mixtral_spec, mixtral_names, nullptr},
 };
 
 std::vector<std::string_view> arch_names() {
@@ -38,10 +40,10 @@ const NameMap::Entry* NameMap::find(std::string_view role) const {
   return nullptr;
 }
 
-std::string NameMap::name(std::string_view role, int layer) const {
+std::string NameMap::name(std::string_view role, Place at) const {
   const Entry* e = find(role);
   check(e, "this family of models has no tensor for '{}'", role);
-  return fmt::format(fmt::runtime(e->pattern), layer);
+  return fmt::format(fmt::runtime(e->pattern), at.layer, at.expert);
 }
 
 Described describe(const Checkpoint& files) {
