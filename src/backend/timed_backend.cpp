@@ -18,8 +18,8 @@ class Timed final : public Backend, public TimedBackend {
   std::string_view name() const override { return inner_->name(); }
   ThreadPool& pool() override { return inner_->pool(); }
 
-  void embed(Tensor out, const Weight& table, const Batch& b) override {
-    time("embed", [&] { inner_->embed(out, table, b); });
+  void embed(Tensor out, const Weight& table, float scale, const Batch& b) override {
+    time("embed", [&] { inner_->embed(out, table, scale, b); });
   }
   void norm(Tensor out, Tensor x, const Norm& n) override {
     time("norm", [&] { inner_->norm(out, x, n); });
@@ -57,6 +57,10 @@ class Timed final : public Backend, public TimedBackend {
   void diag_scan(Tensor out, Tensor x, Tensor dt, Tensor b, Tensor c, const DiagScan& d, const Batch& batch,
                  const StateMemory& m) override {
     time("diag_scan", [&] { inner_->diag_scan(out, x, dt, b, c, d, batch, m); });
+  }
+  void outer_scan(Tensor out, Tensor x, Tensor dt, Tensor b, Tensor c, const OuterScan& d, const Batch& batch,
+                  const StateMemory& m) override {
+    time("outer_scan", [&] { inner_->outer_scan(out, x, dt, b, c, d, batch, m); });
   }
   void softplus(Tensor x, Tensor bias) override {
     time("softplus", [&] { inner_->softplus(x, bias); });

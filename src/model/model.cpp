@@ -46,7 +46,7 @@ Tensor Model::forward(Step& step) const {
   Backend& ops = step.ops;
   const Batch& batch = step.batch;
   Stream stream{step.arena.tensor(DType::f32, {batch.n_tokens, spec_.dim})};
-  ops.embed(stream.residual, embedding_, batch);
+  ops.embed(stream.residual, embedding_, spec_.embedding_scale, batch);
   std::vector<Tensor> angles;
   for (const RopeTable& rope : ropes_) {
     angles.push_back(step.arena.tensor(DType::f32, {batch.n_tokens, rope.dim}));

@@ -231,6 +231,7 @@ constexpr mr::OpKernels kKernels = {attention::kMaxQueries,
                                     attention::finish,
                                     conv,
                                     scan,
+                                    outer_scan,
                                     max_of,
                                     sum_exp};
 

@@ -40,11 +40,13 @@ class CpuBackend : public Backend {
   std::string_view name() const override { return name_of(isa_); }
   ThreadPool& pool() override { return pool_; }
 
-  void embed(Tensor out, const Weight& table, const Batch& batch) override {
+  void embed(Tensor out, const Weight& table, float scale, const Batch& batch) override {
     rows(batch.n_tokens, table.in, [&](int64_t r) {
       int32_t token = batch.token[r];
       if (token < 0) token = sampled_.at(size_t(-1 - token));
       table.ops->decode_rows(table, token, 1, out.row<float>(r));
+      if (scale != 1)
+        for (int64_t i = 0; i < table.in; i++) out.row<float>(r)[i] *= scale;
     });
   }
 
@@ -122,6 +124,33 @@ class CpuBackend : public Backend {
                            scan.a.as<float>(), scan.d.as<float>(), out.row<float>(row), x.stride[0], dt.stride[0], b.stride[0], c.stride[0],
                            out.stride[0]});
               });
+  }
+
+  void outer_scan(Tensor out, Tensor x, Tensor dt, Tensor b, Tensor c, const OuterScan& scan, const Batch& batch,
+                  const StateMemory& state) override {
+    const int64_t size = int64_t(scan.n_state) * scan.head_dim;
+    recurrent(scan.state, batch, state, scan.heads, 1, 2 * size, size, [&](RecurrentRows rows, int64_t row, int64_t first, int64_t n) {
+      ops_.outer_scan({rows,
+                       scan.n_state,
+                       scan.head_dim,
+                       scan.heads / scan.groups,
+                       first,
+                       n,
+                       x.row<float>(row),
+                       dt.row<float>(row),
+                       b.row<float>(row),
+                       c.row<float>(row),
+                       scan.a.as<float>(),
+                       scan.d.as<float>(),
+                       scan.dt_min,
+                       scan.dt_max,
+                       out.row<float>(row),
+                       x.stride[0],
+                       dt.stride[0],
+                       b.stride[0],
+                       c.stride[0],
+                       out.stride[0]});
+    });
   }
 
   void softplus(Tensor x, Tensor bias) override {

@@ -101,11 +101,12 @@ class RefBackend : public Backend {
   std::string_view name() const override { return "ref"; }
   ThreadPool& pool() override { return pool_; }
 
-  void embed(Tensor out, const Weight& table, const Batch& batch) override {
+  void embed(Tensor out, const Weight& table, float scale, const Batch& batch) override {
     for (int r = 0; r < batch.n_tokens; r++) {
       int32_t token = batch.token[r];
       if (token < 0) token = sampled_.at(size_t(-1 - token));
       table.ops->decode_rows(table, token, 1, out.row<float>(r));
+      for (int64_t i = 0; i < table.in; i++) out.row<float>(r)[i] *= scale;
     }
   }
 
@@ -231,6 +232,28 @@ class RefBackend : public Backend {
           sum += double(c.row<float>(r)[j]) * value;
         }
         out.row<float>(r)[i] = float(sum);
+      }
+    });
+  }
+
+  void outer_scan(Tensor out, Tensor x, Tensor dt, Tensor b, Tensor c, const OuterScan& scan, const Batch& batch,
+                  const StateMemory& state) override {
+    const int64_t n = scan.n_state, width = scan.head_dim;
+    each_row(scan.state, batch, state, size_t(scan.heads * n * width), [&](int r, std::vector<float>& h) {
+      for (int64_t head = 0; head < scan.heads; head++) {
+        const int64_t group = head / (scan.heads / scan.groups);
+        const double step = std::clamp(dt.row<float>(r)[head], scan.dt_min, scan.dt_max);
+        const double decay = std::exp(step * scan.a.as<float>()[head]);
+        for (int64_t i = 0; i < width; i++) {
+          const float in = x.row<float>(r)[head * width + i];
+          double sum = scan.d ? double(scan.d.as<float>()[head]) * in : 0.0;
+          for (int64_t j = 0; j < n; j++) {
+            float& value = h[size_t((head * n + j) * width + i)];
+            value = float(decay * value + step * in * b.row<float>(r)[group * n + j]);
+            sum += double(c.row<float>(r)[group * n + j]) * value;
+          }
+          out.row<float>(r)[head * width + i] = float(sum);
+        }
       }
     });
   }
