@@ -13,11 +13,15 @@ Norm load_norm(const NormSpec& spec, int dim, std::string_view role, Loader& loa
   return norm;
 }
 
-Block::Block(const LayerSpec& layer, BuildContext& build) {
-  mixer_norm_ = load_norm(build.spec.norm, build.spec.dim, "mixer_norm", build.loader, build.layer);
+Block::Block(const LayerSpec& layer, BuildContext& build) : post_norms_(layer.post_norms) {
+  auto norm = [&](std::string_view role) { return load_norm(build.spec.norm, build.spec.dim, role, build.loader, build.layer); };
+  mixer_norm_ = norm("mixer_norm");
   mixer_ = make_mixer(layer.mixer, build);
+  if (post_norms_) mixer_post_norm_ = norm("mixer_post_norm");
   ffn_ = make_ffn(layer.ffn, build);
-  if (ffn_) ffn_norm_ = load_norm(build.spec.norm, build.spec.dim, "ffn_norm", build.loader, build.layer);
+  if (!ffn_) return;
+  ffn_norm_ = norm("ffn_norm");
+  if (post_norms_) ffn_post_norm_ = norm("ffn_post_norm");
 }
 
 static Tensor normed(Tensor x, const Norm& norm, Step& step) {
@@ -29,11 +33,15 @@ static Tensor normed(Tensor x, const Norm& norm, Step& step) {
 void Block::forward(Stream& s, Step& step) const {
   {
     ArenaScope scope(step.arena);
-    step.ops.add(s.residual, mixer_->forward(normed(s.residual, mixer_norm_, step), step), 1);
+    Tensor y = mixer_->forward(normed(s.residual, mixer_norm_, step), step);
+    if (post_norms_) step.ops.norm(y, y, mixer_post_norm_);
+    step.ops.add(s.residual, y, 1);
   }
   if (!ffn_) return;
   ArenaScope scope(step.arena);
-  step.ops.add(s.residual, ffn_->forward(normed(s.residual, ffn_norm_, step), step), 1);
+  Tensor y = ffn_->forward(normed(s.residual, ffn_norm_, step), step);
+  if (post_norms_) step.ops.norm(y, y, ffn_post_norm_);
+  step.ops.add(s.residual, y, 1);
 }
 
 int64_t Block::workspace(int64_t rows) const {

@@ -1,4 +1,4 @@
-// One layer: norm, mixer, residual; norm, feed-forward, residual.
+// One layer: norm, mixer, residual; norm, feed-forward, residual. Some families norm once more before the residual.
 #pragma once
 
 #include "model/mixer.h"
@@ -15,6 +15,8 @@ class Block {
 
  private:
   Norm mixer_norm_, ffn_norm_;
+  bool post_norms_;
+  Norm mixer_post_norm_, ffn_post_norm_;
   std::unique_ptr<Mixer> mixer_;
   std::unique_ptr<Ffn> ffn_;  // may be null
 };

@@ -19,10 +19,11 @@ static RopeSpec::Scaling scaling_from(const Config& config, const std::string& t
   return S::none;
 }
 
-RopeSpec rope_from(const Config& config, int head_dim) {
+RopeSpec rope_from(const Config& config, int head_dim, const char* layer_type) {
   const char* key = config.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
   static const Json nothing = Json::object();
-  Config p = config.has(key) ? config.object(key) : Config(nothing, key);
+  Config all = config.has(key) ? config.object(key) : Config(nothing, key);
+  Config p = layer_type && all.has(layer_type) ? all.object(layer_type) : all;
 
   RopeSpec r;
   r.theta = float(p.number("rope_theta", config.number("rope_theta", 10000)));

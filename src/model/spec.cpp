@@ -44,7 +44,8 @@ static int64_t count(const ModelSpec& spec, bool all_experts) {
   int64_t n = int64_t(spec.vocab) * spec.dim * (spec.tied ? 1 : 2) + norm;
   for (const LayerSpec& layer : spec.layers) {
     bool has_ffn = !std::holds_alternative<std::monostate>(layer.ffn);
-    n += parameters(layer.mixer, spec.dim) + parameters(layer.ffn, spec.dim, all_experts) + norm * (has_ffn ? 2 : 1);
+    n += parameters(layer.mixer, spec.dim) + parameters(layer.ffn, spec.dim, all_experts) +
+         norm * (has_ffn ? 2 : 1) * (layer.post_norms ? 2 : 1);
   }
   return n;
 }

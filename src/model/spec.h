@@ -72,6 +72,7 @@ using FfnSpec = std::variant<std::monostate, MlpSpec, MoeSpec>;
 struct LayerSpec {
   MixerSpec mixer;
   FfnSpec ffn;
+  bool post_norms = false;  // what mixer and feed-forward give is normed too, before it is added
 };
 
 struct ModelSpec {

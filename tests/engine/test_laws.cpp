@@ -6,7 +6,8 @@ namespace mr {
 namespace {
 
 const std::vector<std::string> models = {
-    "llama_gqa", "mistral_window", "mamba", "mixtral", "smollm3", "gguf_q4_1", "llama_rope_dynamic_cross", "llama_rope_longrope"};
+    "llama_gqa",          "mistral_window", "mamba", "mixtral", "gemma2", "gemma3", "smollm3", "gguf_q4_1", "llama_rope_dynamic_cross",
+    "llama_rope_longrope"};
 
 class Law4 : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(All, Law4, testing::ValuesIn(models), [](const auto& info) { return info.param; });

@@ -53,6 +53,7 @@ Json config_from_gguf(const Checkpoint&);
 // What most decoders share; a family changes what is its own.
 struct DecoderTraits {
   bool qkv_bias = false, out_bias = false, mlp_bias = false, qk_norm = false;
+  const char* activation = "silu";  // unless the configuration names one
 };
 ModelSpec decoder_spec(const Config&, const DecoderTraits&);
 NameMap decoder_names();

@@ -1,5 +1,6 @@
 // Softmax attention with grouped key/value heads (MHA: as many as query heads, MQA: one), rotary positions, optional norms
 // on the heads, optional window. Reads and writes pages of its group.
+#include "model/block.h"
 #include "model/mixers/mixers.h"
 
 namespace mr {
@@ -12,8 +13,8 @@ class Attention final : public Mixer {
     qkv_ = load.linear({{"q", q, spec.head_dim}, {"k", kv, spec.head_dim}, {"v", kv}}, build.spec.dim, spec.qkv_bias, build.layer);
     out_ = load.linear({{"o", build.spec.dim}}, q, spec.out_bias, build.layer);
     if (spec.qk_norm) {
-      q_norm_ = {Norm::Kind::rms, build.spec.norm.eps, load.vector("q_norm", ".weight", {spec.head_dim}, build.layer)};
-      k_norm_ = {Norm::Kind::rms, build.spec.norm.eps, load.vector("k_norm", ".weight", {spec.head_dim}, build.layer)};
+      q_norm_ = load_norm(build.spec.norm, spec.head_dim, "q_norm", load, build.layer);
+      k_norm_ = load_norm(build.spec.norm, spec.head_dim, "k_norm", load, build.layer);
     }
     kv_ = {{}, build.kv_dtype, spec.kv_heads, spec.head_dim, spec.head_dim};
     kv_.ref = build.layout.add(state_of(spec, build.kv_dtype));
