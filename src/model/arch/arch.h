@@ -59,5 +59,6 @@ ModelSpec decoder_spec(const Config&, const DecoderTraits&);
 NameMap decoder_names();
 NameMap decoder_gguf_names();
 Activation activation_from(const Config&, const std::string& name);
+MoeSpec moe_from(const Config&, const char* count, bool renormalize);  // `count` names the field with the number of experts
 
 }  // namespace mr

@@ -17,6 +17,17 @@ Activation activation_from(const Config& config, const std::string& name) {
   return Activation::silu;
 }
 
+MoeSpec moe_from(const Config& config, const char* count, bool renormalize) {
+  MoeSpec moe;
+  moe.experts = int(config.positive(count));
+  moe.used = int(config.positive("num_experts_per_tok"));
+  moe.hidden = int(config.positive("intermediate_size"));
+  moe.activation = activation_from(config, config.text("hidden_act", "silu"));
+  moe.renormalize = renormalize;
+  config.require(moe.used <= moe.experts, "a token cannot use {} of {} experts", moe.used, moe.experts);
+  return moe;
+}
+
 // The window of one layer: layer_types names it, else every layer has it unless the family switches it off.
 static int window_of(const Config& config, int layer) {
   if (!config.has("sliding_window") || !config.boolean("use_sliding_window", true)) return 0;

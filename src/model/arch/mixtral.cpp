@@ -5,13 +5,7 @@ namespace mr {
 
 ModelSpec mixtral_spec(const Config& config) {
   ModelSpec spec = decoder_spec(config, {});
-  MoeSpec moe;
-  moe.experts = int(config.positive("num_local_experts"));
-  moe.used = int(config.positive("num_experts_per_tok"));
-  moe.hidden = int(config.positive("intermediate_size"));
-  moe.activation = activation_from(config, config.text("hidden_act", "silu"));
-  config.require(moe.used <= moe.experts, "a token cannot use {} of {} experts", moe.used, moe.experts);
-  for (LayerSpec& layer : spec.layers) layer.ffn = moe;
+  for (LayerSpec& layer : spec.layers) layer.ffn = moe_from(config, "num_local_experts", true);
   return spec;
 }
 

@@ -17,6 +17,8 @@ NameMap mixtral_names();
 ModelSpec gemma2_spec(const Config&);
 ModelSpec gemma3_spec(const Config&);
 NameMap gemma_names();
+ModelSpec jamba_spec(const Config&);
+NameMap jamba_names();
 
 static const Arch kArchs[] = {
     {"llama", llama_spec, decoder_names, llama_gguf_names},
@@ -29,6 +31,7 @@ static const Arch kArchs[] = {
     {"mixtral", mixtral_spec, mixtral_names, nullptr},
     {"gemma2", gemma2_spec, gemma_names, nullptr},
     {"gemma3_text", gemma3_spec, gemma_names, nullptr},
+    {"jamba", jamba_spec, jamba_names, nullptr},
 };
 
 std::vector<std::string_view> arch_names() {
