@@ -26,6 +26,11 @@ static int64_t parameters(const MixerSpec& mixer, int64_t dim) {
                                       inner * m.n_state + inner + inner * dim + (m.conv_bias ? inner : 0) +
                                       (m.proj_bias ? 2 * inner + dim : 0) +
                                       (m.norms == MambaSpec::Norms::weighted ? m.dt_rank + 2 * m.n_state : 0);
+                             },
+                             [&](const Mamba2Spec& m) {
+                               int64_t inner = m.inner(), in = inner + m.conv_channels() + m.heads;
+                               return dim * in + int64_t(m.conv_channels()) * (m.conv + m.conv_bias) + 3 * m.heads + inner + inner * dim +
+                                      (m.proj_bias ? in + dim : 0);
                              }},
                     mixer);
 }
@@ -53,7 +58,9 @@ static int64_t count(const ModelSpec& spec, bool all_experts) {
 int64_t parameters(const ModelSpec& spec) { return count(spec, true); }
 int64_t active_parameters(const ModelSpec& spec) { return count(spec, false); }
 
-int64_t conv_state_bytes(const MambaSpec& m) { return (int64_t(m.conv - 1) * m.inner * 4 + 63) / 64 * 64; }
+static int64_t conv_bytes(int64_t width, int64_t channels) { return ((width - 1) * channels * 4 + 63) / 64 * 64; }
+int64_t conv_state_bytes(const MambaSpec& m) { return conv_bytes(m.conv, m.inner); }
+int64_t conv_state_bytes(const Mamba2Spec& m) { return conv_bytes(m.conv, m.conv_channels()); }
 
 StateSpec state_of(const MixerSpec& mixer, DType kv_dtype) {
   return std::visit(Overload{[&](const AttentionSpec& a) {
@@ -62,6 +69,9 @@ StateSpec state_of(const MixerSpec& mixer, DType kv_dtype) {
                              },
                              [](const MambaSpec& m) {
                                return StateSpec{StateSpec::Kind::slot, conv_state_bytes(m) + int64_t(m.inner) * m.n_state * 4};
+                             },
+                             [](const Mamba2Spec& m) {
+                               return StateSpec{StateSpec::Kind::slot, conv_state_bytes(m) + int64_t(m.inner()) * m.n_state * 4};
                              }},
                     mixer);
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <variant>
 #include <vector>
@@ -51,6 +52,14 @@ struct MambaSpec {
   float norm_eps = 0;
 };
 
+struct Mamba2Spec {
+  int heads = 0, head_dim = 0, n_state = 128, groups = 1, conv = 4;
+  bool conv_bias = true, proj_bias = false;
+  float dt_min = 0, dt_max = std::numeric_limits<float>::infinity();  // dt is held between them
+  int inner() const { return heads * head_dim; }
+  int conv_channels() const { return inner() + 2 * groups * n_state; }  // x, B and C
+};
+
 struct MlpSpec {
   int hidden = 0;
   Activation activation = Activation::silu;
@@ -66,7 +75,7 @@ struct MoeSpec {
   bool renormalize = true;  // the weights of the chosen sum to 1
 };
 
-using MixerSpec = std::variant<AttentionSpec, MambaSpec>;
+using MixerSpec = std::variant<AttentionSpec, MambaSpec, Mamba2Spec>;
 using FfnSpec = std::variant<std::monostate, MlpSpec, MoeSpec>;
 
 struct LayerSpec {
@@ -94,6 +103,7 @@ int64_t active_parameters(const ModelSpec&);  // those that one token uses: of a
 // What a layer keeps, and all layers together: the mixers declare exactly this, so it can be known before anything is loaded.
 StateSpec state_of(const MixerSpec&, DType kv_dtype);
 StateLayout layout_of(const ModelSpec&, DType kv_dtype);
-int64_t conv_state_bytes(const MambaSpec&);  // the first part of its slot; h [inner, n_state] follows
+int64_t conv_state_bytes(const MambaSpec&);   // the first part of its slot; h [inner, n_state] follows
+int64_t conv_state_bytes(const Mamba2Spec&);  // h [heads, n_state, head_dim] follows
 
 }  // namespace mr

@@ -8,6 +8,7 @@ namespace {
 const std::vector<std::string> models = {"llama_gqa",
                                          "mistral_window",
                                          "mamba",
+                                         "mamba2",
                                          "mixtral",
                                          "gemma2",
                                          "gemma3",
