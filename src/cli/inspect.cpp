@@ -29,6 +29,7 @@ std::string layer_text(const LayerSpec& layer, const ModelSpec& spec) {
     if (a->window) text += fmt::format(", window {}", a->window);
     text += a->rope < 0 ? ", no positions" : fmt::format(", rope theta {:g}", spec.ropes[size_t(a->rope)].theta);
     if (a->qk_norm) text += ", norms on q and k";
+    if (a->kv_owner >= 0) text += fmt::format(", keys and values of layer {}", a->kv_owner);
   } else if (auto* m = std::get_if<MambaSpec>(&layer.mixer)) {
     text = fmt::format("Mamba, inner {}, state {}, convolution {}", m->inner, m->n_state, m->conv);
   } else if (auto* m2 = std::get_if<Mamba2Spec>(&layer.mixer)) {

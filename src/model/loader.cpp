@@ -160,4 +160,11 @@ Tensor Loader::vector(std::string_view role, std::string_view suffix, std::initi
   return out;
 }
 
+Norm Loader::norm(const NormSpec& spec, std::string_view role, int64_t dim, Place at) {
+  Norm norm{spec.kind, spec.eps, vector(role, ".weight", {dim}, at)};
+  if (spec.kind == Norm::Kind::layer) norm.bias = vector(role, ".bias", {dim}, at);
+  norm.offset = spec.offset;
+  return norm;
+}
+
 }  // namespace mr

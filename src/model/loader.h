@@ -29,6 +29,7 @@ class Loader {
   Linear linear(std::initializer_list<Part> parts, int64_t in, bool bias, Place at = {});
   Weight weight(std::string_view role, int64_t rows, int64_t in, Place at = {});
   Tensor vector(std::string_view role, std::string_view suffix, std::initializer_list<int64_t> shape, Place at = {});  // f32
+  Norm norm(const NormSpec&, std::string_view role, int64_t dim, Place at = {});
   bool has(std::string_view role, Place at = {}) const;  // is there such a tensor? (random: does the family name one)
 
   std::function<void(int64_t done, int64_t total)> progress;  // bytes of the files

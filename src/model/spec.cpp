@@ -16,9 +16,9 @@ struct Overload : F... {
 
 static int64_t parameters(const MixerSpec& mixer, int64_t dim) {
   return std::visit(Overload{[&](const AttentionSpec& a) {
-                               int64_t q = int64_t(a.heads) * a.head_dim, kv = int64_t(a.kv_heads) * a.head_dim;
+                               int64_t q = int64_t(a.heads) * a.head_dim, kv = a.kv_owner < 0 ? int64_t(a.kv_heads) * a.head_dim : 0;
                                return dim * (q + 2 * kv) + q * dim + (a.qkv_bias ? q + 2 * kv : 0) + (a.out_bias ? dim : 0) +
-                                      (a.qk_norm ? 2 * a.head_dim : 0);
+                                      (a.qk_norm ? (kv ? 2 : 1) * a.head_dim : 0);
                              },
                              [&](const MambaSpec& m) {
                                int64_t inner = m.inner;
@@ -47,10 +47,14 @@ static int64_t parameters(const FfnSpec& ffn, int64_t dim, bool all_experts) {
 static int64_t count(const ModelSpec& spec, bool all_experts) {
   int64_t norm = spec.norm.kind == Norm::Kind::layer ? 2 * spec.dim : spec.dim;
   int64_t n = int64_t(spec.vocab) * spec.dim * (spec.tied ? 1 : 2) + norm;
+  if (spec.per_layer) {
+    int64_t layers = int64_t(spec.layers.size());
+    n += layers * spec.per_layer * (int64_t(spec.vocab) + spec.dim) + spec.per_layer + layers * (2 * spec.per_layer * spec.dim + norm);
+  }
   for (const LayerSpec& layer : spec.layers) {
     bool has_ffn = !std::holds_alternative<std::monostate>(layer.ffn);
     n += parameters(layer.mixer, spec.dim) + parameters(layer.ffn, spec.dim, all_experts) +
-         norm * (has_ffn ? 2 : 1) * (layer.post_norms ? 2 : 1);
+         norm * (has_ffn ? 2 : 1) * (layer.post_norms ? 2 : 1) + layer.scaled;
   }
   return n;
 }
@@ -78,7 +82,10 @@ StateSpec state_of(const MixerSpec& mixer, DType kv_dtype) {
 
 StateLayout layout_of(const ModelSpec& spec, DType kv_dtype) {
   StateLayout layout;
-  for (const LayerSpec& layer : spec.layers) layout.add(state_of(layer.mixer, kv_dtype));
+  for (const LayerSpec& layer : spec.layers) {
+    auto* attention = std::get_if<AttentionSpec>(&layer.mixer);
+    if (!attention || attention->kv_owner < 0) layout.add(state_of(layer.mixer, kv_dtype));
+  }
   return layout;
 }
 

@@ -13,8 +13,9 @@
 namespace mr {
 
 struct RopeSpec {
-  enum class Scaling : uint8_t { none, linear, dynamic, llama3, yarn, longrope, factors } scaling = Scaling::none;
+  enum class Scaling : uint8_t { none, linear, dynamic, llama3, yarn, longrope, factors, proportional } scaling = Scaling::none;
   int dim = 0;               // rotated dimensions of a head
+  int pairs = 0;             // proportional: the pairs after these stand still
   bool interleaved = false;  // pairs (2i, 2i+1)
   float theta = 10000;
   float factor = 1;
@@ -42,6 +43,8 @@ struct AttentionSpec {
   int rope = -1;    // index into ModelSpec::ropes; -1: no positions
   bool qkv_bias = false, out_bias = false;
   bool qk_norm = false;  // RMS norm over each head of q and k
+  bool v_norm = false;   // and, without weights, of v
+  int kv_owner = -1;     // the layer whose keys and values it reads; -1: it has its own
   float softcap = 0;
 };
 
@@ -82,6 +85,7 @@ struct LayerSpec {
   MixerSpec mixer;
   FfnSpec ffn;
   bool post_norms = false;  // what mixer and feed-forward give is normed too, before it is added
+  bool scaled = false;      // what leaves the block is multiplied by a number of its own
 };
 
 struct ModelSpec {
@@ -91,6 +95,7 @@ struct ModelSpec {
   std::vector<RopeSpec> ropes;
   std::vector<LayerSpec> layers;
   bool tied = false;  // the output layer is the embedding table
+  int per_layer = 0;  // values that a token brings for each layer, see per_layer.h; 0: none
   float embedding_scale = 1, logit_softcap = 0;
   std::vector<int32_t> eos;
 
