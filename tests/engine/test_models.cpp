@@ -63,6 +63,26 @@ TEST(Fixtures, EveryFamilyIsAmongThem) {
     EXPECT_EQ(std::ranges::count(names, name), 1) << name;
 }
 
+// What a specification says of itself before anything is loaded is what the files hold and the mixers declare.
+TEST(Fixtures, ParametersAndStateAreAsSpecified) {
+  for (const std::string& name : fixture_names()) {
+    auto engine = open(name, {.kv_dtype = DType::f16});
+    int64_t stored = 0;
+    for (const StoredTensor& t : engine->checkpoint().tensors()) {
+      if (t.name == "rope_freqs.weight") continue;
+      int64_t n = 1;
+      for (int64_t d : t.shape) n *= d;
+      stored += n;
+    }
+    const ModelSpec& spec = engine->model().spec();
+    EXPECT_EQ(parameters(spec), stored) << name;
+    EXPECT_LE(active_parameters(spec), parameters(spec)) << name;
+    StateLayout layout = layout_of(spec, DType::f16);
+    EXPECT_EQ(layout.bytes_per_token(), engine->model().layout().bytes_per_token()) << name;
+    EXPECT_EQ(layout.bytes_per_sequence(), engine->model().layout().bytes_per_sequence()) << name;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Fixture, testing::Combine(testing::ValuesIn(fixture_names()), testing::Values("ref", "cpu")),
                          [](const auto& info) { return std::get<0>(info.param) + "_" + std::get<1>(info.param); });
 
