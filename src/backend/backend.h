@@ -4,7 +4,9 @@
 // Law 4: the value of a row depends on that row and its own sequence alone.
 #pragma once
 
+#include <limits>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -76,6 +78,16 @@ struct DiagScan {
   SlotState state;
 };
 
+// Mamba-2's scan (Dao & Gu 2024), one token after the other. A slot holds h [heads, n_state, head_dim].
+struct OuterScan {
+  int heads = 0, head_dim = 0, n_state = 0;
+  int groups = 1;                                                     // head h reads B and C of group h / (heads / groups)
+  Tensor a;                                                           // f32 [heads], negative
+  Tensor d;                                                           // f32 [heads], may be empty
+  float dt_min = 0, dt_max = std::numeric_limits<float>::infinity();  // dt is held between them
+  SlotState state;
+};
+
 struct TopToken {
   int32_t token;
   float logprob;
@@ -94,8 +106,8 @@ class Backend {
   virtual std::string_view name() const = 0;
   virtual ThreadPool& pool() = 0;
 
-  // out [T, D] = table[token of each row]
-  virtual void embed(Tensor out, const Weight& table, const Batch&) = 0;
+  // out [T, D] = scale * table[token of each row]
+  virtual void embed(Tensor out, const Weight& table, float scale, const Batch&) = 0;
   // out [..., D] = norm(x) * weight + bias, over the last dimension; out may be x. x may have rank 3 (per-head norms)
   virtual void norm(Tensor out, Tensor x, const Norm&) = 0;
   // out [T, out] = epilogue(x [T, in] . weight^T)
@@ -122,8 +134,19 @@ class Backend {
                           const StateMemory&) = 0;
   // h = exp(dt a) h + dt B x;  out [T, inner] = (C . h + d x). x, dt [T, inner] (dt after softplus), B, C [T, n_state]
   virtual void diag_scan(Tensor out, Tensor x, Tensor dt, Tensor b, Tensor c, const DiagScan&, const Batch&, const StateMemory&) = 0;
+  // For each head: h = exp(dt a) h + (dt x) outer B;  out = (C . h + d x). out, x [T, heads * head_dim], dt [T, heads] after
+  // softplus, B, C [T, groups * n_state]
+  virtual void outer_scan(Tensor out, Tensor x, Tensor dt, Tensor b, Tensor c, const OuterScan&, const Batch&, const StateMemory&) = 0;
   // x [T, C] = log(1 + exp(x + bias)), in place
   virtual void softplus(Tensor x, Tensor bias) = 0;
+
+  // The k best experts of every row of logits [T, E], best first, ties to the lower id: expert i32 [T, k], weight f32 [T, k]
+  // their softmax over all E, or over the k (renormalize). The logits are used up
+  virtual void route(Tensor expert, Tensor weight, Tensor logits, bool renormalize) = 0;
+  // Row t * k + j of out [T * k, out] = x . experts[expert [t, j]]^T, with row t of x [T, in] or row t * k + j of x [T * k, in]
+  virtual void grouped_linear(Tensor out, Tensor x, std::span<const Weight> experts, Tensor expert) = 0;
+  // out [T, D] = the sum over j, ascending, of weight [t, j] times row t * k + j of x [T * k, D]
+  virtual void combine(Tensor out, Tensor x, Tensor weight) = 0;
 
   // out [n_out, D] = rows out_row of x [T, D]
   virtual void gather(Tensor out, Tensor x, const Batch&) = 0;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <set>
 
 namespace mr {
 
@@ -17,8 +18,8 @@ class Timed final : public Backend, public TimedBackend {
   std::string_view name() const override { return inner_->name(); }
   ThreadPool& pool() override { return inner_->pool(); }
 
-  void embed(Tensor out, const Weight& table, const Batch& b) override {
-    time("embed", [&] { inner_->embed(out, table, b); });
+  void embed(Tensor out, const Weight& table, float scale, const Batch& b) override {
+    time("embed", [&] { inner_->embed(out, table, scale, b); });
   }
   void norm(Tensor out, Tensor x, const Norm& n) override {
     time("norm", [&] { inner_->norm(out, x, n); });
@@ -57,8 +58,26 @@ class Timed final : public Backend, public TimedBackend {
                  const StateMemory& m) override {
     time("diag_scan", [&] { inner_->diag_scan(out, x, dt, b, c, d, batch, m); });
   }
+  void outer_scan(Tensor out, Tensor x, Tensor dt, Tensor b, Tensor c, const OuterScan& d, const Batch& batch,
+                  const StateMemory& m) override {
+    time("outer_scan", [&] { inner_->outer_scan(out, x, dt, b, c, d, batch, m); });
+  }
   void softplus(Tensor x, Tensor bias) override {
     time("softplus", [&] { inner_->softplus(x, bias); });
+  }
+  void route(Tensor expert, Tensor weight, Tensor logits, bool renormalize) override {
+    time("route", [&] { inner_->route(expert, weight, logits, renormalize); });
+  }
+  void grouped_linear(Tensor out, Tensor x, std::span<const Weight> experts, Tensor expert) override {
+    const Weight& w = experts[0];
+    OpTime& t = time(fmt::format("experts {} {} x [{}, {}]", w.format().name, experts.size(), w.out, w.in),
+                     [&] { inner_->grouped_linear(out, x, experts, expert); });
+    std::set<int32_t> used(expert.as<int32_t>(), expert.as<int32_t>() + expert.size());
+    for (int32_t e : used) t.bytes += double(experts[size_t(e)].bytes());
+    t.flops += 2.0 * double(out.shape[0]) * double(w.out) * double(w.in);
+  }
+  void combine(Tensor out, Tensor x, Tensor weight) override {
+    time("combine", [&] { inner_->combine(out, x, weight); });
   }
   void gather(Tensor out, Tensor x, const Batch& b) override {
     time("gather", [&] { inner_->gather(out, x, b); });

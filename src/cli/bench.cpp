@@ -63,8 +63,10 @@ double attention_flops(const ModelSpec& spec, double pairs) {
   return flops;
 }
 
-// Weights of all linear layers inside the blocks.
-double block_weights(const ModelSpec& spec) { return double(parameters(spec)) - double(spec.vocab) * spec.dim * (spec.tied ? 1 : 2); }
+// Weights of all linear layers inside the blocks that a token passes through.
+double block_weights(const ModelSpec& spec) {
+  return double(active_parameters(spec)) - double(spec.vocab) * spec.dim * (spec.tied ? 1 : 2);
+}
 
 double run_once(Engine& engine, int n_prompt, int n_generated) {
   Request request;

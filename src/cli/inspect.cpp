@@ -29,10 +29,15 @@ std::string layer_text(const LayerSpec& layer, const ModelSpec& spec) {
     if (a->window) text += fmt::format(", window {}", a->window);
     text += a->rope < 0 ? ", no positions" : fmt::format(", rope theta {:g}", spec.ropes[size_t(a->rope)].theta);
     if (a->qk_norm) text += ", norms on q and k";
+    if (a->kv_owner >= 0) text += fmt::format(", keys and values of layer {}", a->kv_owner);
   } else if (auto* m = std::get_if<MambaSpec>(&layer.mixer)) {
     text = fmt::format("Mamba, inner {}, state {}, convolution {}", m->inner, m->n_state, m->conv);
+  } else if (auto* m2 = std::get_if<Mamba2Spec>(&layer.mixer)) {
+    text = fmt::format("Mamba-2, {} heads of {}, state {}, {} group{}, convolution {}", m2->heads, m2->head_dim, m2->n_state, m2->groups,
+                       m2->groups == 1 ? "" : "s", m2->conv);
   }
   if (auto* mlp = std::get_if<MlpSpec>(&layer.ffn)) text += fmt::format("; {}feed-forward {}", mlp->gated ? "gated " : "", mlp->hidden);
+  if (auto* moe = std::get_if<MoeSpec>(&layer.ffn)) text += fmt::format("; {} of {} experts of {}", moe->used, moe->experts, moe->hidden);
   return text;
 }
 

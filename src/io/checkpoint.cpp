@@ -11,12 +11,35 @@ namespace mr {
 
 namespace fs = std::filesystem;
 
+// Python's writers put bare Infinity and NaN where JSON has no word for them; newer ones write {"__float__": "Infinity"}.
+static std::string with_named_floats(std::string_view text) {
+  std::string out;
+  bool quoted = false;
+  for (size_t i = 0; i < text.size(); i++) {
+    if (text[i] == '"') quoted = !quoted;
+    if (quoted && text[i] == '\\' && i + 1 < text.size()) out += text[i++];
+    std::string_view word;
+    if (!quoted)
+      for (std::string_view w : {"-Infinity", "Infinity", "NaN"})
+        if (text.substr(i).starts_with(w)) word = w;
+    if (word.empty()) {
+      out += text[i];
+    } else {
+      out += fmt::format(R"({{"__float__": "{}"}})", word);
+      i += word.size() - 1;
+    }
+  }
+  return out;
+}
+
 Json read_json(const fs::path& path) {
   MappedFile file(path);
-  auto text = reinterpret_cast<const char*>(file.bytes().data());
+  std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
   try {
-    return Json::parse(text, text + file.bytes().size());
+    return Json::parse(text);
   } catch (const Json::parse_error& e) {
+    Json json = Json::parse(with_named_floats(text), nullptr, false);
+    if (!json.is_discarded()) return json;
     fail("'{}' is not valid JSON at byte {}", path.native(), e.byte);
   }
 }

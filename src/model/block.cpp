@@ -6,18 +6,16 @@
 
 namespace mr {
 
-Norm load_norm(const NormSpec& spec, int dim, std::string_view role, Loader& loader, int layer) {
-  Norm norm{spec.kind, spec.eps, loader.vector(role, ".weight", {dim}, layer)};
-  if (spec.kind == Norm::Kind::layer) norm.bias = loader.vector(role, ".bias", {dim}, layer);
-  norm.offset = spec.offset;
-  return norm;
-}
-
-Block::Block(const LayerSpec& layer, BuildContext& build) {
-  mixer_norm_ = load_norm(build.spec.norm, build.spec.dim, "mixer_norm", build.loader, build.layer);
+Block::Block(const LayerSpec& layer, BuildContext& build) : post_norms_(layer.post_norms) {
+  auto norm = [&](std::string_view role) { return build.loader.norm(build.spec.norm, role, build.spec.dim, build.layer); };
+  mixer_norm_ = norm("mixer_norm");
   mixer_ = make_mixer(layer.mixer, build);
+  if (post_norms_) mixer_post_norm_ = norm("mixer_post_norm");
   ffn_ = make_ffn(layer.ffn, build);
-  if (ffn_) ffn_norm_ = load_norm(build.spec.norm, build.spec.dim, "ffn_norm", build.loader, build.layer);
+  if (ffn_) ffn_norm_ = norm("ffn_norm");
+  if (ffn_ && post_norms_) ffn_post_norm_ = norm("ffn_post_norm");
+  if (build.spec.per_layer) per_layer_ = std::make_unique<PerLayerGate>(build.spec, build);
+  if (layer.scaled) scale_ = *build.loader.vector("layer_scale", ".weight", {1}, build.layer).as<float>();
 }
 
 static Tensor normed(Tensor x, const Norm& norm, Step& step) {
@@ -29,18 +27,27 @@ static Tensor normed(Tensor x, const Norm& norm, Step& step) {
 void Block::forward(Stream& s, Step& step) const {
   {
     ArenaScope scope(step.arena);
-    step.ops.add(s.residual, mixer_->forward(normed(s.residual, mixer_norm_, step), step), 1);
+    Tensor y = mixer_->forward(normed(s.residual, mixer_norm_, step), step);
+    if (post_norms_) step.ops.norm(y, y, mixer_post_norm_);
+    step.ops.add(s.residual, y, 1);
   }
-  if (!ffn_) return;
-  ArenaScope scope(step.arena);
-  step.ops.add(s.residual, ffn_->forward(normed(s.residual, ffn_norm_, step), step), 1);
+  if (ffn_) {
+    ArenaScope scope(step.arena);
+    Tensor y = ffn_->forward(normed(s.residual, ffn_norm_, step), step);
+    if (post_norms_) step.ops.norm(y, y, ffn_post_norm_);
+    step.ops.add(s.residual, y, 1);
+  }
+  if (per_layer_) per_layer_->forward(s, step);
+  if (scale_ != 1) step.ops.add(s.residual, s.residual, scale_ - 1);
 }
 
 int64_t Block::workspace(int64_t rows) const {
   int64_t norm = arena_bytes(rows * mixer_norm_.weight.size());
-  return norm + std::max(mixer_->workspace(rows), ffn_ ? ffn_->workspace(rows) : 0);
+  return std::max(norm + std::max(mixer_->workspace(rows), ffn_ ? ffn_->workspace(rows) : 0), per_layer_ ? per_layer_->workspace(rows) : 0);
 }
 
-int64_t Block::decode_bytes() const { return mixer_->decode_bytes() + (ffn_ ? ffn_->decode_bytes() : 0); }
+int64_t Block::decode_bytes() const {
+  return mixer_->decode_bytes() + (ffn_ ? ffn_->decode_bytes() : 0) + (per_layer_ ? per_layer_->decode_bytes() : 0);
+}
 
 }  // namespace mr

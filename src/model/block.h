@@ -1,8 +1,10 @@
-// One layer: norm, mixer, residual; norm, feed-forward, residual.
+// One layer: norm, mixer, residual; norm, feed-forward, residual. Some families norm once more before the residual;
+// Gemma 4 adds an input of the layer's own and scales what leaves.
 #pragma once
 
 #include "model/mixer.h"
 #include "model/model.h"
+#include "model/per_layer.h"
 
 namespace mr {
 
@@ -15,10 +17,12 @@ class Block {
 
  private:
   Norm mixer_norm_, ffn_norm_;
+  bool post_norms_;
+  Norm mixer_post_norm_, ffn_post_norm_;
   std::unique_ptr<Mixer> mixer_;
-  std::unique_ptr<Ffn> ffn_;  // may be null
+  std::unique_ptr<Ffn> ffn_;                 // may be null
+  std::unique_ptr<PerLayerGate> per_layer_;  // may be null
+  float scale_ = 1;
 };
-
-Norm load_norm(const NormSpec&, int dim, std::string_view role, Loader&, int layer);
 
 }  // namespace mr

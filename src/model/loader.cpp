@@ -13,20 +13,20 @@ Loader::Loader(const Checkpoint& files, NameMap names, Backend& backend, WeightS
   for (const StoredTensor& t : files.tensors()) bytes_total_ += int64_t(t.bytes.size());
 }
 
-const StoredTensor* Loader::find(std::string_view role, std::string_view suffix, int layer) const {
+const StoredTensor* Loader::find(std::string_view role, std::string_view suffix, Place at) const {
   if (!names_.find(role)) return nullptr;
-  std::string name = names_.name(role, layer);
+  std::string name = names_.name(role, at);
   if (const StoredTensor* t = files_.find(name + std::string(suffix))) return t;
   return suffix == ".weight" ? files_.find(name) : nullptr;
 }
 
-const StoredTensor& Loader::get(std::string_view role, std::string_view suffix, int layer) const {
-  if (const StoredTensor* t = find(role, suffix, layer)) return *t;
-  return files_.get(names_.name(role, layer) + std::string(suffix));  // throws, naming the tensor and the file
+const StoredTensor& Loader::get(std::string_view role, std::string_view suffix, Place at) const {
+  if (const StoredTensor* t = find(role, suffix, at)) return *t;
+  return files_.get(names_.name(role, at) + std::string(suffix));  // throws, naming the tensor and the file
 }
 
-bool Loader::has(std::string_view role, int layer) const {
-  return random_seed_ ? names_.find(role) != nullptr : find(role, ".weight", layer) != nullptr;
+bool Loader::has(std::string_view role, Place at) const {
+  return random_seed_ ? names_.find(role) != nullptr : find(role, ".weight", at) != nullptr;
 }
 
 void Loader::done_with(const StoredTensor& t) {
@@ -67,9 +67,9 @@ static int64_t paired_row(int64_t row, int head_dim) {
   return row - i + (i % half) * 2 + i / half;
 }
 
-Loader::Rows Loader::rows_of(const Part& part, int64_t in, int layer) {
+Loader::Rows Loader::rows_of(const Part& part, int64_t in, Place at) {
   if (random_seed_) return random_rows(part.rows, in);
-  const StoredTensor& t = get(part.role, ".weight", layer);
+  const StoredTensor& t = get(part.role, ".weight", at);
   std::vector<int64_t> shape = t.shape;
   if (shape.size() == 3 && shape[1] == 1) shape.erase(shape.begin() + 1);  // a depthwise convolution
   check(shape == std::vector<int64_t>{part.rows, in}, "tensor {} has shape {}, but the configuration asks for [{}, {}]", t.name,
@@ -85,7 +85,7 @@ Loader::Rows Loader::rows_of(const Part& part, int64_t in, int layer) {
   return out;
 }
 
-Linear Loader::linear(std::initializer_list<Part> parts, int64_t in, bool bias, int layer) {
+Linear Loader::linear(std::initializer_list<Part> parts, int64_t in, bool bias, Place at) {
   std::vector<Weight> weights;
   Rows pending;
   auto flush = [&] {
@@ -98,7 +98,7 @@ Linear Loader::linear(std::initializer_list<Part> parts, int64_t in, bool bias, 
   for (const Part& part : parts) {
     if (random_seed_) flush();  // made-up rows live until they are packed
     size_t begin = used_.size();
-    Rows rows = rows_of(part, in, layer);
+    Rows rows = rows_of(part, in, at);
     if (!pending.pointers.empty() && pending.format != rows.format) {
       std::vector<const StoredTensor*> keep(used_.begin() + int64_t(begin), used_.end());
       used_.resize(begin);
@@ -113,25 +113,25 @@ Linear Loader::linear(std::initializer_list<Part> parts, int64_t in, bool bias, 
 
   if (!bias) return {std::move(weights), {}};
   Tensor joined = view(store_.take(size_t(total) * 4), DType::f32, {total});
-  int64_t at = 0;
+  int64_t begin = 0;
   for (const Part& part : parts) {
-    Tensor b = vector(part.role, ".bias", {part.rows}, layer);
+    Tensor b = vector(part.role, ".bias", {part.rows}, at);
     bool paired = names_.permuted_qk && part.head_dim && !random_seed_;
-    for (int64_t r = 0; r < part.rows; r++) joined.as<float>()[at + r] = b.as<float>()[paired ? paired_row(r, part.head_dim) : r];
-    at += part.rows;
+    for (int64_t r = 0; r < part.rows; r++) joined.as<float>()[begin + r] = b.as<float>()[paired ? paired_row(r, part.head_dim) : r];
+    begin += part.rows;
   }
   return {std::move(weights), joined};
 }
 
-Weight Loader::weight(std::string_view role, int64_t rows, int64_t in, int layer) {
-  Rows source = rows_of({role, rows}, in, layer);
+Weight Loader::weight(std::string_view role, int64_t rows, int64_t in, Place at) {
+  Rows source = rows_of({role, rows}, in, at);
   Weight w = pack(*source.format, source.pointers, in, store_, backend_.pool());
   for (const StoredTensor* t : used_) done_with(*t);
   used_.clear();
   return w;
 }
 
-Tensor Loader::vector(std::string_view role, std::string_view suffix, std::initializer_list<int64_t> shape, int layer) {
+Tensor Loader::vector(std::string_view role, std::string_view suffix, std::initializer_list<int64_t> shape, Place at) {
   Tensor out = view(nullptr, DType::f32, shape);
   out.data = store_.take(size_t(out.bytes()));
   float* values = out.as<float>();
@@ -139,7 +139,7 @@ Tensor Loader::vector(std::string_view role, std::string_view suffix, std::initi
     std::fill_n(values, out.size(), suffix == ".bias" ? 0.0f : 1.0f);
     return out;
   }
-  const StoredTensor& t = get(role, suffix, layer);
+  const StoredTensor& t = get(role, suffix, at);
   std::vector<int64_t> stored = t.shape;
   if (stored.size() == 3 && stored[1] == 1) stored.erase(stored.begin() + 1);
   check(stored == std::vector<int64_t>(shape), "tensor {} has shape {}, but the configuration asks for {}", t.name, shape_string(t.shape),
@@ -158,6 +158,13 @@ Tensor Loader::vector(std::string_view role, std::string_view suffix, std::initi
   }
   done_with(t);
   return out;
+}
+
+Norm Loader::norm(const NormSpec& spec, std::string_view role, int64_t dim, Place at) {
+  Norm norm{spec.kind, spec.eps, vector(role, ".weight", {dim}, at)};
+  if (spec.kind == Norm::Kind::layer) norm.bias = vector(role, ".bias", {dim}, at);
+  norm.offset = spec.offset;
+  return norm;
 }
 
 }  // namespace mr

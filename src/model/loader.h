@@ -26,10 +26,11 @@ class Loader {
   Loader(const Checkpoint& files, NameMap names, Backend& backend, WeightStore& store, std::optional<uint64_t> random_seed);
 
   // [sum of rows, in], the parts one below the other; parts in unequal formats stay separate inside the Linear.
-  Linear linear(std::initializer_list<Part> parts, int64_t in, bool bias, int layer = 0);
-  Weight weight(std::string_view role, int64_t rows, int64_t in, int layer = 0);
-  Tensor vector(std::string_view role, std::string_view suffix, std::initializer_list<int64_t> shape, int layer = 0);  // f32
-  bool has(std::string_view role, int layer = 0) const;  // is there such a tensor? (random: does the family name one)
+  Linear linear(std::initializer_list<Part> parts, int64_t in, bool bias, Place at = {});
+  Weight weight(std::string_view role, int64_t rows, int64_t in, Place at = {});
+  Tensor vector(std::string_view role, std::string_view suffix, std::initializer_list<int64_t> shape, Place at = {});  // f32
+  Norm norm(const NormSpec&, std::string_view role, int64_t dim, Place at = {});
+  bool has(std::string_view role, Place at = {}) const;  // is there such a tensor? (random: does the family name one)
 
   std::function<void(int64_t done, int64_t total)> progress;  // bytes of the files
 
@@ -38,9 +39,9 @@ class Loader {
     const FormatOps* format = nullptr;
     std::vector<const std::byte*> pointers;
   };
-  const StoredTensor* find(std::string_view role, std::string_view suffix, int layer) const;
-  const StoredTensor& get(std::string_view role, std::string_view suffix, int layer) const;
-  Rows rows_of(const Part&, int64_t in, int layer);
+  const StoredTensor* find(std::string_view role, std::string_view suffix, Place) const;
+  const StoredTensor& get(std::string_view role, std::string_view suffix, Place) const;
+  Rows rows_of(const Part&, int64_t in, Place);
   Rows random_rows(int64_t rows, int64_t in);
   void done_with(const StoredTensor&);
 

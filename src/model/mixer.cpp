@@ -6,7 +6,9 @@ namespace mr {
 
 static std::unique_ptr<Mixer> make(const AttentionSpec& s, BuildContext& b) { return make_attention(s, b); }
 static std::unique_ptr<Mixer> make(const MambaSpec& s, BuildContext& b) { return make_mamba(s, b); }
+static std::unique_ptr<Mixer> make(const Mamba2Spec& s, BuildContext& b) { return make_mamba2(s, b); }
 static std::unique_ptr<Ffn> make(const MlpSpec& s, BuildContext& b) { return make_mlp(s, b); }
+static std::unique_ptr<Ffn> make(const MoeSpec& s, BuildContext& b) { return make_moe(s, b); }
 static std::unique_ptr<Ffn> make(std::monostate, BuildContext&) { return nullptr; }
 
 std::unique_ptr<Mixer> make_mixer(const MixerSpec& spec, BuildContext& build) {

@@ -34,6 +34,7 @@ struct BuildContext {
   const ModelSpec& spec;
   DType kv_dtype;
   int layer;
+  std::vector<StateRef>& kv;  // of each layer: where its keys and values lie, for layers that share them
 };
 
 std::unique_ptr<Mixer> make_mixer(const MixerSpec&, BuildContext&);

@@ -4,6 +4,7 @@
 
 #include "model/block.h"
 #include "model/loader.h"
+#include "model/per_layer.h"
 #include "model/rope.h"
 
 namespace mr {
@@ -19,17 +20,19 @@ std::unique_ptr<Model> Model::load(const Checkpoint& files, Backend& backend, co
   loader.progress = options.progress;
   for (const RopeSpec& rope : spec.ropes) model->ropes_.push_back(make_rope(rope));
   model->embedding_ = loader.weight("embedding", spec.vocab, spec.dim);
+  if (spec.per_layer) model->per_layer_ = std::make_unique<PerLayerInputs>(spec, loader);
+  std::vector<StateRef> kv(spec.layers.size());
   for (int i = 0; i < int(spec.layers.size()); i++) {
-    BuildContext build{loader, model->layout_, spec, options.kv_dtype, i};
+    BuildContext build{loader, model->layout_, spec, options.kv_dtype, i, kv};
     model->blocks_.push_back(std::make_unique<Block>(spec.layers[size_t(i)], build));
   }
-  model->final_norm_ = load_norm(spec.norm, spec.dim, "final_norm", loader, 0);
+  model->final_norm_ = loader.norm(spec.norm, "final_norm", spec.dim);
   model->output_ = spec.tied ? model->embedding_ : loader.weight("output", spec.vocab, spec.dim);
   return model;
 }
 
 int64_t Model::decode_bytes() const {
-  int64_t n = output_.bytes();
+  int64_t n = output_.bytes() + (per_layer_ ? per_layer_->decode_bytes() : 0);
   for (const auto& block : blocks_) n += block->decode_bytes();
   return n;
 }
@@ -39,14 +42,16 @@ int64_t Model::workspace(int n_tokens, int n_out) const {
   for (const auto& b : blocks_) block = std::max(block, b->workspace(n_tokens));
   for (const RopeTable& r : ropes_) angles += arena_bytes(int64_t(n_tokens) * r.dim);
   int64_t out = arena_bytes(int64_t(n_out) * spec_.dim) + arena_bytes(int64_t(n_out) * spec_.vocab);
-  return arena_bytes(int64_t(n_tokens) * spec_.dim) + angles + std::max(block, out);
+  int64_t per_layer = per_layer_ ? per_layer_->workspace(n_tokens) : 0;
+  return arena_bytes(int64_t(n_tokens) * spec_.dim) + per_layer + angles + std::max(block, out);
 }
 
 Tensor Model::forward(Step& step) const {
   Backend& ops = step.ops;
   const Batch& batch = step.batch;
   Stream stream{step.arena.tensor(DType::f32, {batch.n_tokens, spec_.dim})};
-  ops.embed(stream.residual, embedding_, batch);
+  ops.embed(stream.residual, embedding_, spec_.embedding_scale, batch);
+  if (per_layer_) stream.per_layer = per_layer_->forward(stream.residual, step);
   std::vector<Tensor> angles;
   for (const RopeTable& rope : ropes_) {
     angles.push_back(step.arena.tensor(DType::f32, {batch.n_tokens, rope.dim}));

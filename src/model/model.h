@@ -25,7 +25,8 @@ struct Step {
 
 // What flows between blocks.
 struct Stream {
-  Tensor residual;  // f32 [T, dim]
+  Tensor residual;     // f32 [T, dim]
+  Tensor per_layer{};  // f32 [T, layers * per_layer], or empty
 };
 
 struct ModelOptions {
@@ -35,6 +36,7 @@ struct ModelOptions {
 };
 
 class Block;
+class PerLayerInputs;
 
 class Model {
  public:
@@ -60,6 +62,7 @@ class Model {
   std::vector<RopeTable> ropes_;
   Weight embedding_, output_;  // output_ is embedding_ when tied
   Norm final_norm_;
+  std::unique_ptr<PerLayerInputs> per_layer_;  // may be null
   std::vector<std::unique_ptr<Block>> blocks_;
 };
 

@@ -15,20 +15,23 @@ static RopeSpec::Scaling scaling_from(const Config& config, const std::string& t
   if (type == "yarn") return S::yarn;
   if (type == "longrope" || type == "su") return S::longrope;
   if (type == "factors") return S::factors;
+  if (type == "proportional") return S::proportional;
   config.require(false, "rope scaling '{}' is not known", type);
   return S::none;
 }
 
-RopeSpec rope_from(const Config& config, int head_dim) {
+RopeSpec rope_from(const Config& config, int head_dim, const char* layer_type) {
   const char* key = config.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
   static const Json nothing = Json::object();
-  Config p = config.has(key) ? config.object(key) : Config(nothing, key);
+  Config all = config.has(key) ? config.object(key) : Config(nothing, key);
+  Config p = layer_type && all.has(layer_type) ? all.object(layer_type) : all;
 
   RopeSpec r;
   r.theta = float(p.number("rope_theta", config.number("rope_theta", 10000)));
   r.dim = int(head_dim * p.number("partial_rotary_factor", config.number("partial_rotary_factor", 1)));
   config.require(r.dim > 0 && r.dim <= head_dim && r.dim % 2 == 0, "a rope of {} dimensions does not fit heads of {}", r.dim, head_dim);
   r.scaling = scaling_from(p, p.text("rope_type", p.text("type", "default")));
+  if (r.scaling == RopeSpec::Scaling::proportional) r.pairs = r.dim / 2, r.dim = head_dim;
   int max_context = int(config.integer("max_position_embeddings", 0));
   r.original = int(p.integer("original_max_position_embeddings", config.integer("original_max_position_embeddings", max_context)));
   if (r.scaling == RopeSpec::Scaling::dynamic) r.original = max_context;
@@ -129,6 +132,9 @@ RopeTable make_rope(const RopeSpec& r) {
       t.length = RopeTable::Length::longrope;
       t.long_inv_freq = divided(t.inv_freq, r.long_factor);
       t.inv_freq = divided(t.inv_freq, r.short_factor);
+      break;
+    case S::proportional:
+      for (size_t i = 0; i < t.inv_freq.size(); i++) t.inv_freq[i] = i < size_t(r.pairs) ? t.inv_freq[i] / r.factor : 0;
       break;
     case S::factors:
       t.inv_freq = divided(t.inv_freq, r.short_factor);

@@ -6,8 +6,9 @@
 
 namespace mr {
 
-// Reads `rope_parameters` (or the older `rope_theta` and `rope_scaling`) for heads of head_dim.
-RopeSpec rope_from(const Config&, int head_dim);
+// Reads `rope_parameters` (or the older `rope_theta` and `rope_scaling`) for heads of head_dim. layer_type: its entry there,
+// where every type of layer has a rope of its own.
+RopeSpec rope_from(const Config&, int head_dim, const char* layer_type = nullptr);
 // The frequencies of a rope, as transformers computes them in f32.
 RopeTable make_rope(const RopeSpec&);
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <variant>
 #include <vector>
@@ -12,8 +13,9 @@
 namespace mr {
 
 struct RopeSpec {
-  enum class Scaling : uint8_t { none, linear, dynamic, llama3, yarn, longrope, factors } scaling = Scaling::none;
+  enum class Scaling : uint8_t { none, linear, dynamic, llama3, yarn, longrope, factors, proportional } scaling = Scaling::none;
   int dim = 0;               // rotated dimensions of a head
+  int pairs = 0;             // proportional: the pairs after these stand still
   bool interleaved = false;  // pairs (2i, 2i+1)
   float theta = 10000;
   float factor = 1;
@@ -41,12 +43,24 @@ struct AttentionSpec {
   int rope = -1;    // index into ModelSpec::ropes; -1: no positions
   bool qkv_bias = false, out_bias = false;
   bool qk_norm = false;  // RMS norm over each head of q and k
+  bool v_norm = false;   // and, without weights, of v
+  int kv_owner = -1;     // the layer whose keys and values it reads; -1: it has its own
   float softcap = 0;
 };
 
 struct MambaSpec {
   int inner = 0, n_state = 16, conv = 4, dt_rank = 0;
   bool conv_bias = true, proj_bias = false;
+  enum class Norms : uint8_t { none, plain, weighted } norms = Norms::none;  // RMS norms on dt, B and C; plain: no weights
+  float norm_eps = 0;
+};
+
+struct Mamba2Spec {
+  int heads = 0, head_dim = 0, n_state = 128, groups = 1, conv = 4;
+  bool conv_bias = true, proj_bias = false;
+  float dt_min = 0, dt_max = std::numeric_limits<float>::infinity();  // dt is held between them
+  int inner() const { return heads * head_dim; }
+  int conv_channels() const { return inner() + 2 * groups * n_state; }  // x, B and C
 };
 
 struct MlpSpec {
@@ -56,12 +70,22 @@ struct MlpSpec {
   bool bias = false;
 };
 
-using MixerSpec = std::variant<AttentionSpec, MambaSpec>;
-using FfnSpec = std::variant<std::monostate, MlpSpec>;
+// A mixture of experts: a router chooses `used` gated feed-forwards a token.
+struct MoeSpec {
+  int experts = 0, used = 0;
+  int hidden = 0;  // of one expert
+  Activation activation = Activation::silu;
+  bool renormalize = true;  // the weights of the chosen sum to 1
+};
+
+using MixerSpec = std::variant<AttentionSpec, MambaSpec, Mamba2Spec>;
+using FfnSpec = std::variant<std::monostate, MlpSpec, MoeSpec>;
 
 struct LayerSpec {
   MixerSpec mixer;
   FfnSpec ffn;
+  bool post_norms = false;  // what mixer and feed-forward give is normed too, before it is added
+  bool scaled = false;      // what leaves the block is multiplied by a number of its own
 };
 
 struct ModelSpec {
@@ -71,6 +95,7 @@ struct ModelSpec {
   std::vector<RopeSpec> ropes;
   std::vector<LayerSpec> layers;
   bool tied = false;  // the output layer is the embedding table
+  int per_layer = 0;  // values that a token brings for each layer, see per_layer.h; 0: none
   float embedding_scale = 1, logit_softcap = 0;
   std::vector<int32_t> eos;
 
@@ -78,10 +103,12 @@ struct ModelSpec {
 };
 
 int64_t parameters(const ModelSpec&);
+int64_t active_parameters(const ModelSpec&);  // those that one token uses: of a layer's experts only the chosen
 
 // What a layer keeps, and all layers together: the mixers declare exactly this, so it can be known before anything is loaded.
 StateSpec state_of(const MixerSpec&, DType kv_dtype);
 StateLayout layout_of(const ModelSpec&, DType kv_dtype);
-int64_t conv_state_bytes(const MambaSpec&);  // the first part of its slot; h [inner, n_state] follows
+int64_t conv_state_bytes(const MambaSpec&);   // the first part of its slot; h [inner, n_state] follows
+int64_t conv_state_bytes(const Mamba2Spec&);  // h [heads, n_state, head_dim] follows
 
 }  // namespace mr

@@ -198,12 +198,15 @@ TEST(Ops, embed_reads_rows_and_what_the_last_step_sampled) {
     Rows rows;
     rows.add(0, 3);
     rows.token = {36, -2, -1};
-    Array out({3, dim});
-    backend->embed(out, weight, rows.batch());
-    for (int r = 0; r < 3; r++) {
-      int token = std::array{36, 4, 17}[size_t(r)];
-      expect_same_bits({out.view.row<float>(r), out.view.row<float>(r) + dim},
-                       {table.view.row<float>(token), table.view.row<float>(token) + dim}, name);
+    for (float scale : {1.0f, 3.0f}) {
+      Array out({3, dim});
+      backend->embed(out, weight, scale, rows.batch());
+      for (int r = 0; r < 3; r++) {
+        int token = std::array{36, 4, 17}[size_t(r)];
+        std::vector<float> want(table.view.row<float>(token), table.view.row<float>(token) + dim);
+        for (float& v : want) v *= scale;
+        expect_same_bits({out.view.row<float>(r), out.view.row<float>(r) + dim}, want, name);
+      }
     }
   }
 }

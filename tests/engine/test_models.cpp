@@ -56,10 +56,31 @@ TEST_P(Fixture, GreedyAnswerAndScoresEqualTheOracle) {
     EXPECT_NEAR(answer.logprobs[i], oracle.logprob(int(oracle.prompt.size() + i)), 2e-3) << "answer token " << i;
 }
 
-TEST(Fixtures, EveryFamilyOfTheSpineIsAmongThem) {
+TEST(Fixtures, EveryFamilyIsAmongThem) {
   std::vector<std::string> names = fixture_names();
-  for (const char* name : {"llama_gqa", "llama_rope_yarn", "smollm3", "qwen2", "qwen3", "mistral_window", "mamba", "gguf_q4_1"})
+  for (const char* name : {"llama_gqa", "llama_rope_yarn", "smollm3", "qwen2", "qwen3", "mistral_window", "mamba", "falcon_mamba", "mamba2",
+                           "mixtral", "gemma2", "gemma3", "gemma4", "jamba", "gguf_q4_1"})
     EXPECT_EQ(std::ranges::count(names, name), 1) << name;
+}
+
+// What a specification says of itself before anything is loaded is what the files hold and the mixers declare.
+TEST(Fixtures, ParametersAndStateAreAsSpecified) {
+  for (const std::string& name : fixture_names()) {
+    auto engine = open(name, {.kv_dtype = DType::f16});
+    int64_t stored = 0;
+    for (const StoredTensor& t : engine->checkpoint().tensors()) {
+      if (t.name == "rope_freqs.weight") continue;
+      int64_t n = 1;
+      for (int64_t d : t.shape) n *= d;
+      stored += n;
+    }
+    const ModelSpec& spec = engine->model().spec();
+    EXPECT_EQ(parameters(spec), stored) << name;
+    EXPECT_LE(active_parameters(spec), parameters(spec)) << name;
+    StateLayout layout = layout_of(spec, DType::f16);
+    EXPECT_EQ(layout.bytes_per_token(), engine->model().layout().bytes_per_token()) << name;
+    EXPECT_EQ(layout.bytes_per_sequence(), engine->model().layout().bytes_per_sequence()) << name;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Fixture, testing::Combine(testing::ValuesIn(fixture_names()), testing::Values("ref", "cpu")),

@@ -49,6 +49,14 @@ TEST_F(Directory, ALoneFileTakesTheConfigBesideIt) {
   EXPECT_EQ(Checkpoint::open(dir_ / "1.safetensors")->config(), Json::object());
 }
 
+TEST_F(Directory, PythonsInfinityIsRead) {
+  write_file(dir_ / "config.json", R"({"limit": [0.0, Infinity, -Infinity], "text": "Infinity \" NaN", "none": NaN})");
+  Json config = Checkpoint::open(dir_.path())->config();
+  EXPECT_EQ(config["limit"], Json::parse(R"([0.0, {"__float__": "Infinity"}, {"__float__": "-Infinity"}])"));
+  EXPECT_EQ(config["text"], "Infinity \" NaN");
+  EXPECT_EQ(config["none"]["__float__"], "NaN");
+}
+
 TEST_F(Directory, ContentsDecideNotNames) {
   fs::copy_file(dir_ / "1.safetensors", dir_ / "weights.bin");
   EXPECT_FALSE(Checkpoint::open(dir_ / "weights.bin")->is_gguf());

@@ -239,6 +239,7 @@ constexpr mr::OpKernels kKernels = {attention::kMaxQueries,
                                     attention::finish,
                                     conv,
                                     scan,
+                                    outer_scan,
                                     max_of,
                                     sum_exp};
 

@@ -6,6 +6,7 @@
 #include "backend/angles.h"
 #include "backend/backend.h"
 #include "backend/cpu/attend.h"
+#include "backend/cpu/experts.h"
 #include "backend/cpu/linear.h"
 #include "backend/cpu/op_kernels.h"
 #include "backend/kv_pages.h"
@@ -39,11 +40,13 @@ class CpuBackend : public Backend {
   std::string_view name() const override { return name_of(isa_); }
   ThreadPool& pool() override { return pool_; }
 
-  void embed(Tensor out, const Weight& table, const Batch& batch) override {
+  void embed(Tensor out, const Weight& table, float scale, const Batch& batch) override {
     rows(batch.n_tokens, table.in, [&](int64_t r) {
       int32_t token = batch.token[r];
       if (token < 0) token = sampled_.at(size_t(-1 - token));
       table.ops->decode_rows(table, token, 1, out.row<float>(r));
+      if (scale != 1)
+        for (int64_t i = 0; i < table.in; i++) out.row<float>(r)[i] *= scale;
     });
   }
 
@@ -123,8 +126,53 @@ class CpuBackend : public Backend {
               });
   }
 
+  void outer_scan(Tensor out, Tensor x, Tensor dt, Tensor b, Tensor c, const OuterScan& scan, const Batch& batch,
+                  const StateMemory& state) override {
+    const int64_t size = int64_t(scan.n_state) * scan.head_dim;
+    recurrent(scan.state, batch, state, scan.heads, 1, 2 * size, size, [&](RecurrentRows rows, int64_t row, int64_t first, int64_t n) {
+      ops_.outer_scan({rows,
+                       scan.n_state,
+                       scan.head_dim,
+                       scan.heads / scan.groups,
+                       first,
+                       n,
+                       x.row<float>(row),
+                       dt.row<float>(row),
+                       b.row<float>(row),
+                       c.row<float>(row),
+                       scan.a.as<float>(),
+                       scan.d.as<float>(),
+                       scan.dt_min,
+                       scan.dt_max,
+                       out.row<float>(row),
+                       x.stride[0],
+                       dt.stride[0],
+                       b.stride[0],
+                       c.stride[0],
+                       out.stride[0]});
+    });
+  }
+
   void softplus(Tensor x, Tensor bias) override {
     rows(x.shape[0], 4 * x.shape[1], [&](int64_t r) { ops_.softplus(x.row<float>(r), bias.as<float>(), x.shape[1]); });
+  }
+
+  void route(Tensor expert, Tensor weight, Tensor logits, bool renormalize) override {
+    rows(logits.shape[0], (4 + expert.shape[1]) * logits.shape[1], [&](int64_t r) {
+      route_row(expert.row<int32_t>(r), weight.row<float>(r), expert.shape[1], logits.row<float>(r), logits.shape[1], renormalize, ops_);
+    });
+  }
+
+  void grouped_linear(Tensor out, Tensor x, std::span<const Weight> experts, Tensor expert) override {
+    cpu_grouped_linear(out, x, experts, expert, pool_, linear_, linear_scratch_, expert_scratch_);
+  }
+
+  void combine(Tensor out, Tensor x, Tensor weight) override {
+    const int64_t n = out.shape[1], k = weight.shape[1];
+    rows(out.shape[0], k * n, [&](int64_t t) {
+      std::fill_n(out.row<float>(t), n, 0.0f);
+      for (int64_t j = 0; j < k; j++) ops_.add(out.row<float>(t), x.row<float>(t * k + j), weight.row<float>(t)[j], n);
+    });
   }
 
   void gather(Tensor out, Tensor x, const Batch& batch) override {
@@ -192,6 +240,7 @@ class CpuBackend : public Backend {
   const OpKernels& ops_;
   const LinearKernels& linear_;
   LinearScratch linear_scratch_;
+  ExpertScratch expert_scratch_;
   CpuAttention attention_;
   std::vector<SampleScratch> sample_scratch_;
   std::vector<int32_t> sampled_;  // by output row of the previous step

@@ -67,6 +67,16 @@ struct ScanCall {
   int64_t x_stride, dt_stride, b_stride, c_stride, out_stride;
 };
 
+struct OuterScanCall {
+  RecurrentRows rows;
+  int n_state, head_dim, heads_a_group;
+  int64_t first, n;                     // heads [first, first + n)
+  const float *x, *dt, *b, *c, *a, *d;  // d may be null
+  float dt_min, dt_max;
+  float* out;
+  int64_t x_stride, dt_stride, b_stride, c_stride, out_stride;
+};
+
 struct OpKernels {
   int max_queries;
   void (*norm)(float* out, const float* x, const NormRow&);
@@ -75,8 +85,8 @@ struct OpKernels {
   void (*activate)(float* x, int64_t n, int act);
   void (*softplus)(float* x, const float* bias, int64_t n);
   void (*softcap)(float* x, float cap, int64_t n);
-  void (*exp)(float* x, int64_t n);  // only tests ask for it
-  void (*tanh)(float* x, int64_t n);
+  void (*exp)(float* x, int64_t n);
+  void (*tanh)(float* x, int64_t n);  // only tests ask for it
   // One head of `2 * half` rotated values; cosine and sine have `half` each.
   void (*rope)(float* x, const float* cosine, const float* sine, int64_t half, bool interleaved);
   void (*store)(void* to, const float* x, int64_t n, int64_t stride, int type);  // rounded to the stored type, `stride` elements apart
@@ -87,6 +97,7 @@ struct OpKernels {
   void (*finish)(float* out, float max, float sum, const float* acc, int64_t n, bool has_sink, float sink);
   void (*conv)(const ConvCall&);
   void (*scan)(const ScanCall&);
+  void (*outer_scan)(const OuterScanCall&);
   float (*max_of)(const float* x, int64_t n);
   float (*sum_exp)(const float* x, int64_t n, float max, float factor);
 };

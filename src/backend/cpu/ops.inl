@@ -272,6 +272,56 @@ inline void scan_channel(const mr::ScanCall& a, int64_t c) {
   for (; c < end; c++) scan_channel(a, c);
 }
 
+// One token of channels [i, i + 16 G) of a head: h = decay h + (dt x) B, y = C . h + d x. Channels are the lanes, so that no
+// sum runs across them. States are [n_state, head_dim]; `to` may be null. The last m channels count.
+template <int G>
+inline void outer_step(const mr::OuterScanCall& a, int r, int64_t head, int64_t i, int64_t m, const float* before, float* after, float* to,
+                       float dt, Vec decay) {
+  const int64_t group = head / a.heads_a_group * a.n_state, first = head * a.head_dim + i;
+  const float *x = a.x + r * a.x_stride + first, *b = a.b + r * a.b_stride + group, *c = a.c + r * a.c_stride + group;
+  float* out = a.out + r * a.out_stride + first;
+  const Vec d = set1(a.d ? a.d[head] : 0);
+  Vec in[G], y[G];
+  for (int g = 0; g < G; g++) {
+    const Vec v = load_some(x + g * kLanes, m);
+    in[g] = mul(set1(dt), v), y[g] = mul(d, v);
+  }
+  for (int j = 0; j < a.n_state; j++) {
+    const Vec bj = set1(b[j]), cj = set1(c[j]);
+    for (int g = 0; g < G; g++) {
+      const int64_t at = int64_t(j) * a.head_dim + i + g * kLanes;
+      const Vec h = fma(decay, load_some(before + at, m), mul(in[g], bj));
+      store_some(after + at, h, m);
+      if (to) store_some(to + at, h, m);
+      y[g] = fma(cj, h, y[g]);
+    }
+  }
+  for (int g = 0; g < G; g++) store_some(out + g * kLanes, y[g], m);
+}
+
+[[gnu::flatten]] void outer_scan(const mr::OuterScanCall& a) {
+  const int64_t size = int64_t(a.n_state) * a.head_dim;
+  for (int64_t head = a.first; head < a.first + a.n; head++) {
+    const float* source = a.rows.source + head * size;
+    if (a.rows.parent) {  // rows that branch off read it after others have stored
+      float* copy = a.rows.scratch + int64_t(a.rows.rows) * size;
+      for (int64_t i = 0; i < size; i++) copy[i] = source[i];
+      source = copy;
+    }
+    for (int r = 0; r < a.rows.rows; r++) {
+      const float* before = state_before(a.rows, r, source, size);
+      float* after = a.rows.scratch + (a.rows.parent ? r * size : 0);
+      float* to = a.rows.store[r] ? a.rows.store[r] + head * size : nullptr;
+      float dt = a.dt[r * a.dt_stride + head];
+      dt = dt < a.dt_min ? a.dt_min : dt > a.dt_max ? a.dt_max : dt;
+      const Vec decay = exp(set1(dt * a.a[head]));
+      int64_t i = 0;
+      for (; i + 4 * kLanes <= a.head_dim; i += 4 * kLanes) outer_step<4>(a, r, head, i, kLanes, before, after, to, dt, decay);
+      for (; i < a.head_dim; i += kLanes) outer_step<1>(a, r, head, i, a.head_dim - i, before, after, to, dt, decay);
+    }
+  }
+}
+
 [[gnu::flatten]] float max_of(const float* x, int64_t n) {
   Vec m0 = set1(-__builtin_inff()), m1 = m0;
   int64_t i = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <thread>
 
 #include "backend/angles.h"
@@ -100,11 +101,12 @@ class RefBackend : public Backend {
   std::string_view name() const override { return "ref"; }
   ThreadPool& pool() override { return pool_; }
 
-  void embed(Tensor out, const Weight& table, const Batch& batch) override {
+  void embed(Tensor out, const Weight& table, float scale, const Batch& batch) override {
     for (int r = 0; r < batch.n_tokens; r++) {
       int32_t token = batch.token[r];
       if (token < 0) token = sampled_.at(size_t(-1 - token));
       table.ops->decode_rows(table, token, 1, out.row<float>(r));
+      for (int64_t i = 0; i < table.in; i++) out.row<float>(r)[i] *= scale;
     }
   }
 
@@ -234,11 +236,67 @@ class RefBackend : public Backend {
     });
   }
 
+  void outer_scan(Tensor out, Tensor x, Tensor dt, Tensor b, Tensor c, const OuterScan& scan, const Batch& batch,
+                  const StateMemory& state) override {
+    const int64_t n = scan.n_state, width = scan.head_dim;
+    each_row(scan.state, batch, state, size_t(scan.heads * n * width), [&](int r, std::vector<float>& h) {
+      for (int64_t head = 0; head < scan.heads; head++) {
+        const int64_t group = head / (scan.heads / scan.groups);
+        const double step = std::clamp(dt.row<float>(r)[head], scan.dt_min, scan.dt_max);
+        const double decay = std::exp(step * scan.a.as<float>()[head]);
+        for (int64_t i = 0; i < width; i++) {
+          const float in = x.row<float>(r)[head * width + i];
+          double sum = scan.d ? double(scan.d.as<float>()[head]) * in : 0.0;
+          for (int64_t j = 0; j < n; j++) {
+            float& value = h[size_t((head * n + j) * width + i)];
+            value = float(decay * value + step * in * b.row<float>(r)[group * n + j]);
+            sum += double(c.row<float>(r)[group * n + j]) * value;
+          }
+          out.row<float>(r)[head * width + i] = float(sum);
+        }
+      }
+    });
+  }
+
   void softplus(Tensor x, Tensor bias) override {
     for (int64_t r = 0; r < x.shape[0]; r++) {
       for (int64_t i = 0; i < x.shape[1]; i++) {
         double v = double(x.row<float>(r)[i]) + (bias ? bias.as<float>()[i] : 0.0f);
         x.row<float>(r)[i] = float(std::max(v, 0.0) + std::log1p(std::exp(-std::abs(v))));
+      }
+    }
+  }
+
+  void route(Tensor expert, Tensor weight, Tensor logits, bool renormalize) override {
+    const int64_t n = logits.shape[1], k = expert.shape[1];
+    for (int64_t r = 0; r < logits.shape[0]; r++) {
+      const float* row = logits.row<float>(r);
+      std::vector<int32_t> order(static_cast<size_t>(n));
+      std::iota(order.begin(), order.end(), 0);
+      std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return row[a] > row[b]; });
+      double total = 0;
+      for (int64_t j = 0; j < (renormalize ? k : n); j++) total += std::exp(double(row[order[size_t(j)]]) - row[order[0]]);
+      for (int64_t j = 0; j < k; j++) {
+        expert.row<int32_t>(r)[j] = order[size_t(j)];
+        weight.row<float>(r)[j] = float(std::exp(double(row[order[size_t(j)]]) - row[order[0]]) / total);
+      }
+    }
+  }
+
+  void grouped_linear(Tensor out, Tensor x, std::span<const Weight> experts, Tensor expert) override {
+    for (int64_t p = 0; p < out.shape[0]; p++) {
+      int64_t t = p / expert.shape[1], j = p % expert.shape[1];
+      linear(out.rows(p, 1), x.rows(x.shape[0] == out.shape[0] ? p : t, 1), experts[size_t(expert.row<int32_t>(t)[j])], {});
+    }
+  }
+
+  void combine(Tensor out, Tensor x, Tensor weight) override {
+    const int64_t k = weight.shape[1];
+    for (int64_t t = 0; t < out.shape[0]; t++) {
+      for (int64_t i = 0; i < out.shape[1]; i++) {
+        double sum = 0;
+        for (int64_t j = 0; j < k; j++) sum += double(weight.row<float>(t)[j]) * x.row<float>(t * k + j)[i];
+        out.row<float>(t)[i] = float(sum);
       }
     }
   }

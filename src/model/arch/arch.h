@@ -12,8 +12,14 @@
 
 namespace mr {
 
-// From a tensor's role ("q", "down", "final_norm") to its name in files; "{}" stands for the layer. ".weight" or ".bias" is
-// appended, unless the name is found as it is.
+// Which of a role's tensors: that of a layer, and of one of its experts.
+struct Place {
+  int layer = 0, expert = 0;
+  Place(int layer = 0, int expert = 0) : layer(layer), expert(expert) {}
+};
+
+// From a tensor's role ("q", "down", "final_norm") to its name in files; the first "{}" stands for the layer, the second for
+// the expert. ".weight" or ".bias" is appended, unless the name is found as it is.
 struct NameMap {
   struct Entry {
     std::string_view role, pattern;
@@ -22,7 +28,7 @@ struct NameMap {
   bool permuted_qk = false;  // GGUF's Llama files: rows of q and k lie in pairs for interleaved rope
 
   const Entry* find(std::string_view role) const;
-  std::string name(std::string_view role, int layer) const;  // throws when the family has no such role
+  std::string name(std::string_view role, Place) const;  // throws when the family has no such role
 };
 
 struct Arch {
@@ -47,9 +53,12 @@ Json config_from_gguf(const Checkpoint&);
 // What most decoders share; a family changes what is its own.
 struct DecoderTraits {
   bool qkv_bias = false, out_bias = false, mlp_bias = false, qk_norm = false;
+  const char* activation = "silu";  // unless the configuration names one
 };
 ModelSpec decoder_spec(const Config&, const DecoderTraits&);
 NameMap decoder_names();
 NameMap decoder_gguf_names();
+Activation activation_from(const Config&, const std::string& name);
+MoeSpec moe_from(const Config&, const char* count, bool renormalize);  // `count` names the field with the number of experts
 
 }  // namespace mr

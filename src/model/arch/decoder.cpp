@@ -7,7 +7,7 @@
 
 namespace mr {
 
-static Activation activation_from(const Config& config, const std::string& name) {
+Activation activation_from(const Config& config, const std::string& name) {
   if (name == "silu" || name == "swish") return Activation::silu;
   if (name == "gelu") return Activation::gelu;
   if (name == "gelu_pytorch_tanh" || name == "gelu_new") return Activation::gelu_tanh;
@@ -15,6 +15,17 @@ static Activation activation_from(const Config& config, const std::string& name)
   if (name == "relu2") return Activation::relu2;
   config.require(false, "activation '{}' is not known", name);
   return Activation::silu;
+}
+
+MoeSpec moe_from(const Config& config, const char* count, bool renormalize) {
+  MoeSpec moe;
+  moe.experts = int(config.positive(count));
+  moe.used = int(config.positive("num_experts_per_tok"));
+  moe.hidden = int(config.positive("intermediate_size"));
+  moe.activation = activation_from(config, config.text("hidden_act", "silu"));
+  moe.renormalize = renormalize;
+  config.require(moe.used <= moe.experts, "a token cannot use {} of {} experts", moe.used, moe.experts);
+  return moe;
 }
 
 // The window of one layer: layer_types names it, else every layer has it unless the family switches it off.
@@ -51,7 +62,8 @@ ModelSpec decoder_spec(const Config& config, const DecoderTraits& traits) {
   if (rope.scaling == RopeSpec::Scaling::dynamic) spec.max_context = int(spec.max_context * rope.factor);
   int rope_index = spec.add_rope(rope);
 
-  MlpSpec mlp{int(config.positive("intermediate_size")), activation_from(config, config.text("hidden_act", "silu")), true, traits.mlp_bias};
+  std::string activation = config.text("hidden_activation", config.text("hidden_act", traits.activation));
+  MlpSpec mlp{int(config.positive("intermediate_size")), activation_from(config, activation), true, traits.mlp_bias};
   std::vector<int32_t> with_rope = config.integers("no_rope_layers");  // 1: this layer has rope
   for (int i = 0; i < config.positive("num_hidden_layers"); i++) {
     bool positions = size_t(i) >= with_rope.size() || with_rope[size_t(i)];

@@ -18,6 +18,7 @@ static constexpr std::pair<const char*, const char*> kKeys[] = {
     {"ssm.inner_size", "intermediate_size"},
     {"ssm.state_size", "state_size"},
     {"ssm.time_step_rank", "time_step_rank"},
+    {"ssm.dt_b_c_rms", "dt_b_c_rms"},
 };
 
 // Llama 3's scaling arrives as a tensor of divisors; the others as metadata.

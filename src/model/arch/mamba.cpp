@@ -1,4 +1,4 @@
-// Mamba (Gu & Dao 2023): blocks of one selective state-space mixer, no feed-forward.
+// Mamba (Gu & Dao 2023): blocks of one selective state-space mixer, no feed-forward. Falcon-Mamba adds norms inside the mixer.
 #include "model/arch/arch.h"
 
 namespace mr {
@@ -18,7 +18,15 @@ ModelSpec mamba_spec(const Config& config) {
   m.dt_rank = int(config.integer("time_step_rank", (spec.dim + 15) / 16));
   m.conv_bias = config.boolean("use_conv_bias", true);
   m.proj_bias = config.boolean("use_bias", false);
+  if (config.boolean("dt_b_c_rms", false)) m.norms = MambaSpec::Norms::plain;  // a GGUF file of Falcon-Mamba
+  m.norm_eps = float(config.number("mixer_rms_eps", 1e-6));
   for (int i = 0; i < config.positive("num_hidden_layers"); i++) spec.layers.push_back({m, {}});
+  return spec;
+}
+
+ModelSpec falcon_mamba_spec(const Config& config) {
+  ModelSpec spec = mamba_spec(config);
+  for (LayerSpec& layer : spec.layers) std::get<MambaSpec>(layer.mixer).norms = MambaSpec::Norms::plain;
   return spec;
 }
 

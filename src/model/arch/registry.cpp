@@ -9,13 +9,34 @@ NameMap llama_gguf_names();
 ModelSpec qwen2_spec(const Config&);
 ModelSpec qwen3_spec(const Config&);
 ModelSpec mamba_spec(const Config&);
+ModelSpec falcon_mamba_spec(const Config&);
+ModelSpec mamba2_spec(const Config&);
 NameMap mamba_names();
+NameMap mamba2_names();
 NameMap mamba_gguf_names();
+ModelSpec mixtral_spec(const Config&);
+NameMap mixtral_names();
+ModelSpec gemma2_spec(const Config&);
+ModelSpec gemma3_spec(const Config&);
+ModelSpec gemma4_spec(const Config&);
+NameMap gemma_names();
+ModelSpec jamba_spec(const Config&);
+NameMap jamba_names();
 
 static const Arch kArchs[] = {
-    {"llama", llama_spec, decoder_names, llama_gguf_names},   {"mistral", llama_spec, decoder_names, llama_gguf_names},
-    {"smollm3", llama_spec, decoder_names, llama_gguf_names}, {"qwen2", qwen2_spec, decoder_names, decoder_gguf_names},
-    {"qwen3", qwen3_spec, decoder_names, decoder_gguf_names}, {"mamba", mamba_spec, mamba_names, mamba_gguf_names},
+    {"llama", llama_spec, decoder_names, llama_gguf_names},
+    {"mistral", llama_spec, decoder_names, llama_gguf_names},
+    {"smollm3", llama_spec, decoder_names, llama_gguf_names},
+    {"qwen2", qwen2_spec, decoder_names, decoder_gguf_names},
+    {"qwen3", qwen3_spec, decoder_names, decoder_gguf_names},
+    {"mamba", mamba_spec, mamba_names, mamba_gguf_names},
+    {"mamba2", mamba2_spec, mamba2_names, nullptr},
+    {"falcon_mamba", falcon_mamba_spec, mamba_names, nullptr},
+    {"mixtral", mixtral_spec, mixtral_names, nullptr},
+    {"gemma2", gemma2_spec, gemma_names, nullptr},
+    {"gemma3_text", gemma3_spec, gemma_names, nullptr},
+    {"gemma4_text", gemma4_spec, gemma_names, nullptr},
+    {"jamba", jamba_spec, jamba_names, nullptr},
 };
 
 std::vector<std::string_view> arch_names() {
@@ -36,10 +57,10 @@ const NameMap::Entry* NameMap::find(std::string_view role) const {
   return nullptr;
 }
 
-std::string NameMap::name(std::string_view role, int layer) const {
+std::string NameMap::name(std::string_view role, Place at) const {
   const Entry* e = find(role);
   check(e, "this family of models has no tensor for '{}'", role);
-  return fmt::format(fmt::runtime(e->pattern), layer);
+  return fmt::format(fmt::runtime(e->pattern), at.layer, at.expert);
 }
 
 Described describe(const Checkpoint& files) {

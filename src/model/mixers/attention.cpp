@@ -1,5 +1,5 @@
 // Softmax attention with grouped key/value heads (MHA: as many as query heads, MQA: one), rotary positions, optional norms
-// on the heads, optional window. Reads and writes pages of its group.
+// on the heads, optional window. Reads and writes pages of its group; a layer that shares another's keys and values only reads.
 #include "model/mixers/mixers.h"
 
 namespace mr {
@@ -9,32 +9,34 @@ class Attention final : public Mixer {
   Attention(const AttentionSpec& spec, BuildContext& build) : spec_(spec) {
     Loader& load = build.loader;
     int64_t q = int64_t(spec.heads) * spec.head_dim, kv = int64_t(spec.kv_heads) * spec.head_dim;
-    qkv_ = load.linear({{"q", q, spec.head_dim}, {"k", kv, spec.head_dim}, {"v", kv}}, build.spec.dim, spec.qkv_bias, build.layer);
+    if (own_kv()) {
+      qkv_ = load.linear({{"q", q, spec.head_dim}, {"k", kv, spec.head_dim}, {"v", kv}}, build.spec.dim, spec.qkv_bias, build.layer);
+    } else {
+      qkv_ = load.linear({{"q", q, spec.head_dim}}, build.spec.dim, spec.qkv_bias, build.layer);
+    }
     out_ = load.linear({{"o", build.spec.dim}}, q, spec.out_bias, build.layer);
     if (spec.qk_norm) {
-      q_norm_ = {Norm::Kind::rms, build.spec.norm.eps, load.vector("q_norm", ".weight", {spec.head_dim}, build.layer)};
-      k_norm_ = {Norm::Kind::rms, build.spec.norm.eps, load.vector("k_norm", ".weight", {spec.head_dim}, build.layer)};
+      q_norm_ = load.norm(build.spec.norm, "q_norm", spec.head_dim, build.layer);
+      if (own_kv()) k_norm_ = load.norm(build.spec.norm, "k_norm", spec.head_dim, build.layer);
     }
+    v_norm_.eps = build.spec.norm.eps;
     kv_ = {{}, build.kv_dtype, spec.kv_heads, spec.head_dim, spec.head_dim};
-    kv_.ref = build.layout.add(state_of(spec, build.kv_dtype));
+    kv_.ref = own_kv() ? build.layout.add(state_of(spec, build.kv_dtype)) : build.kv[size_t(spec.kv_owner)];
+    build.kv[size_t(build.layer)] = kv_.ref;
   }
 
   Tensor forward(Tensor x, Step& step) const override {
     Backend& ops = step.ops;
     const int64_t rows = x.shape[0], d = spec_.head_dim;
     Tensor qkv = qkv_(x, step);
-    Tensor q = heads(qkv, 0, spec_.heads), k = heads(qkv, spec_.heads, spec_.kv_heads),
-           v = heads(qkv, spec_.heads + spec_.kv_heads, spec_.kv_heads);
-    if (spec_.qk_norm) {
-      ops.norm(q, q, q_norm_);
-      ops.norm(k, k, k_norm_);
+    Tensor q = heads(qkv, 0, spec_.heads);
+    place(q, q_norm_, step);
+    if (own_kv()) {
+      Tensor k = heads(qkv, spec_.heads, spec_.kv_heads), v = heads(qkv, spec_.heads + spec_.kv_heads, spec_.kv_heads);
+      place(k, k_norm_, step);
+      if (spec_.v_norm) ops.norm(v, v, v_norm_);
+      ops.store_kv(kv_, k, v, step.batch, step.state);
     }
-    if (spec_.rope >= 0) {
-      Tensor angles = step.angles[size_t(spec_.rope)];
-      ops.rope(q, angles, false);
-      ops.rope(k, angles, false);
-    }
-    ops.store_kv(kv_, k, v, step.batch, step.state);
     Tensor mixed = step.arena.tensor(DType::f32, {rows, spec_.heads, d});
     ops.attend(mixed, q, kv_, step.batch, step.state,
                {.heads = spec_.heads, .scale = spec_.scale, .window = spec_.window, .softcap = spec_.softcap});
@@ -47,6 +49,14 @@ class Attention final : public Mixer {
   int64_t decode_bytes() const override { return qkv_.bytes() + out_.bytes(); }
 
  private:
+  bool own_kv() const { return spec_.kv_owner < 0; }
+
+  // Norm and position of q or k, in place.
+  void place(Tensor x, const Norm& norm, Step& step) const {
+    if (spec_.qk_norm) step.ops.norm(x, x, norm);
+    if (spec_.rope >= 0) step.ops.rope(x, step.angles[size_t(spec_.rope)], false);
+  }
+
   // Heads [first, first + n) of the fused projection, as [T, n, d].
   Tensor heads(Tensor qkv, int64_t first, int64_t n) const {
     Tensor t = qkv.cols(first * spec_.head_dim, n * spec_.head_dim);
@@ -57,9 +67,9 @@ class Attention final : public Mixer {
   }
 
   AttentionSpec spec_;
-  Linear qkv_;  // [(heads + 2 kv_heads) * head_dim, dim]
+  Linear qkv_;  // [(heads + 2 kv_heads) * head_dim, dim]; sharing: q alone
   Linear out_;  // [dim, heads * head_dim]
-  Norm q_norm_, k_norm_;
+  Norm q_norm_, k_norm_, v_norm_;
   PagedKv kv_;
 };
 

@@ -1,5 +1,6 @@
 // Mamba (Gu & Dao 2023): a short convolution, then a diagonal state-space model whose step, input and output are chosen by
-// the input. Keeps one slot a sequence: the convolution's last inputs and h [inner, n_state].
+// the input. Keeps one slot a sequence: the convolution's last inputs and h [inner, n_state]. Falcon-Mamba and Jamba put
+// norms on dt, B and C.
 #include <cmath>
 
 #include "model/mixers/mixers.h"
@@ -19,6 +20,9 @@ class Mamba final : public Mixer {
     dt_bias_ = load.vector("dt", ".bias", {inner}, build.layer);
     out_ = load.linear({{"out", build.spec.dim}}, inner, spec.proj_bias, build.layer);
     scan_ = {spec.inner, spec.n_state, decay(load, build.layer), load.vector("d", ".weight", {inner}, build.layer), {}};
+    dt_norm_ = inner_norm("dt_norm", spec.dt_rank, build);
+    b_norm_ = inner_norm("b_norm", spec.n_state, build);
+    c_norm_ = inner_norm("c_norm", spec.n_state, build);
 
     StateRef slot = build.layout.add(state_of(spec, build.kv_dtype));
     conv_state_ = {slot, 0};
@@ -32,11 +36,17 @@ class Mamba final : public Mixer {
     Tensor u = step.arena.tensor(DType::f32, {rows, inner});
     ops.short_conv(u, xz.cols(0, inner), conv_, conv_bias_, Activation::silu, conv_state_, step.batch, step.state);
     Tensor dbc = x_(u, step);  // dt_rank, then B, then C
-    Tensor dt = dt_(dbc.cols(0, spec_.dt_rank), step);
+    Tensor low = dbc.cols(0, spec_.dt_rank), b = dbc.cols(spec_.dt_rank, spec_.n_state),
+           c = dbc.cols(spec_.dt_rank + spec_.n_state, spec_.n_state);
+    if (spec_.norms != MambaSpec::Norms::none) {
+      ops.norm(low, low, dt_norm_);
+      ops.norm(b, b, b_norm_);
+      ops.norm(c, c, c_norm_);
+    }
+    Tensor dt = dt_(low, step);
     ops.softplus(dt, dt_bias_);
     Tensor y = step.arena.tensor(DType::f32, {rows, inner});
-    ops.diag_scan(y, u, dt, dbc.cols(spec_.dt_rank, spec_.n_state), dbc.cols(spec_.dt_rank + spec_.n_state, spec_.n_state), scan_,
-                  step.batch, step.state);
+    ops.diag_scan(y, u, dt, b, c, scan_, step.batch, step.state);
     ops.gate(y, xz.cols(inner, inner), y, Activation::silu);
     return out_(y, step);
   }
@@ -57,6 +67,11 @@ class Mamba final : public Mixer {
     return a;
   }
 
+  Norm inner_norm(std::string_view role, int dim, BuildContext& build) const {
+    bool weighted = spec_.norms == MambaSpec::Norms::weighted;
+    return {Norm::Kind::rms, spec_.norm_eps, weighted ? build.loader.vector(role, ".weight", {dim}, build.layer) : Tensor{}};
+  }
+
   MambaSpec spec_;
   Linear in_;         // [2 inner, dim]: x, then the gate z
   Tensor conv_;       // [inner, conv]
@@ -65,6 +80,7 @@ class Mamba final : public Mixer {
   Linear dt_;         // [inner, dt_rank]
   Tensor dt_bias_;    // [inner]
   Linear out_;        // [dim, inner]
+  Norm dt_norm_, b_norm_, c_norm_;
   SlotState conv_state_;
   DiagScan scan_;
 };

@@ -9,6 +9,8 @@ namespace mr {
 
 std::unique_ptr<Mixer> make_attention(const AttentionSpec&, BuildContext&);
 std::unique_ptr<Mixer> make_mamba(const MambaSpec&, BuildContext&);
+std::unique_ptr<Mixer> make_mamba2(const Mamba2Spec&, BuildContext&);
 std::unique_ptr<Ffn> make_mlp(const MlpSpec&, BuildContext&);
+std::unique_ptr<Ffn> make_moe(const MoeSpec&, BuildContext&);
 
 }  // namespace mr

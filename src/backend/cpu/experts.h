@@ -1,0 +1,26 @@
+// Mixtures of experts on the CPU. The rows that chose one expert are brought together, so that its weights are read once; a
+// row's sums are those it would have alone.
+#pragma once
+
+#include <span>
+
+#include "backend/cpu/linear.h"
+#include "backend/cpu/op_kernels.h"
+
+namespace mr {
+
+// Memory that is reused from call to call.
+struct ExpertScratch {
+  std::vector<int64_t> begin;  // [experts + 1] where an expert's rows begin
+  std::vector<int64_t> order;  // [T * k] row of the output
+  Buffer x, y;
+};
+
+// The k best of n logits, see Backend::route.
+void route_row(int32_t* expert, float* weight, int64_t k, float* logits, int64_t n, bool renormalize, const OpKernels&);
+
+// See Backend::grouped_linear.
+void cpu_grouped_linear(Tensor out, Tensor x, std::span<const Weight> experts, Tensor expert, ThreadPool&, const LinearKernels&,
+                        LinearScratch&, ExpertScratch&);
+
+}  // namespace mr

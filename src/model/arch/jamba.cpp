@@ -1,0 +1,68 @@
+// Jamba (AI21 2024): mostly Mamba, every few layers attention, which has no positions; every few layers experts.
+#include "model/arch/arch.h"
+
+namespace mr {
+
+static MambaSpec mamba_from(const Config& config, const ModelSpec& spec) {
+  MambaSpec m;
+  m.inner = int(config.integer("mamba_expand", 2)) * spec.dim;
+  m.n_state = int(config.positive("mamba_d_state"));
+  m.conv = int(config.positive("mamba_d_conv"));
+  m.dt_rank = int(config.integer("mamba_dt_rank", (spec.dim + 15) / 16));
+  m.conv_bias = config.boolean("mamba_conv_bias", true);
+  m.proj_bias = config.boolean("mamba_proj_bias", false);
+  m.norms = MambaSpec::Norms::weighted;
+  m.norm_eps = spec.norm.eps;
+  return m;
+}
+
+ModelSpec jamba_spec(const Config& config) {
+  ModelSpec spec = decoder_spec(config, {});
+  spec.ropes.clear();
+  const MambaSpec mamba = mamba_from(config, spec);
+  auto every = [&](const char* period, const char* offset, int layer) {
+    return layer % config.positive(period) == config.integer(offset, 0);
+  };
+  for (int i = 0; i < int(spec.layers.size()); i++) {
+    LayerSpec& layer = spec.layers[size_t(i)];
+    if (every("attn_layer_period", "attn_layer_offset", i)) {
+      std::get<AttentionSpec>(layer.mixer).rope = -1;
+    } else {
+      layer.mixer = mamba;
+    }
+    if (config.integer("num_experts") > 1 && every("expert_layer_period", "expert_layer_offset", i))
+      layer.ffn = moe_from(config, "num_experts", false);
+  }
+  return spec;
+}
+
+NameMap jamba_names() {
+  return {{{"embedding", "model.embed_tokens"},
+           {"final_norm", "model.final_layernorm"},
+           {"output", "lm_head"},
+           {"mixer_norm", "model.layers.{}.input_layernorm"},
+           {"ffn_norm", "model.layers.{}.pre_ff_layernorm"},
+           {"q", "model.layers.{}.self_attn.q_proj"},
+           {"k", "model.layers.{}.self_attn.k_proj"},
+           {"v", "model.layers.{}.self_attn.v_proj"},
+           {"o", "model.layers.{}.self_attn.o_proj"},
+           {"in", "model.layers.{}.mamba.in_proj"},
+           {"conv", "model.layers.{}.mamba.conv1d"},
+           {"x", "model.layers.{}.mamba.x_proj"},
+           {"dt", "model.layers.{}.mamba.dt_proj"},
+           {"dt_norm", "model.layers.{}.mamba.dt_layernorm"},
+           {"b_norm", "model.layers.{}.mamba.b_layernorm"},
+           {"c_norm", "model.layers.{}.mamba.c_layernorm"},
+           {"a_log", "model.layers.{}.mamba.A_log"},
+           {"d", "model.layers.{}.mamba.D"},
+           {"out", "model.layers.{}.mamba.out_proj"},
+           {"gate", "model.layers.{}.feed_forward.gate_proj"},
+           {"up", "model.layers.{}.feed_forward.up_proj"},
+           {"down", "model.layers.{}.feed_forward.down_proj"},
+           {"router", "model.layers.{}.feed_forward.router"},
+           {"expert_gate", "model.layers.{}.feed_forward.experts.{}.gate_proj"},
+           {"expert_up", "model.layers.{}.feed_forward.experts.{}.up_proj"},
+           {"expert_down", "model.layers.{}.feed_forward.experts.{}.down_proj"}}};
+}
+
+}  // namespace mr

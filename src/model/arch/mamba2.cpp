@@ -1,0 +1,57 @@
+// Mamba-2 (Dao & Gu 2024): blocks of one mixer with heads, no feed-forward.
+#include "model/arch/arch.h"
+
+namespace mr {
+
+// An entry of time_step_limit: a number, or {"__float__": "Infinity"}.
+static float limit_from(const Config& config, const Json& j) {
+  if (j.is_number()) return j.get<float>();
+  bool infinite = j.is_object() && j.contains("__float__") && j["__float__"] == "Infinity";
+  config.require(infinite, "'time_step_limit' holds {}, which is not a number", j.dump());
+  return std::numeric_limits<float>::infinity();
+}
+
+ModelSpec mamba2_spec(const Config& config) {
+  ModelSpec spec;
+  spec.dim = int(config.positive("hidden_size"));
+  spec.vocab = int(config.positive("vocab_size"));
+  spec.max_context = int(config.integer("max_position_embeddings", 1 << 20));  // nothing in it grows with the context
+  spec.norm = {Norm::Kind::rms, float(config.number("layer_norm_epsilon", 1e-5))};
+  spec.tied = config.boolean("tie_word_embeddings", false);
+  spec.eos = config.integers("eos_token_id");
+  Mamba2Spec m;
+  m.heads = int(config.positive("num_heads"));
+  m.head_dim = int(config.positive("head_dim"));
+  m.n_state = int(config.positive("state_size"));
+  m.groups = int(config.positive("n_groups"));
+  m.conv = int(config.positive("conv_kernel"));
+  m.conv_bias = config.boolean("use_conv_bias", true);
+  m.proj_bias = config.boolean("use_bias", false);
+  config.require(m.heads % m.groups == 0, "{} heads cannot share {} groups", m.heads, m.groups);
+  config.require(m.inner() == config.integer("expand", 2) * spec.dim, "{} heads of {} are not {} times the hidden size of {}", m.heads,
+                 m.head_dim, config.integer("expand", 2), spec.dim);
+  if (config.has("time_step_limit")) {
+    const Json& limit = config.json().at("time_step_limit");
+    config.require(limit.is_array() && limit.size() == 2, "'time_step_limit' must be a list of two numbers");
+    m.dt_min = limit_from(config, limit[0]), m.dt_max = limit_from(config, limit[1]);
+    config.require(m.dt_min <= m.dt_max, "'time_step_limit' is {}, but must ascend", limit.dump());
+  }
+  for (int i = 0; i < config.positive("num_hidden_layers"); i++) spec.layers.push_back({m, {}});
+  return spec;
+}
+
+NameMap mamba2_names() {
+  return {{{"embedding", "backbone.embeddings"},
+           {"final_norm", "backbone.norm_f"},
+           {"output", "lm_head"},
+           {"mixer_norm", "backbone.layers.{}.norm"},
+           {"in", "backbone.layers.{}.mixer.in_proj"},
+           {"conv", "backbone.layers.{}.mixer.conv1d"},
+           {"dt_bias", "backbone.layers.{}.mixer.dt_bias"},
+           {"a_log", "backbone.layers.{}.mixer.A_log"},
+           {"d", "backbone.layers.{}.mixer.D"},
+           {"gated_norm", "backbone.layers.{}.mixer.norm"},
+           {"out", "backbone.layers.{}.mixer.out_proj"}}};
+}
+
+}  // namespace mr

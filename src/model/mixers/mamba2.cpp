@@ -1,0 +1,63 @@
+// Mamba-2 (Dao & Gu 2024): like Mamba, but the state of a head is a matrix that decays as one, so that B, C and the step come
+// straight from the input. Keeps one slot a sequence: the convolution's last inputs and h [heads, n_state, head_dim].
+#include <cmath>
+
+#include "model/mixers/mixers.h"
+
+namespace mr {
+
+class Mamba2 final : public Mixer {
+ public:
+  Mamba2(const Mamba2Spec& spec, BuildContext& build) : spec_(spec) {
+    Loader& load = build.loader;
+    const int64_t inner = spec.inner(), channels = spec.conv_channels();
+    in_ = load.linear({{"in", inner + channels + spec.heads}}, build.spec.dim, spec.proj_bias, build.layer);
+    conv_ = load.vector("conv", ".weight", {channels, spec.conv}, build.layer);
+    if (spec.conv_bias) conv_bias_ = load.vector("conv", ".bias", {channels}, build.layer);
+    dt_bias_ = load.vector("dt_bias", ".weight", {spec.heads}, build.layer);
+    norm_ = {Norm::Kind::rms, build.spec.norm.eps, load.vector("gated_norm", ".weight", {inner}, build.layer)};
+    out_ = load.linear({{"out", build.spec.dim}}, inner, spec.proj_bias, build.layer);
+    Tensor a = load.vector("a_log", ".weight", {spec.heads}, build.layer), d = load.vector("d", ".weight", {spec.heads}, build.layer);
+    for (int h = 0; h < spec.heads; h++) a.as<float>()[h] = -std::exp(a.as<float>()[h]);
+
+    StateRef slot = build.layout.add(state_of(spec, build.kv_dtype));
+    conv_state_ = {slot, 0};
+    scan_ = {spec.heads, spec.head_dim, spec.n_state, spec.groups, a, d, spec.dt_min, spec.dt_max, {slot, conv_state_bytes(spec)}};
+  }
+
+  Tensor forward(Tensor x, Step& step) const override {
+    Backend& ops = step.ops;
+    const int64_t rows = x.shape[0], inner = spec_.inner(), channels = spec_.conv_channels(), bc = spec_.groups * spec_.n_state;
+    Tensor all = in_(x, step);  // the gate z, then x, B and C, then dt
+    Tensor z = all.cols(0, inner), dt = all.cols(inner + channels, spec_.heads);
+    Tensor xbc = step.arena.tensor(DType::f32, {rows, channels});
+    ops.short_conv(xbc, all.cols(inner, channels), conv_, conv_bias_, Activation::silu, conv_state_, step.batch, step.state);
+    ops.softplus(dt, dt_bias_);
+    Tensor y = step.arena.tensor(DType::f32, {rows, inner});
+    ops.outer_scan(y, xbc.cols(0, inner), dt, xbc.cols(inner, bc), xbc.cols(inner + bc, bc), scan_, step.batch, step.state);
+    ops.gate(y, z, y, Activation::silu);
+    ops.norm(y, y, norm_);
+    return out_(y, step);
+  }
+
+  int64_t workspace(int64_t rows) const override {
+    return arena_bytes(rows * in_.out()) + arena_bytes(rows * spec_.conv_channels()) + arena_bytes(rows * spec_.inner()) +
+           arena_bytes(rows * out_.out());
+  }
+  int64_t decode_bytes() const override { return in_.bytes() + out_.bytes() + conv_.bytes(); }
+
+ private:
+  Mamba2Spec spec_;
+  Linear in_;         // [inner + conv_channels + heads, dim]
+  Tensor conv_;       // [conv_channels, conv]
+  Tensor conv_bias_;  // [conv_channels]
+  Tensor dt_bias_;    // [heads]
+  Norm norm_;         // over inner, after the gate
+  Linear out_;        // [dim, inner]
+  SlotState conv_state_;
+  OuterScan scan_;
+};
+
+std::unique_ptr<Mixer> make_mamba2(const Mamba2Spec& spec, BuildContext& build) { return std::make_unique<Mamba2>(spec, build); }
+
+}  // namespace mr

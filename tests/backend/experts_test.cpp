@@ -1,0 +1,172 @@
+// route, grouped_linear and combine: against their definitions and ref, and the same bits whoever chose the same expert.
+#include "backend/world.h"
+
+namespace mr::test {
+namespace {
+
+struct Routes {
+  std::vector<int32_t> id;
+  Tensor expert;
+  Array weight;
+  Routes(int64_t rows, int64_t k) : id(size_t(rows * k), -1), expert(view(id.data(), DType::i32, {rows, k})), weight({rows, k}) {}
+};
+
+TEST(Experts, route_follows_its_definition) {
+  std::vector<NamedBackend> all = cpu_backends();
+  all.push_back({"ref", make_ref_backend()});
+  const float ln = std::log(2.0f);
+  for (auto& [name, backend] : all) {
+    for (bool renormalize : {false, true}) {
+      Array logits({2, 5});
+      std::copy_n(std::array{0 * ln, 3 * ln, 1 * ln, 3 * ln, -1 * ln, 7.0f, 7.0f, 7.0f, 7.0f, 7.0f}.data(), 10, logits.data.data());
+      Routes r(2, 3);
+      backend->route(r.expert, r.weight, logits, renormalize);
+      EXPECT_EQ(r.id, (std::vector<int32_t>{1, 3, 2, 0, 1, 2})) << name;  // ties to the lower id
+      float all_of_them = 19.5f, chosen = 18;                             // 1 + 8 + 2 + 8 + 1/2; 8 + 8 + 2
+      float total = renormalize ? chosen : all_of_them, even = renormalize ? 1.0f / 3 : 0.2f;
+      expect_close(r.weight.values(), {8 / total, 8 / total, 2 / total, even, even, even}, 0, 1e-6, name);
+    }
+  }
+}
+
+TEST(Experts, route_agrees_with_ref) {
+  struct Shape {
+    int rows, experts, k;
+  };
+  for (const Shape& s : {Shape{1, 1, 1}, Shape{3, 8, 2}, Shape{17, 60, 4}, Shape{300, 128, 8}, Shape{5, 16, 16}, Shape{2, 33, 7}}) {
+    for (bool renormalize : {false, true}) {
+      auto make = [&](Backend& b) {
+        Array logits({s.rows, s.experts}, 3);
+        Routes r(s.rows, s.k);
+        b.route(r.expert, r.weight, logits.fill(9, 6), renormalize);
+        return std::pair(r.id, r.weight.values());
+      };
+      auto [want_id, want] = make(*make_ref_backend());
+      std::vector<float> first;
+      for (auto& [name, backend] : cpu_backends(3)) {
+        std::string where = fmt::format("{}: {} of {} experts", name, s.k, s.experts);
+        auto [id, got] = make(*backend);
+        EXPECT_EQ(id, want_id) << where;
+        expect_close(got, want, 1e-7, 2e-6, where);
+        if (first.empty()) first = got;
+        expect_same_bits(got, first, where);
+      }
+    }
+  }
+}
+
+// Experts of one shape in one format.
+struct Layer {
+  ThreadPool pool{1};
+  WeightStore store;
+  std::vector<Weight> experts;
+  Layer(const FormatOps& format, int n, int64_t out, int64_t in) {
+    for (int e = 0; e < n; e++) {
+      Array w({out, in});
+      w.fill(100 + uint64_t(e));
+      std::vector<std::byte> stored(size_t(out * in / format.format.group * format.format.block_bytes));
+      std::vector<const std::byte*> rows;
+      for (int64_t r = 0; r < out; r++) {
+        std::byte* row = stored.data() + r * (in / format.format.group * format.format.block_bytes);
+        format.encode_row(w.view.row<float>(r), in, row);
+        rows.push_back(row);
+      }
+      experts.push_back(pack(format, rows, in, store, pool));
+    }
+  }
+};
+
+// Row t is called `name[t]`, and so are its values and its choices; per_pair: every choice has an input of its own.
+std::vector<float> run(Backend& backend, const Layer& layer, const std::vector<uint64_t>& name, int k, bool per_pair) {
+  const int64_t rows = int64_t(name.size()), in = layer.experts[0].in, out = layer.experts[0].out, n = int64_t(layer.experts.size());
+  const int64_t inputs = per_pair ? k : 1;
+  Array x({rows * inputs, in}, 5), y({rows * k, out}, 3), sum({rows, out}, 1);
+  Routes r(rows, k);
+  for (int64_t t = 0; t < rows; t++) {
+    for (int64_t i = 0; i < inputs * in; i++) x.view.row<float>(t * inputs + i / in)[i % in] = value(name[size_t(t)], uint64_t(i));
+    for (int64_t j = 0; j < k; j++) {
+      r.id[size_t(t * k + j)] = int32_t((int64_t(name[size_t(t)] * 7) + j * 3) % n);
+      r.weight.view.row<float>(t)[j] = 0.1f + value(name[size_t(t)] + 1, uint64_t(j)) / 3;
+    }
+  }
+  backend.grouped_linear(y, x, layer.experts, r.expert);
+  backend.combine(sum, y, r.weight);
+  return sum.values();
+}
+
+TEST(Experts, agree_with_ref) {
+  auto ref = make_ref_backend();
+  for (const char* format : {"f32", "bf16", "q8_0", "q4_1"}) {
+    for (auto [n, out, in] : {std::array{1, 5, 32}, {8, 40, 64}, {13, 17, 96}}) {
+      Layer layer(format_ops(format), n, out, in);
+      for (int rows : {1, 2, 31}) {
+        std::vector<uint64_t> names(static_cast<size_t>(rows));
+        std::iota(names.begin(), names.end(), 1);
+        for (bool per_pair : {false, true}) {
+          int k = std::min(n, 2);
+          std::vector<float> want = run(*ref, layer, names, k, per_pair), first;
+          for (auto& [name, backend] : cpu_backends(3)) {
+            std::string where = fmt::format("{} {}, {} experts, {} rows", name, format, n, rows);
+            std::vector<float> got = run(*backend, layer, names, k, per_pair);
+            expect_close(got, want, format_ops(format).format.group > 1 ? 5e-4 : 1e-5, 1e-5, where);
+            if (first.empty()) first = got;
+            expect_same_bits(got, first, where);
+          }
+        }
+      }
+    }
+  }
+}
+
+// Expert e multiplies by e + 1.
+TEST(Experts, every_row_goes_to_its_own) {
+  const int n = 6, dim = 16;
+  ThreadPool pool(1);
+  WeightStore store;
+  std::vector<Weight> experts;
+  for (int e = 0; e < n; e++) {
+    std::vector<float> w(size_t(dim * dim), 0.0f);
+    std::vector<const std::byte*> rows;
+    for (int i = 0; i < dim; i++) w[size_t(i * dim + i)] = float(e + 1);
+    for (int i = 0; i < dim; i++) rows.push_back(reinterpret_cast<const std::byte*>(w.data() + i * dim));
+    experts.push_back(pack(format_ops("f32"), rows, dim, store, pool));
+  }
+  std::vector<NamedBackend> all = cpu_backends();
+  all.push_back({"ref", make_ref_backend()});
+  for (auto& [name, backend] : all) {
+    Array x({3, dim}), y({6, dim}), sum({3, dim});
+    for (int i = 0; i < 3 * dim; i++) x.data[size_t(i)] = float(i);
+    Routes r(3, 2);
+    r.id = {5, 0, 2, 5, 0, 1}, r.expert.data = r.id.data();
+    std::copy_n(std::array{1.0f, 2.0f, 0.5f, 1.0f, 4.0f, 0.0f}.data(), 6, r.weight.data.data());
+    backend->grouped_linear(y, x, experts, r.expert);
+    backend->combine(sum, y, r.weight);
+    const float factor[] = {6 * 1 + 1 * 2, 3 * 0.5f + 6 * 1, 1 * 4};
+    for (int t = 0; t < 3; t++)
+      for (int i = 0; i < dim; i++) EXPECT_EQ(sum.view.row<float>(t)[i], factor[t] * float(t * dim + i)) << name;
+  }
+}
+
+TEST(Experts, a_row_gives_the_same_bits_in_any_company) {
+  for (const char* format : {"f32", "q4_0", "q8_0"}) {
+    Layer layer(format_ops(format), 5, 33, 64);
+    std::vector<uint64_t> names(40);
+    std::iota(names.begin(), names.end(), 1);
+    std::vector<std::vector<float>> alone;
+    for (uint64_t name : names) alone.push_back(run(*make_cpu_backend(best_isa(), 1), layer, {name}, 3, false));
+    for (int threads : {1, 2, 5}) {
+      auto backend = make_cpu_backend(best_isa(), threads);
+      for (unsigned seed = 0; seed < 6; seed++) {
+        std::shuffle(names.begin(), names.end(), std::mt19937(seed));
+        std::vector<uint64_t> some(names.begin(), names.begin() + 1 + int(seed) * 7);
+        std::vector<float> got = run(*backend, layer, some, 3, false);
+        for (size_t t = 0; t < some.size(); t++)
+          expect_same_bits({got.begin() + int64_t(t) * 33, got.begin() + int64_t(t + 1) * 33}, alone[some[t] - 1],
+                           fmt::format("{}, row {} of {}", format, t, some.size()));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mr::test
