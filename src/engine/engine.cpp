@@ -143,6 +143,7 @@ void Engine::note_progress() {
   for (const StateStats::Group& g : states_->stats().group)
     if (g.n_units > 0) usage = std::max(usage, float(g.n_used) / float(g.n_units));
   metrics_.state_usage = usage;
+  scheduler_->count();
   metrics_.last_step_ns = std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
 }
 
