@@ -42,7 +42,6 @@ class Server {
  private:
   class Call;
   using Clock = std::chrono::steady_clock;
-  using Body = std::function<HttpResponse(const HttpRequest&)>;
   struct Route {
     const char *method, *path;
     void (Server::*answer)(const HttpRequest&, const std::shared_ptr<Responder>&);

@@ -400,6 +400,25 @@ class Crowded(WithServer):
         self.server.wait_for(lambda: self.server.metric(aborted) == before + 1)
 
 
+class CrowdedWithTokens(WithServer):
+    ARGS = ["--max-seqs", 1, "--max-queue-tokens", 10]
+
+    def test_the_queue_is_bounded_in_tokens_too(self):
+        running = self.client.completions.create(**LONG)
+        next(iter(running))
+        waiting = self.client.completions.create(**{**LONG, "prompt": [1] * 8})
+        self.server.wait_for(lambda: self.server.metric("num_tokens_waiting") == 8)
+        with self.assertRaises(openai.RateLimitError):
+            self.client.completions.create(**{**LONG, "prompt": [1] * 3})
+        small = self.client.completions.create(**{**LONG, "prompt": [1] * 2})
+        self.server.wait_for(lambda: self.server.metric("num_tokens_waiting") == 10)
+        for stream in [small, waiting, running]:
+            stream.close()
+        self.server.wait_for(lambda: self.server.metric("num_tokens_waiting") == 0)
+        large = self.client.completions.create(model=NAME, prompt=[1] * 30, max_tokens=1)  # an empty queue takes anyone
+        self.assertEqual(large.usage.prompt_tokens, 30)
+
+
 class Drain(unittest.TestCase):
     def test_what_runs_is_finished(self):
         server = Server()
