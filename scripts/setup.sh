@@ -5,7 +5,7 @@ cache="${XDG_CACHE_HOME:-$HOME/.cache}/millrace"
 model="$cache/models/SmolLM2-135M-Instruct.Q4_1.gguf"
 model_sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
 
-build_packages="g++ cmake ninja-build ccache python3 python3-pip python3-venv ca-certificates nlohmann-json3-dev libfmt-dev libcli11-dev libpcre2-dev libutf8proc-dev libgtest-dev"
+build_packages="g++ cmake ninja-build ccache python3 python3-pip python3-venv ca-certificates nlohmann-json3-dev libfmt-dev libcli11-dev libpcre2-dev libutf8proc-dev libgtest-dev libboost1.81-dev|libboost1.83-dev"
 
 die() { echo "$*" >&2; exit 1; }
 
@@ -14,17 +14,23 @@ as_root() {
   if [ "$(id -u)" = 0 ]; then "$@"; elif command -v sudo >/dev/null; then sudo "$@"; else die "not root and no sudo: run as root: $*"; fi
 }
 
+is_installed() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'ok installed'; }
+
+# install_packages NAME...; A|B is the one of both that the system has: Debian 12 has Boost 1.81, Ubuntu 24.04 has 1.83.
 install_packages() {
-  local missing=""
+  local missing="" wanted=""
   for package in "$@"; do
-    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing="$missing $package"
+    is_installed "${package%|*}" || is_installed "${package#*|}" || missing="$missing $package"
   done
   # A tool that came some other way is as good as its package.
   command -v python3 >/dev/null && python3 -m pip --version >/dev/null 2>&1 && missing="${missing/ python3-pip/}"
   [ -z "${missing// /}" ] && return
   echo "Installing:$missing"
   as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq
-  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
+  for package in $missing; do
+    if apt-cache show "${package%|*}" >/dev/null 2>&1; then wanted="$wanted ${package%|*}"; else wanted="$wanted ${package#*|}"; fi
+  done
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $wanted >/dev/null
 }
 
 # build PRESET [TARGET...]
@@ -32,6 +38,15 @@ build() {
   local preset=$1; shift
   [ -f "build/$preset/build.ninja" ] || cmake --preset "$preset" >/dev/null
   cmake --build --preset "$preset" ${1:+--target "$@"} -- --quiet
+}
+
+# A virtual environment with the packages that the tests of the server drive it with.
+install_client() {
+  local wanted=tests/serve/requirements.txt
+  cmp -s "$wanted" build/venv/installed.txt && return
+  python3 -m venv build/venv
+  build/venv/bin/python -m pip install --quiet -r "$wanted" || die "the Python packages of $wanted could not be installed"
+  cp "$wanted" build/venv/installed.txt
 }
 
 fetch_model() {

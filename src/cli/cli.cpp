@@ -12,6 +12,7 @@ int run_command_line(int argc, char** argv) {
   program.require_subcommand(1);
   program.get_formatter()->column_width(42);
   Action action;
+  add_serve(program, action);
   add_generate(program, action);
   add_chat(program, action);
   add_score(program, action);

@@ -120,7 +120,10 @@ void Engine::run(std::stop_token stop) {
 
 bool Engine::step() {
   read_mail();
-  if (scheduler_->idle()) return false;
+  if (scheduler_->idle()) {
+    note_progress();
+    return false;
+  }
   bool planned = false;
   try {
     planned = scheduler_->schedule(step_);
@@ -131,7 +134,17 @@ bool Engine::step() {
   for (Sequence* seq : step_.impossible) fail(seq->request, "the state of this sequence does not fit into the memory for it, even alone");
   if (planned) run_step();
   bury();
+  note_progress();
   return true;
+}
+
+void Engine::note_progress() {
+  float usage = 0;
+  for (const StateStats::Group& g : states_->stats().group)
+    if (g.n_units > 0) usage = std::max(usage, float(g.n_used) / float(g.n_units));
+  metrics_.state_usage = usage;
+  scheduler_->count();
+  metrics_.last_step_ns = std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
 }
 
 void Engine::read_mail() {

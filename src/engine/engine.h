@@ -56,6 +56,7 @@ class Engine {
   Backend& backend() { return *backend_; }
   const MemoryPlan& memory_plan() const { return plan_; }
   int max_context() const { return max_context_; }
+  int max_seqs() const { return limits_.max_seqs; }
   Stats stats() const { return metrics_.read(); }
   StateStats state_stats() const { return states_->stats(); }  // on the engine's thread
   void check_invariants() const;                               // throws if a unit of state is lost; on the engine's thread
@@ -71,6 +72,7 @@ class Engine {
   void end(Answering&, Finish, const char* error);
   void fail(Answering&, const char* why);
   void bury();
+  void note_progress();
 
   // In the order of construction.
   ModelFiles files_;

@@ -13,6 +13,8 @@ struct Stats {
   int64_t preemptions = 0;
   double prefill_s = 0, decode_s = 0;  // a step with any row of a prompt counts as prefill
   int running = 0, waiting = 0;
+  float state_usage = 0;     // the share of its units that sequences hold, in the fullest group
+  int64_t last_step_ns = 0;  // when the last step ended, by the steady clock
 };
 
 class Metrics {
@@ -22,6 +24,8 @@ class Metrics {
   std::atomic<int64_t> preemptions{0};
   std::atomic<int64_t> prefill_ns{0}, decode_ns{0};
   std::atomic<int> running{0}, waiting{0};
+  std::atomic<float> state_usage{0};
+  std::atomic<int64_t> last_step_ns{0};
 
   Stats read() const {
     return {requests,
@@ -35,7 +39,9 @@ class Metrics {
             double(prefill_ns) / 1e9,
             double(decode_ns) / 1e9,
             running,
-            waiting};
+            waiting,
+            state_usage,
+            last_step_ns};
   }
 };
 

@@ -56,9 +56,13 @@ bool Scheduler::schedule(StepPlan& plan) {
     first_out += part.n_out();
     plan.prefill |= part.n_rows() > 1;
   }
+  count();
+  return !plan.parts.empty();
+}
+
+void Scheduler::count() {
   metrics_.running = int(running_.size());
   metrics_.waiting = int(waiting_.size());
-  return !plan.parts.empty();
 }
 
 void Scheduler::run_waiting(StepPlan& plan) {

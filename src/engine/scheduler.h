@@ -58,6 +58,7 @@ class Scheduler {
   void add(Sequence&);     // it waits
   void remove(Sequence&);  // at any moment; gives its state back
   bool idle() const { return running_.empty() && waiting_.empty(); }
+  void count();  // tells the metrics how many run and wait
 
   bool schedule(StepPlan&);  // false: nothing to run
   // What the step found out about one of its parts; `step` has a Sampled per output row. Answers that end give their state back.

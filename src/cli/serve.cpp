@@ -1,0 +1,88 @@
+// millrace serve: the OpenAI-compatible server.
+#include <fmt/format.h>
+
+#include "cli/cli.h"
+#include "cli/options.h"
+#include "core/config.h"
+#include "core/error.h"
+#ifdef MR_SERVE
+#include "serve/server.h"
+#endif
+
+namespace mr {
+
+#ifdef MR_SERVE
+
+namespace {
+
+struct ServeFlags {
+  EngineFlags engine;
+  ServeOptions options;
+  std::string template_file;
+};
+
+// A short name as it was given; else the file's or the directory's own.
+std::string served_name(const EngineFlags& f) {
+  if (!f.model.empty() && !std::filesystem::exists(f.model)) return f.model;
+  std::filesystem::path path = std::filesystem::absolute(find_model(f.model)).lexically_normal();
+  std::string name = (path.has_filename() ? path : path.parent_path()).filename().string();
+  for (std::string_view ending : {".gguf", ".Q4_1"})
+    if ((f.model.empty() || ending == ".gguf") && name.ends_with(ending)) name.resize(name.size() - ending.size());
+  return name;
+}
+
+int serve(ServeFlags& f) {
+  ServeOptions& o = f.options;
+  if (o.model_name.empty()) o.model_name = served_name(f.engine);
+  if (!f.template_file.empty()) o.chat_template = read_file(f.template_file);
+  auto engine = start_engine(f.engine);
+  Server server(*engine, o);
+  fmt::print(stderr, "{} at http://{}:{}/v1\n", o.model_name, o.http.host, server.port());
+  std::fflush(stderr);
+  server.run();
+  return 0;
+}
+
+void declare(CLI::App& app, ServeFlags& f) {
+  ServeOptions& o = f.options;
+  add_engine_flags(app, f.engine);
+  app.add_option("--host", o.http.host, "the address to listen on")->capture_default_str();
+  app.add_option("--port", o.http.port, "0: any free one")->check(CLI::Range(0, 65535))->capture_default_str();
+  app.add_option("--api-key", o.api_key, "every route but /health and /ready asks for it");
+  app.add_option("--allow-origin", o.allow_origins, "a web page from here may ask; may be repeated");
+  app.add_option("--served-model-name", o.model_name, "what clients call the model");
+  app.add_option("--chat-template", f.template_file, "a Jinja file instead of the model's own template");
+  app.add_option("--max-queue", o.max_queue, "requests that may wait for their first token")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--max-queue-tokens", o.max_queue_tokens, "and the tokens of their prompts")
+      ->check(CLI::Range(int64_t(1), int64_t(1) << 40))
+      ->capture_default_str();
+  app.add_option("--max-body", o.http.max_body, "bytes of a request")
+      ->check(CLI::Range(size_t(1024), size_t(1) << 30))
+      ->capture_default_str();
+  app.add_option("--http-threads", o.http.threads, "threads that parse and format")->check(CLI::Range(1, 64))->capture_default_str();
+  app.add_option("--drain-seconds", o.drain_seconds, "what runs may go on so long after SIGTERM")
+      ->check(CLI::Range(0, 86400))
+      ->capture_default_str();
+}
+
+}  // namespace
+
+#else
+
+namespace {
+
+struct ServeFlags {};
+void declare(CLI::App& app, ServeFlags&) { app.allow_extras(); }
+int serve(ServeFlags&) { fail("this program was built without its server: the Boost headers (1.81 or later) were not there"); }
+
+}  // namespace
+
+#endif
+
+void add_serve(CLI::App& program, Action& chosen) {
+  add_command<ServeFlags>(program, chosen, "serve", "an OpenAI-compatible server", declare, serve);
+}
+
+}  // namespace mr

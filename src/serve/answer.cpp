@@ -1,0 +1,209 @@
+#include "serve/answer.h"
+
+#include <cmath>
+#include <ctime>
+#include <random>
+
+namespace mr {
+
+std::string to_text(const OrderedJson& json) { return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace); }
+
+static std::string sse(const OrderedJson& json) { return "data: " + to_text(json) + "\n\n"; }
+
+static std::string fresh_id(const char* kind) {
+  std::random_device entropy;
+  return fmt::format("{}-{:08x}{:08x}{:08x}{:08x}", kind, entropy(), entropy(), entropy(), entropy());
+}
+
+// JSON has no infinity; this is as unlikely as clients are used to.
+static double finite(float logprob) { return std::isfinite(logprob) ? double(logprob) : -9999.0; }
+
+static size_t n_characters(std::string_view utf8) {
+  size_t n = 0;
+  for (char c : utf8) n += (c & 0xC0) != 0x80;
+  return n;
+}
+
+static OrderedJson finish_json(Finish f) { return f == Finish::none ? OrderedJson(nullptr) : OrderedJson(std::string(name_of(f))); }
+
+AnswerWriter::AnswerWriter(const Asked& asked, const ServedModel& model)
+    : asked_(asked),
+      model_(model),
+      id_(fresh_id(asked.chat ? "chatcmpl" : "cmpl")),
+      created_(std::time(nullptr)),
+      choices_(size_t(asked.n_choices())),
+      scores_(asked.prompts.size()),
+      n_open_(asked.n_choices()) {}
+
+std::string AnswerWriter::add(int prompt, const TokenEvent& event) {
+  const int index = prompt * asked_.n + event.choice;
+  Choice& c = choices_[size_t(index)];
+  n_generated_ += int64_t(event.tokens.size());
+  if (event.finish != Finish::none) {
+    n_open_--;
+    c.finish = event.finish;
+    if (event.choice == 0) n_cached_ += event.timing.n_cached;
+  }
+  if (asked_.stream) return chunk(index, c, event);
+  c.text += event.text;
+  auto& scores = scores_[size_t(prompt)];
+  scores.insert(scores.end(), event.prompt.begin(), event.prompt.end());
+  if (asked_.logprobs) c.sampled.insert(c.sampled.end(), event.sampled.begin(), event.sampled.end());
+  return {};
+}
+
+std::string AnswerWriter::echo_of(int prompt) const {
+  return asked_.echo && model_.tokenizer ? model_.tokenizer->decode(asked_.prompts[size_t(prompt)], true) : std::string();
+}
+
+OrderedJson AnswerWriter::head(const char* chat_object, const char* text_object) const {
+  return {{"id", id_}, {"object", asked_.chat ? chat_object : text_object}, {"created", created_}, {"model", model_.name}};
+}
+
+OrderedJson AnswerWriter::usage() const {
+  int64_t n_prompt = asked_.n_prompt_tokens();
+  OrderedJson u{{"prompt_tokens", n_prompt}, {"completion_tokens", n_generated_}, {"total_tokens", n_prompt + n_generated_}};
+  u["prompt_tokens_details"] = {{"cached_tokens", n_cached_}};
+  return u;
+}
+
+std::string AnswerWriter::whole() const {
+  OrderedJson body = head("chat.completion", "text_completion");
+  body["choices"] = OrderedJson::array();
+  for (int i = 0; i < int(choices_.size()); i++) body["choices"].push_back(choice_json(i));
+  body["usage"] = usage();
+  return to_text(body);
+}
+
+OrderedJson AnswerWriter::choice_json(int index) const {
+  const Choice& c = choices_[size_t(index)];
+  const int prompt = index / asked_.n;
+  OrderedJson j{{"index", index}};
+  if (asked_.chat)
+    j["message"] = {{"role", "assistant"}, {"content", c.text}};
+  else
+    j["text"] = echo_of(prompt) + c.text;
+  j["logprobs"] = nullptr;
+  if (asked_.logprobs) {
+    std::vector<Sampled> all = scores_[size_t(prompt)];
+    all.insert(all.end(), c.sampled.begin(), c.sampled.end());
+    size_t offset = 0;
+    j["logprobs"] = logprobs_of(all, offset);
+  }
+  j["finish_reason"] = finish_json(c.finish);
+  return j;
+}
+
+std::string AnswerWriter::event(int index, OrderedJson content, OrderedJson logprobs, Finish finish) const {
+  OrderedJson body = head("chat.completion.chunk", "text_completion");
+  OrderedJson choice{{"index", index}};
+  choice[asked_.chat ? "delta" : "text"] = std::move(content);
+  choice["logprobs"] = std::move(logprobs);
+  choice["finish_reason"] = finish_json(finish);
+  body["choices"] = OrderedJson::array();
+  body["choices"].push_back(std::move(choice));
+  if (asked_.include_usage) body["usage"] = nullptr;
+  return sse(body);
+}
+
+std::string AnswerWriter::chunk(int index, Choice& c, const TokenEvent& news) {
+  std::string out, text;
+  if (!c.begun) {
+    c.begun = true;
+    if (asked_.chat) out = event(index, {{"role", "assistant"}, {"content", ""}}, nullptr, Finish::none);
+    text = echo_of(index / asked_.n);
+    if (!asked_.request.score_prompt) c.offset = n_characters(text);  // else the prompt's tokens count it
+  }
+  text += news.text;
+  OrderedJson logprobs;
+  std::vector<Sampled> all;
+  if (asked_.logprobs) {
+    all = news.prompt;
+    all.insert(all.end(), news.sampled.begin(), news.sampled.end());
+  }
+  if (!all.empty()) logprobs = logprobs_of(all, c.offset);
+  if (text.empty() && all.empty() && news.finish == Finish::none) return out;
+  OrderedJson content = OrderedJson(text);
+  if (asked_.chat) {
+    content = OrderedJson::object();
+    if (!text.empty() || !all.empty()) content["content"] = text;
+  }
+  return out + event(index, std::move(content), std::move(logprobs), news.finish);
+}
+
+std::string AnswerWriter::stream_end() const {
+  std::string out;
+  if (asked_.include_usage) {
+    OrderedJson body = head("chat.completion.chunk", "text_completion");
+    body["choices"] = OrderedJson::array();
+    body["usage"] = usage();
+    out = sse(body);
+  }
+  return out + "data: [DONE]\n\n";
+}
+
+OrderedJson AnswerWriter::logprobs_of(std::span<const Sampled> tokens, size_t& offset) const {
+  return asked_.chat ? chat_logprobs(tokens) : text_logprobs(tokens, offset);
+}
+
+OrderedJson AnswerWriter::chat_logprobs(std::span<const Sampled> tokens) const {
+  auto entry = [&](int32_t id, float logprob) {
+    std::string piece = model_.tokenizer ? model_.tokenizer->piece(id) : std::to_string(id);
+    OrderedJson bytes = OrderedJson::array();
+    for (unsigned char c : piece) bytes.push_back(int(c));
+    return OrderedJson{{"token", piece}, {"logprob", finite(logprob)}, {"bytes", std::move(bytes)}};
+  };
+  OrderedJson content = OrderedJson::array();
+  for (const Sampled& s : tokens) {
+    OrderedJson e = entry(s.token, s.logprob);
+    e["top_logprobs"] = OrderedJson::array();
+    for (const TopToken& t : s.top) e["top_logprobs"].push_back(entry(t.token, t.logprob));
+    content.push_back(std::move(e));
+  }
+  OrderedJson out;
+  out["content"] = std::move(content);
+  out["refusal"] = nullptr;
+  return out;
+}
+
+static bool is_utf8(const std::string& bytes) {
+  try {
+    OrderedJson(bytes).dump();
+    return true;
+  } catch (const OrderedJson::exception&) {
+    return false;
+  }
+}
+
+// Part of a character is written as OpenAI writes it, so that different tokens stay different keys.
+static std::string token_name(const Tokenizer* tokenizer, int32_t id) {
+  if (!tokenizer) return fmt::format("token_id:{}", id);
+  std::string piece = tokenizer->piece(id);
+  if (is_utf8(piece)) return piece;
+  std::string name = "bytes:";
+  for (unsigned char c : piece) name += fmt::format("\\x{:02x}", c);
+  return name;
+}
+
+OrderedJson AnswerWriter::text_logprobs(std::span<const Sampled> tokens, size_t& offset) const {
+  OrderedJson names = OrderedJson::array(), values = OrderedJson::array(), tops = OrderedJson::array(), offsets = OrderedJson::array();
+  for (const Sampled& s : tokens) {
+    const bool known = !std::isnan(s.logprob);  // nothing predicts a prompt's first token
+    names.push_back(token_name(model_.tokenizer, s.token));
+    values.push_back(known ? OrderedJson(finite(s.logprob)) : OrderedJson(nullptr));
+    OrderedJson top = OrderedJson::object();
+    for (const TopToken& t : s.top) top[token_name(model_.tokenizer, t.token)] = finite(t.logprob);
+    if (known) top[token_name(model_.tokenizer, s.token)] = finite(s.logprob);
+    tops.push_back(known ? std::move(top) : OrderedJson(nullptr));
+    offsets.push_back(offset);
+    if (model_.tokenizer && !model_.tokenizer->is_special(s.token)) offset += n_characters(model_.tokenizer->piece(s.token));
+  }
+  OrderedJson out;
+  out["tokens"] = std::move(names);
+  out["token_logprobs"] = std::move(values);
+  out["top_logprobs"] = asked_.request.sampling.logprobs > 0 ? std::move(tops) : OrderedJson(nullptr);
+  out["text_offset"] = std::move(offsets);
+  return out;
+}
+
+}  // namespace mr
