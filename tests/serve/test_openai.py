@@ -236,7 +236,7 @@ class DefaultModel(WithServer):
             self.client.chat.completions.create(model="abacus", messages=PARIS["messages"])
         self.assertEqual(caught.exception.code, "model_not_found")
         with self.assertRaises(openai.BadRequestError) as caught:
-            self.complete([1] * 100000)
+            self.complete([1] * 9000)
         self.assertEqual(caught.exception.code, "context_length_exceeded")
 
 
