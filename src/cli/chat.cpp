@@ -67,6 +67,7 @@ bool read_line(std::string& line, bool terminal) {
 int chat(ChatFlags& f) {
   auto engine = start_engine(f.engine);
   ChatFormat format(need_tokenizer(engine->tokenizer()), f.template_file.empty() ? "" : read_file(f.template_file));
+  f.sampling.resolve().validate(engine->model().spec().vocab);
   bool terminal = isatty(STDIN_FILENO);
   if (terminal) fmt::print("Ctrl-C stops an answer, /clear forgets the conversation, /exit or Ctrl-D leaves.\n");
   catch_interrupts();

@@ -1,5 +1,6 @@
 #include "cli/cli.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "core/error.h"
@@ -20,6 +21,12 @@ int run_command_line(int argc, char** argv) {
   add_detokenize(program, action);
   add_inspect(program, action);
   add_bench(program, action);
+  auto commands = program.get_subcommands([](CLI::App*) { return true; });
+  bool is_command = argc > 1 && std::ranges::any_of(commands, [&](CLI::App* c) { return c->get_name() == argv[1]; });
+  if (argc > 1 && argv[1][0] != '-' && !is_command) {
+    std::fprintf(stderr, "millrace: there is no command '%s'; millrace --help lists them\n", argv[1]);
+    return 2;
+  }
   try {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

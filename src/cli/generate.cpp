@@ -1,6 +1,7 @@
 // millrace generate: one prompt, one or more answers.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
@@ -69,6 +70,7 @@ void print_speed(const Timing& t) {
 }
 
 int generate(GenerateFlags& f) {
+  f.engine.options.max_seqs = std::max(f.engine.options.max_seqs, f.sampling.n);
   auto engine = start_engine(f.engine);
   Request request{encode(f, *engine), f.sampling.resolve(), f.sampling.n};
   const std::vector<int32_t> prompt = request.prompt;

@@ -60,7 +60,8 @@ static int64_t memory_bytes(const std::string& text) {
                  : unit == "M"  ? 1048576.0
                  : unit == "G"  ? 1073741824.0
                                 : 0;
-  check(number > 0 && scale > 0 && number * scale < 9e18, "--memory {} is neither bytes (like 512M or 4G) nor a share (like 0.4)", text);
+  check(number > 0 && scale > 0 && number * scale >= 1024 && number * scale < 9e18,
+        "--memory {} is neither bytes (like 512M or 4G) nor a share (like 0.4)", text);
   return int64_t(number * scale);
 }
 
@@ -101,10 +102,10 @@ void add_sampling_flags(CLI::App& app, SamplingFlags& f) {
       ->group(group);
   app.add_option("--frequency-penalty", p.frequency_penalty, "taken off for each time a token was in the answer")->group(group);
   app.add_option("--presence-penalty", p.presence_penalty, "taken off once if a token was in the answer")->group(group);
-  app.add_option("--logit-bias", f.logit_bias, "ID=BIAS, may be repeated")->group(group);
+  app.add_option("--logit-bias", f.logit_bias, "ID=BIAS, may be repeated")->allow_extra_args(false)->group(group);
   app.add_option("--seed", p.seed, "same seed, same answer")->group(group);
   app.add_option("--max-tokens", p.max_tokens, "length of the answer")->capture_default_str()->group(group);
-  app.add_option("--stop", p.stop, "end at this text; may be repeated")->group(group);
+  app.add_option("--stop", p.stop, "end at this text; may be repeated")->allow_extra_args(false)->group(group);
   app.add_flag("--ignore-eos", p.ignore_eos, "do not end at the model's own end token")->group(group);
   app.add_option("--logprobs", p.logprobs, "report this many alternatives a token")->group(group);
   app.add_option("-n", f.n, "how many answers")->check(CLI::Range(1, 128))->capture_default_str()->group(group);
@@ -129,7 +130,7 @@ SamplingParams SamplingFlags::resolve() const {
 
 void add_prompt_flags(CLI::App& app, PromptFlags& f) {
   auto* text = app.add_option("-p,--prompt", f.text, "the prompt");
-  auto* tokens = app.add_option("--tokens", f.tokens, "the prompt as token ids: 1,2,3")->delimiter(',');
+  auto* tokens = app.add_option("--tokens", f.tokens, "the prompt as token ids: 1,2,3")->delimiter(',')->allow_extra_args(false);
   auto* file = app.add_option("--file", f.file, "the prompt is in this file; -: standard input");
   text->excludes(tokens)->excludes(file);
   tokens->excludes(file);
@@ -138,21 +139,21 @@ void add_prompt_flags(CLI::App& app, PromptFlags& f) {
 std::string read_file(const std::string& path) {
   if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
   std::ifstream in(path, std::ios::binary);
-  check(in.good(), "cannot read {}", path);
+  check(in.good() && !std::filesystem::is_directory(path), "cannot read {}: there is no such file", path);
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
 std::string prompt_text(const PromptFlags& f) { return f.file.empty() ? f.text : read_file(f.file); }
 
-const Tokenizer& need_tokenizer(const Tokenizer* tokenizer) {
-  check(tokenizer, "this model comes without a tokenizer: give the prompt as --tokens");
+const Tokenizer& need_tokenizer(const Tokenizer* tokenizer, const char* advice) {
+  check(tokenizer, "this model comes without a tokenizer{}", advice);
   return *tokenizer;
 }
 
 std::vector<int32_t> prompt_tokens(const PromptFlags& f, const Tokenizer* tokenizer) {
   check(f.given(), "there is no prompt: give -p TEXT, --tokens IDS or --file FILE");
   if (!f.tokens.empty()) return f.tokens;
-  return need_tokenizer(tokenizer).encode(prompt_text(f), true);
+  return need_tokenizer(tokenizer, ": give the prompt as --tokens").encode(prompt_text(f), true);
 }
 
 }  // namespace mr

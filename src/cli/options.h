@@ -39,7 +39,7 @@ void add_prompt_flags(CLI::App&, PromptFlags&);
 std::string prompt_text(const PromptFlags&);                               // -p or --file
 std::vector<int32_t> prompt_tokens(const PromptFlags&, const Tokenizer*);  // encoded with the model's special tokens
 
-const Tokenizer& need_tokenizer(const Tokenizer*);  // throws: the model has none
-std::string read_file(const std::string& path);     // "-": standard input
+const Tokenizer& need_tokenizer(const Tokenizer*, const char* advice = "");  // throws: the model has none
+std::string read_file(const std::string& path);                              // "-": standard input
 
 }  // namespace mr

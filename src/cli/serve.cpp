@@ -1,6 +1,9 @@
 // millrace serve: the OpenAI-compatible server.
 #include <fmt/format.h>
 
+#include <cstdio>
+#include <cstdlib>
+
 #include "cli/cli.h"
 #include "cli/options.h"
 #include "core/config.h"
@@ -40,7 +43,10 @@ int serve(ServeFlags& f) {
   fmt::print(stderr, "{} at http://{}:{}/v1\n", o.model_name, o.http.host, server.port());
   std::fflush(stderr);
   server.run();
-  return 0;
+  // Out at once, with the signal handlers in place: taking the server apart would give a second SIGTERM its default meaning
+  // again, and turn a clean end into a kill.
+  std::fflush(nullptr);
+  std::_Exit(0);
 }
 
 void declare(CLI::App& app, ServeFlags& f) {
@@ -49,7 +55,7 @@ void declare(CLI::App& app, ServeFlags& f) {
   app.add_option("--host", o.http.host, "the address to listen on")->capture_default_str();
   app.add_option("--port", o.http.port, "0: any free one")->check(CLI::Range(0, 65535))->capture_default_str();
   app.add_option("--api-key", o.api_key, "every route but /health and /ready asks for it");
-  app.add_option("--allow-origin", o.allow_origins, "a web page from here may ask; may be repeated");
+  app.add_option("--allow-origin", o.allow_origins, "a web page from here may ask; may be repeated")->allow_extra_args(false);
   app.add_option("--served-model-name", o.model_name, "what clients call the model");
   app.add_option("--chat-template", f.template_file, "a Jinja file instead of the model's own template");
   app.add_option("--max-queue", o.max_queue, "requests that may wait for their first token")

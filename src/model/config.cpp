@@ -21,6 +21,13 @@ int64_t Config::positive(const char* name) const {
   return n;
 }
 
+int64_t Config::layers() const {
+  constexpr int64_t kMost = 4096;
+  int64_t n = positive("num_hidden_layers");
+  require(n <= kMost, "'num_hidden_layers' is {}, but no model has more than {} layers", n, kMost);
+  return n;
+}
+
 double Config::number(const char* name) const {
   const Json& j = at(name);
   require(j.is_number(), "'{}' must be a number, not {}", name, j.dump());

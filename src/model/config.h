@@ -19,6 +19,7 @@ class Config {
   int64_t integer(const char* name) const;  // 0 ... 2^31 - 1
   int64_t integer(const char* name, int64_t otherwise) const { return has(name) ? integer(name) : otherwise; }
   int64_t positive(const char* name) const;
+  int64_t layers() const;  // num_hidden_layers, in a range that any model keeps to: a broken file must not fill the memory
   double number(const char* name) const;
   double number(const char* name, double otherwise) const { return has(name) ? number(name) : otherwise; }
   bool boolean(const char* name, bool otherwise) const;

@@ -100,6 +100,15 @@ class Generate(unittest.TestCase):
         out = as_json("generate", FIXTURES / "llama_gqa", "--tokens", ids, "--temperature", 0, "--max-tokens", len(expected["greedy"]), "--ignore-eos")
         self.assertEqual(out["choices"][0]["tokens"], expected["greedy"])
 
+    def test_options_of_many_values_leave_the_model_alone(self):
+        out = as_json("generate", "--tokens", "1,2,3", FIXTURES / "llama_gqa", "--max-tokens", 2, "--temperature", 0, "--ignore-eos")
+        self.assertEqual((out["prompt_tokens"], len(out["choices"][0]["tokens"])), ([1, 2, 3], 2))
+        out = as_json("generate", "-p", "x", "--stop", "y", FIXTURES / "gguf_q4_1" / "model.gguf", "--max-tokens", 1)
+        self.assertIn("gguf_q4_1", out["model"])
+
+    def test_more_answers_than_run_at_once_by_default(self):
+        self.assertEqual(len(as_json("generate", FIXTURES / "llama_gqa", "--tokens", "1,2", "--max-tokens", 1, "-n", 20)["choices"]), 20)
+
     def test_random_weights_need_no_tensors(self):
         with tempfile.TemporaryDirectory() as folder:
             shutil.copy(FIXTURES / "qwen3" / "config.json", folder)
@@ -220,6 +229,7 @@ class Errors(unittest.TestCase):
     def test_wrong_command_lines_exit_2(self):
         self.fails(["generate", "--no-such-option"], "--no-such-option", status=2)
         self.fails([], status=2)
+        self.fails(["fly"], "fly", status=2)
         self.fails(["generate", "--threads", "many"], "many", status=2)
 
     def test_missing_and_broken_files(self):
@@ -245,6 +255,7 @@ class Errors(unittest.TestCase):
             self.fails(with_config(intermediate_size=80), "gate_proj", "[72, 32]", "[80, 32]")
             self.fails(with_config(num_hidden_layers=9), "model.layers.2.")
             self.fails(with_config(hidden_size="wide"), "hidden_size", "wide")
+            self.fails(with_config(num_hidden_layers=1000000000), "num_hidden_layers", 1000000000)
 
     def test_impossible_requests(self):
         tiny = FIXTURES / "llama_gqa"

@@ -65,7 +65,7 @@ ModelSpec decoder_spec(const Config& config, const DecoderTraits& traits) {
   std::string activation = config.text("hidden_activation", config.text("hidden_act", traits.activation));
   MlpSpec mlp{int(config.positive("intermediate_size")), activation_from(config, activation), true, traits.mlp_bias};
   std::vector<int32_t> with_rope = config.integers("no_rope_layers");  // 1: this layer has rope
-  for (int i = 0; i < config.positive("num_hidden_layers"); i++) {
+  for (int i = 0; i < config.layers(); i++) {
     bool positions = size_t(i) >= with_rope.size() || with_rope[size_t(i)];
     a.rope = positions ? rope_index : -1;
     a.window = window_of(config, i);

@@ -20,7 +20,7 @@ ModelSpec mamba_spec(const Config& config) {
   m.proj_bias = config.boolean("use_bias", false);
   if (config.boolean("dt_b_c_rms", false)) m.norms = MambaSpec::Norms::plain;  // a GGUF file of Falcon-Mamba
   m.norm_eps = float(config.number("mixer_rms_eps", 1e-6));
-  for (int i = 0; i < config.positive("num_hidden_layers"); i++) spec.layers.push_back({m, {}});
+  for (int i = 0; i < config.layers(); i++) spec.layers.push_back({m, {}});
   return spec;
 }
 

@@ -36,7 +36,7 @@ ModelSpec mamba2_spec(const Config& config) {
     m.dt_min = limit_from(config, limit[0]), m.dt_max = limit_from(config, limit[1]);
     config.require(m.dt_min <= m.dt_max, "'time_step_limit' is {}, but must ascend", limit.dump());
   }
-  for (int i = 0; i < config.positive("num_hidden_layers"); i++) spec.layers.push_back({m, {}});
+  for (int i = 0; i < config.layers(); i++) spec.layers.push_back({m, {}});
   return spec;
 }
 
