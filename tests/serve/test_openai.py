@@ -5,79 +5,25 @@ the cache folder, as ./test puts it there.
 """
 
 import concurrent.futures
-import http.client
 import json
 import os
 import pathlib
 import random
-import re
 import signal
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 import unittest
 
 import openai
 
-PROGRAM = os.environ["MILLRACE"]
-FIXTURES = pathlib.Path(__file__).parent.parent / "fixtures" / "models"
-NAME = "SmolLM2-135M-Instruct"
+from millrace_server import FIXTURES, NAME, PROGRAM, Server
+
 EXPECTED = json.loads((FIXTURES / "smollm2" / "expected.json").read_text())
 PARIS = EXPECTED["prompts"][0]
 TINY = json.loads((FIXTURES / "llama_gqa" / "expected.json").read_text())
-
-
-class Server:
-    def __init__(self, *args):
-        command = [PROGRAM, "serve", *map(str, args), "--port", "0"]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        killer = threading.Timer(120, self.process.kill)  # a server that never says where it is
-        killer.start()
-        line = self.process.stderr.readline()
-        killer.cancel()
-        found = re.search(r"127\.0\.0\.1:(\d+)", line)
-        assert found, line
-        self.port = int(found.group(1))
-        self.client = self.new_client()
-
-    def new_client(self, key="none"):
-        return openai.OpenAI(base_url=f"http://127.0.0.1:{self.port}/v1", api_key=key, max_retries=0, timeout=120)
-
-    def raw(self, method, path, body=None, headers={}):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        connection.request(method, path, body if body is None or isinstance(body, (bytes, str)) else json.dumps(body), headers)
-        response = connection.getresponse()
-        data = response.read()
-        connection.close()
-        return response, data
-
-    def json(self, method, path, body=None):
-        response, data = self.raw(method, path, body)
-        return response.status, json.loads(data)
-
-    def metric(self, name):
-        text = self.raw("GET", "/metrics")[1].decode()
-        for line in text.splitlines():
-            if line.startswith("millrace_" + name + " "):
-                return float(line.split()[-1])
-        raise AssertionError(f"no {name} in\n{text}")
-
-    def wait_for(self, condition, seconds=30):
-        end = time.time() + seconds
-        while not condition():
-            assert time.time() < end, "it did not happen in time"
-            time.sleep(0.02)
-
-    def stop(self):
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        try:
-            status = self.process.wait(60)
-        finally:
-            self.process.kill()
-            self.process.stderr.close()
-        return status
 
 
 class WithServer(unittest.TestCase):
@@ -450,6 +396,50 @@ class Drain(unittest.TestCase):
             self.assertEqual(server.process.wait(20), 0)
             self.assertLess(time.time() - begin, 5)
             server.stop()
+
+
+class Starting(unittest.TestCase):
+    """The model's template is a pipe: its reader waits until someone writes there. Its tokenizer is none."""
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        model = pathlib.Path(self.folder.name)
+        for name in ["config.json", "model.safetensors"]:
+            (model / name).symlink_to(FIXTURES / "llama_gqa" / name)
+        (model / "tokenizer.json").write_text("{}")
+        self.pipe = model / "chat_template.jinja"
+        os.mkfifo(self.pipe)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        self.process = subprocess.Popen([PROGRAM, "serve", model, "--port", str(self.port)], stderr=subprocess.PIPE, text=True)
+        self.client = openai.OpenAI(base_url=f"http://127.0.0.1:{self.port}/v1", api_key="none", max_retries=0, timeout=20)
+        end = time.time() + 30
+        while True:
+            try:
+                self.client.models.list()
+            except openai.APIConnectionError:
+                self.assertLess(time.time(), end)
+                time.sleep(0.02)
+            except openai.InternalServerError as error:
+                self.assertEqual((error.status_code, error.code, error.response.headers["retry-after"]), (503, "loading", "1"))
+                break
+
+    def tearDown(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stderr.close()
+        self.folder.cleanup()
+
+    def test_a_signal_ends_it(self):
+        begin = time.time()
+        self.process.send_signal(signal.SIGTERM)
+        self.assertEqual(self.process.wait(20), 0)
+        self.assertLess(time.time() - begin, 5)
+
+    def test_a_model_that_cannot_be_loaded_is_one_sentence(self):
+        self.pipe.write_text("{{ messages }}")
+        self.assertEqual(self.process.wait(20), 1)
+        self.assertEqual(len(self.process.stderr.read().strip().splitlines()), 1)
 
 
 class CommandLine(unittest.TestCase):
