@@ -8,12 +8,10 @@ import concurrent.futures
 import json
 import os
 import pathlib
-import random
 import signal
 import socket
 import subprocess
 import tempfile
-import threading
 import time
 import unittest
 
@@ -245,56 +243,6 @@ class Tiny(WithServer):
         text = self.server.raw("GET", "/metrics")[1].decode()
         for line in text.splitlines():
             self.assertRegex(line, r'^(# (HELP|TYPE) millrace_\w+ .+|millrace_\w+(\{\w+="[^"]+"\})? [-+.e\d]+)$')
-
-
-class Rough(WithServer):
-    """Broken bodies, clients that leave at any moment and a queue that is often full, around clients that behave."""
-
-    ARGS = [FIXTURES / "llama_gqa", "--max-queue", 6, "--max-seqs", 3, "--memory", "1M"]
-
-    def test_healthy_answers_stay_right_to_the_bit(self):
-        asks = [dict(prompt=TINY["prompt"][: 3 + i], seed=i, n=1 + i % 3, max_tokens=20 + i, logprobs=2, extra_body={"ignore_eos": True}) for i in range(6)]
-        alone = [self.client.completions.create(model="llama_gqa", **a).choices for a in asks]
-        end = time.time() + 8
-        refused, wrong, answered, left = [], [], [], []
-
-        def healthy(i):
-            client = self.server.new_client()
-            while time.time() < end:
-                try:
-                    same = client.completions.create(model="llama_gqa", **asks[i]).choices == alone[i]
-                    (answered if same else wrong).append(i)
-                except openai.RateLimitError:
-                    refused.append(i)
-                    time.sleep(0.01)
-
-        def leaving(i):
-            chance = random.Random(i)
-            body = json.dumps({"prompt": [1, 2, 3 + i], "max_tokens": 200, "n": 1 + i % 2, "stream": i % 2 == 0, "ignore_eos": True}).encode()
-            words = b"POST /v1/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
-            while time.time() < end:
-                with socket.create_connection(("127.0.0.1", self.server.port), timeout=20) as s:
-                    s.sendall(words[: chance.choice([len(words), len(words), chance.randrange(1, len(words))])])
-                    time.sleep(chance.random() * 0.03)
-                left.append(i)
-
-        def broken(i):
-            chance = random.Random(i)
-            while time.time() < end:
-                body = bytes(chance.choice(b'{}[]",:promt1e- \\') for _ in range(chance.randrange(60)))
-                self.assertEqual(self.server.raw("POST", "/v1/completions", body)[0].status, 400)
-
-        with concurrent.futures.ThreadPoolExecutor(12) as pool:
-            jobs = [pool.submit(healthy, i) for i in range(6)] + [pool.submit(leaving, i) for i in range(4)] + [pool.submit(broken, i) for i in range(2)]
-            for job in jobs:
-                job.result(120)
-        self.assertEqual(wrong, [])
-        self.assertGreater(len(answered), 6)
-        self.assertGreater(len(left), 20)
-        self.server.wait_for(lambda: self.server.metric("num_requests_running") == 0 and self.server.metric("num_requests_waiting") == 0)
-        self.assertEqual(self.server.metric("kv_cache_usage_ratio"), 0)
-        self.assertEqual(self.server.metric('request_success_total{finished_reason="error"}'), 0)
-        print(f"{len(answered)} answered, {len(refused)} refused, {len(left)} left")
 
 
 class Key(WithServer):
