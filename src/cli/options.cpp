@@ -122,9 +122,12 @@ std::unique_ptr<Engine> start_engine(EngineFlags& f) {
   o.overlap = !f.no_overlap;
   o.prefix_cache = !f.no_prefix_cache;
   o.random_weights = f.random_weights;
-  o.progress = loading_bar();
+  o.progress = [bar = loading_bar(), listener = o.progress](int64_t done, int64_t total) {
+    if (bar) bar(done, total);
+    if (listener) listener(done, total);
+  };
   auto engine = Engine::create(find_model(f.model), o);
-  if (o.progress) o.progress(1, 1);
+  o.progress(1, 1);
   return engine;
 }
 
