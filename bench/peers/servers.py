@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tarfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -101,13 +102,24 @@ def running(command):
 
 @contextlib.contextmanager
 def paused(names):
-    """Processes of these names (compilers of a neighbour, say) stand still meanwhile; they always go on afterwards."""
+    """Processes of these names (compilers of a neighbour, say) stand still meanwhile, new ones too, and go on afterwards."""
+    over = threading.Event()
+
+    def hold():
+        while True:
+            subprocess.run(["pkill", "-STOP", "-x", "|".join(names)])
+            if over.wait(0.5):
+                return
+
+    holder = threading.Thread(target=hold)
     try:
         if names:
-            subprocess.run(["pkill", "-STOP", "-x", "|".join(names)])
+            holder.start()
         yield
     finally:
+        over.set()
         if names:
+            holder.join()
             subprocess.run(["pkill", "-CONT", "-x", "|".join(names)])
 
 
