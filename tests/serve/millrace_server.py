@@ -1,5 +1,6 @@
 """A server in a process of its own, for tests: only the loopback is used, and every wait is bounded."""
 
+import atexit
 import http.client
 import json
 import os
@@ -21,6 +22,7 @@ class Server:
     def __init__(self, *args):
         command = [PROGRAM, "serve", *map(str, args), "--port", "0"]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        atexit.register(self.process.kill)  # of a test that fails
         killer = threading.Timer(120, self.process.kill)  # a server that never says where it is
         killer.start()
         line = self.process.stderr.readline()
