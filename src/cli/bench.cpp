@@ -4,6 +4,7 @@
 
 #include "backend/cpu/probe.h"
 #include "backend/timed_backend.h"
+#include "cli/bench_load.h"
 #include "cli/cli.h"
 #include "cli/options.h"
 #include "core/error.h"
@@ -14,6 +15,7 @@ namespace {
 
 struct BenchFlags {
   EngineFlags engine;
+  LoadFlags load;
   std::vector<int> prefill{512}, decode{128};
   int repeat = 5;
   bool explain = false, json = false;
@@ -157,6 +159,7 @@ void print_times(const Row& row, const Limits& limits) {
 }
 
 int bench(BenchFlags& f) {
+  if (!f.load.url.empty() || !f.load.compare.empty()) return bench_url(f.load, f.engine.model, f.json);
   f.engine.options.timed = f.explain;
   f.engine.no_prefix_cache = true;
   auto engine = start_engine(f.engine);
@@ -204,6 +207,7 @@ void add_bench(CLI::App& program, Action& chosen) {
         app.add_option("--repeat", f.repeat, "runs of each; the best counts")->check(CLI::Range(1, 1000))->capture_default_str();
         app.add_flag("--explain", f.explain, "where the time goes, by operation");
         app.add_flag("--json", f.json, "a list of rows");
+        add_load_flags(app, f.load);
       },
       bench);
 }

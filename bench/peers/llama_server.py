@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""`millrace serve` beside llama-server on this machine: the same GGUF files, threads and load, alternating.
+
+    bench/peers/llama_server.py --millrace build/release/millrace [--isa avx2] [--threads N] [--json FILE] [--html FILE]
+
+llama-server comes from the source package llama-cpp-python and is compiled here for this processor, or for AVX2 only. It
+gets what it asks for to be fast: a slot for each stream, flash attention, continuous batching, all threads for prompts too, no prompt
+copies kept in memory. Both servers start afresh for each measurement; `millrace bench --url` sends both the same token
+ids, all prompts different, and both write answers of the same length. A table shows the best round and the median of each.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shlex
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from servers import CACHE, PACKAGE, llama_command, llama_server, millrace_command, paused, resume_on_term, running, say  # noqa: E402
+
+MODEL = "SmolLM2-135M-Instruct"
+PEERS = ["llama-server", "millrace"]
+
+
+def load(args, url, name, streams, workload, seed):
+    """One row of `millrace bench --url --json`: at least two waves of every stream."""
+    prompt, answer = workload
+    command = [args.millrace, "bench", "--url", url, "--label", name, "--streams", streams, "--requests",
+               max(args.waves * streams, 6), "--prompt-tokens", prompt, "--max-tokens", answer, "--seed", seed, "--json"]
+    done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, check=True)
+    row, = json.loads(done.stdout)
+    if row["failed"] or row["output_tokens"] != row["requests"] * answer:
+        raise SystemExit(f"{name} at {streams} streams failed {row['failed']} requests, {row['errors']}, and wrote {row['output_tokens']} tokens")
+    return row
+
+
+def command_of(args, name, program, file, streams, workload):
+    if name == "millrace":
+        return millrace_command(args.millrace, file, threads=args.threads, isa=args.isa)
+    return llama_command(program, file, threads=args.threads, streams=streams, context=sum(workload) + 16)
+
+
+def measure(args, program):
+    """Every single run: a row of bench with its format."""
+    runs = []
+    for turn in range(args.rounds):
+        for form in args.formats:
+            file = args.models / f"{MODEL}.{form}.gguf"
+            for workload in args.workloads:
+                for streams in args.streams:
+                    for name in PEERS if turn % 2 == 0 else PEERS[::-1]:
+                        with running(command_of(args, name, program, file, streams, workload)) as url, paused(args.pause):
+                            row = load(args, url, name, streams, workload, seed=turn)
+                        runs.append(row | {"format": form, "load_average": os.getloadavg()[0]})
+                        say(f"round {turn + 1} of {args.rounds}: {form} {workload[0]}/{workload[1]} {streams:>2} streams {name:<12} "
+                            f"{row['tokens_per_s']:7.1f} tok/s, TTFT {row['ttft_s']['p50']:.3f} s")
+    return runs
+
+
+def summary(args, runs):
+    """One row a format, workload and number of streams; ratios above 1 mean that millrace is ahead."""
+    rows = []
+    for form in args.formats:
+        for workload in args.workloads:
+            for streams in args.streams:
+                row = {"format": form, "prompt": workload[0], "answer": workload[1], "streams": streams}
+                for name in PEERS:
+                    own = [r for r in runs if r["label"] == name and r["format"] == form and r["streams"] == streams
+                           and r["prompt_length"] == str(workload[0])]
+                    speed, ttft, tpot = ([r["tokens_per_s"] for r in own], [r["ttft_s"]["p50"] for r in own],
+                                         [r["tpot_s"]["p50"] for r in own])
+                    row[name] = {"tokens_per_s": max(speed), "median_tokens_per_s": statistics.median(speed), "ttft_s": min(ttft),
+                                 "median_ttft_s": statistics.median(ttft), "tpot_s": min(tpot)}
+                theirs, ours = (row[name] for name in PEERS)
+                for key in ("tokens_per_s", "median_tokens_per_s"):
+                    row["ratio_" + key] = ours[key] / theirs[key]
+                for key in ("ttft_s", "median_ttft_s"):
+                    row["ratio_" + key] = theirs[key] / ours[key]
+                rows.append(row)
+    return rows
+
+
+def cpu_name():
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+
+
+def print_markdown(args, rows, program):
+    print(f"{cpu_name()}, {os.cpu_count()} cores; {args.threads} threads, {args.isa}; {args.rounds} alternating rounds: the best, "
+          f"and the median in brackets. {PACKAGE}'s llama-server, `{llama_text(args, program)}`. "
+          f"`{shlex.join(['bench/peers/llama_server.py', *sys.argv[1:]])}`\n")
+    heads = ["weights", "prompt / answer", "streams", "llama-server tok/s", "millrace tok/s", "ratio", "llama-server TTFT s",
+             "millrace TTFT s", "ratio"]
+    print("| " + " | ".join(heads) + " |\n|" + " --- |" * len(heads))
+    for r in rows:
+        theirs, ours = (r[name] for name in PEERS)
+        cells = [r["format"], f"{r['prompt']} / {r['answer']}", str(r["streams"])]
+        cells += [f"{p['tokens_per_s']:.1f} ({p['median_tokens_per_s']:.1f})" for p in (theirs, ours)]
+        cells.append(f"{r['ratio_tokens_per_s']:.2f} ({r['ratio_median_tokens_per_s']:.2f})")
+        cells += [f"{p['ttft_s']:.3f} ({p['median_ttft_s']:.3f})" for p in (theirs, ours)]
+        cells.append(f"{r['ratio_ttft_s']:.2f} ({r['ratio_median_ttft_s']:.2f})")
+        print("| " + " | ".join(cells) + " |")
+    print("\nTTFT is the median over the requests of a round. A ratio above 1 means that millrace is ahead.")
+
+
+def llama_text(args, program):
+    words = llama_command(program.name, "MODEL", threads=args.threads, streams=args.streams[-1],
+                          context=sum(args.workloads[0]) + 16)
+    return shlex.join(map(str, words))
+
+
+def write_page(args, runs):
+    """The best round of each server and load as curves in one picture, drawn by `millrace bench --compare`."""
+    best = {}
+    for r in runs:
+        key = (r["label"], r["format"], r["prompt_length"], r["streams"])
+        if key not in best or r["tokens_per_s"] > best[key]["tokens_per_s"]:
+            best[key] = r | {"label": f"{r['label']} {r['format']} {r['prompt_length']}/{r['output_length']}"}
+    rows = args.html.with_suffix(".json")
+    rows.write_text(json.dumps(list(best.values())))
+    subprocess.run([args.millrace, "bench", "--compare", rows, "--html", args.html], check=True, stdout=subprocess.DEVNULL)
+
+
+def workload_of(text):
+    prompt, answer = text.split("/")
+    return int(prompt), int(answer)
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--millrace", type=Path, required=True, help="the program")
+    parser.add_argument("--llama-server", type=Path, help="a program that is already there; compiled if not given")
+    parser.add_argument("--models", type=Path, default=CACHE / "models", help=f"folder of {MODEL}.FORMAT.gguf")
+    parser.add_argument("--formats", nargs="+", default=["Q4_1", "Q4_0"])
+    parser.add_argument("--streams", nargs="+", type=int, default=[1, 4, 16, 32])
+    parser.add_argument("--workloads", nargs="+", type=workload_of, default=[(128, 128)], metavar="PROMPT/ANSWER", help="in tokens")
+    parser.add_argument("--isa", choices=["native", "avx2"], default="native", help="of both programs")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--waves", type=int, default=2, help="requests of each stream")
+    parser.add_argument("--pause", nargs="+", default=[], metavar="NAME", help="processes to stop while a measurement runs: cc1plus")
+    parser.add_argument("--json", type=Path, help="write every run and the summary there")
+    parser.add_argument("--html", type=Path, help="write the latency-throughput curves there")
+    return parser.parse_args()
+
+
+def main():
+    args = parse_args()
+    resume_on_term()
+    program = args.llama_server or llama_server(args.isa)
+    runs = measure(args, program)
+    rows = summary(args, runs)
+    if args.json:
+        args.json.write_text(json.dumps({"cpu": cpu_name(), "threads": args.threads, "isa": args.isa, "rows": rows, "runs": runs}, indent=1))
+    if args.html:
+        write_page(args, runs)
+    print_markdown(args, rows, program)
+
+
+if __name__ == "__main__":
+    main()
