@@ -362,13 +362,12 @@ Server::Reply Server::ready(const HttpRequest&) {
 }
 
 Server::Reply Server::metrics(const HttpRequest&) {
-  int n_waiting;
-  int64_t n_tokens;
+  QueueStats queue{.step_age_s = step_age()};
   {
     std::lock_guard lock(mutex_);
-    n_waiting = n_queued_, n_tokens = n_queued_tokens_;
+    queue.n_requests = n_queued_, queue.n_tokens = n_queued_tokens_;
   }
-  return HttpResponse{.body = metrics_.text(engine_->stats(), n_waiting, n_tokens, step_age()),
+  return HttpResponse{.body = metrics_.text(engine_->stats(), engine_->memory_plan(), queue),
                       .type = "text/plain; version=0.0.4; charset=utf-8"};
 }
 

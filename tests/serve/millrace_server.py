@@ -48,11 +48,11 @@ class Server:
         return response.status, json.loads(data)
 
     def metric(self, name):
+        """Of one sample, or of all samples of that name together."""
         text = self.raw("GET", "/metrics")[1].decode()
-        for line in text.splitlines():
-            if line.startswith("millrace_" + name + " "):
-                return float(line.split()[-1])
-        raise AssertionError(f"no {name} in\n{text}")
+        found = [float(line.split()[-1]) for line in text.splitlines() if line.startswith(("millrace_" + name + " ", "millrace_" + name + "{"))]
+        assert found, f"no {name} in\n{text}"
+        return sum(found)
 
     def wait_for(self, condition, seconds=30):
         end = time.time() + seconds

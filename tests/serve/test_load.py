@@ -248,6 +248,7 @@ def main():
     for job in jobs:
         job.result()
     server.wait_for(lambda: server.metric("num_requests_running") == 0 and server.metric("num_requests_waiting") == 0)
+    expect(server.metric("num_requests_queued") == 0 and server.metric("num_tokens_waiting") == 0, "the queue has ghosts")
     server.wait_for(lambda: n_open_files(server.process) == n_files)
 
     quarter = load_begin + (load.end - load_begin) / 4
