@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -79,7 +80,7 @@ def is_healthy(url):
 
 @contextlib.contextmanager
 def running(command):
-    """Yields the server's URL."""
+    """Yields the server's URL and process id."""
     port = free_port()
     words = [str(word) for word in [*command, "--host", "127.0.0.1", "--port", port]]
     server = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -90,7 +91,7 @@ def running(command):
             if server.poll() is not None or time.monotonic() > deadline:
                 raise SystemExit(f"the server did not start: {' '.join(words)}")
             time.sleep(0.1)
-        yield url
+        yield url, server.pid
     finally:
         server.terminate()
         try:
@@ -98,6 +99,30 @@ def running(command):
         except subprocess.TimeoutExpired:
             server.kill()
             server.wait()
+
+
+def busy_seconds():
+    """Of all processors since the start of the machine."""
+    field = [int(x) for x in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    return (sum(field) - field[3] - field[4]) / os.sysconf("SC_CLK_TCK")
+
+
+def process_seconds(pid):
+    field = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(field[11]) + int(field[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextlib.contextmanager
+def watched(pid):
+    """Yields a dict that at the end holds "others": processors that neither this server nor our own children kept busy."""
+    def own():
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return process_seconds(pid) + children.ru_utime + children.ru_stime
+
+    result = {}
+    busy, mine, begin = busy_seconds(), own(), time.monotonic()
+    yield result
+    result["others"] = max(0.0, (busy_seconds() - busy) - (own() - mine)) / (time.monotonic() - begin)
 
 
 @contextlib.contextmanager
