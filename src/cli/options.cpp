@@ -11,6 +11,26 @@
 
 namespace mr {
 
+// What the techniques gain is measured against these.
+static void add_plain_forms(CLI::App& app, EngineFlags& f) {
+  const char* group = "Engine, plain forms to compare with";
+  app.add_option("--batching", f.batching,
+                 "continuous; or one batch after the other, padded and run to its longest member: static (waits for --max-seqs "
+                 "requests) or dynamic (waits at most --batch-delay)")
+      ->check(CLI::IsMember({"continuous", "dynamic", "static"}))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--batch-delay", f.options.batch_delay_s, "seconds that --batching dynamic waits for a batch to fill")
+      ->check(CLI::Range(0.0, 3600.0))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--state", f.state, "paged; or contiguous: the longest context is reserved for everyone in one piece, nothing is shared")
+      ->check(CLI::IsMember({"paged", "contiguous"}))
+      ->capture_default_str()
+      ->group(group);
+  app.add_flag("--no-kv-cache", f.no_kv_cache, "compute the whole context anew for every token")->group(group);
+}
+
 void add_engine_flags(CLI::App& app, EngineFlags& f) {
   const char* group = "Engine";
   app.add_option("MODEL", f.model, "Hugging Face directory, .gguf file or short name; the default model if absent");
@@ -31,21 +51,33 @@ void add_engine_flags(CLI::App& app, EngineFlags& f) {
       ->check(CLI::Range(1, 65536))
       ->capture_default_str()
       ->group(group);
+  app.add_option("--max-prompt-tokens", f.options.max_prompt_tokens,
+                 "rows of prompts among them: few keep the others' tokens coming evenly; 0: no limit of their own")
+      ->check(CLI::Range(0, 65536))
+      ->group(group);
   app.add_option("--max-context", f.options.max_context, "tokens in one sequence; 0: what the model allows")
       ->check(CLI::Range(0, 1 << 30))
       ->group(group);
   app.add_option("--memory", f.memory, "for state: bytes (512M, 4G) or a share of the machine's memory (0.4)")->group(group);
+  app.add_option("--swap", f.swap, "host memory for the state of preempted sequences (512M); without it they compute their state anew")
+      ->group(group);
+  app.add_option("--victim", f.victim, "who is preempted when memory runs out, of the lowest priority: newest or largest")
+      ->check(CLI::IsMember({"newest", "largest"}))
+      ->capture_default_str()
+      ->group(group);
   app.add_option("--page-tokens", f.options.page_tokens, "tokens in a page, a multiple of 16")
       ->check(CLI::Range(16, 4096))
       ->capture_default_str()
       ->group(group);
   app.add_flag("--no-prefix-cache", f.no_prefix_cache, "do not share the state of equal beginnings")->group(group);
+  app.add_flag("--no-overlap", f.no_overlap, "plan the next step only when the last one has ended")->group(group);
   app.add_flag("--deterministic", f.deterministic, "the same bits whatever else runs; on a CPU this is always so")->group(group);
   app.add_option("--random-weights", f.random_weights, "weights made up from config.json with this seed, to measure speed")->group(group);
+  add_plain_forms(app, f);
 }
 
 // "512M", "4G", "0.4" (of the machine's memory), "1000000".
-static int64_t memory_bytes(const std::string& text) {
+static int64_t memory_bytes(const char* flag, const std::string& text) {
   size_t used = 0;
   double number = -1;
   try {
@@ -61,7 +93,7 @@ static int64_t memory_bytes(const std::string& text) {
                  : unit == "G"  ? 1073741824.0
                                 : 0;
   check(number > 0 && scale > 0 && number * scale >= 1024 && number * scale < 9e18,
-        "--memory {} is neither bytes (like 512M or 4G) nor a share (like 0.4)", text);
+        "{} {} is neither bytes (like 512M or 4G) nor a share (like 0.4)", flag, text);
   return int64_t(number * scale);
 }
 
@@ -81,12 +113,21 @@ std::unique_ptr<Engine> start_engine(EngineFlags& f) {
   o.device = f.device == "auto" ? "cpu" : f.device;
   if (!f.isa.empty()) o.isa = isa_from(f.isa);
   o.kv_dtype = dtype_from(f.kv_dtype);
-  if (!f.memory.empty()) o.state_bytes = memory_bytes(f.memory);
+  if (!f.memory.empty()) o.state_bytes = memory_bytes("--memory", f.memory);
+  if (!f.swap.empty()) o.swap_bytes = memory_bytes("--swap", f.swap);
+  o.victim = f.victim == "largest" ? Victim::largest : Victim::newest;
+  o.batching = f.batching == "static" ? Batching::fixed : f.batching == "dynamic" ? Batching::dynamic : Batching::continuous;
+  o.contiguous = f.state == "contiguous";
+  o.kv_cache = !f.no_kv_cache;
+  o.overlap = !f.no_overlap;
   o.prefix_cache = !f.no_prefix_cache;
   o.random_weights = f.random_weights;
-  o.progress = loading_bar();
+  o.progress = [bar = loading_bar(), listener = o.progress](int64_t done, int64_t total) {
+    if (bar) bar(done, total);
+    if (listener) listener(done, total);
+  };
   auto engine = Engine::create(find_model(f.model), o);
-  if (o.progress) o.progress(1, 1);
+  o.progress(1, 1);
   return engine;
 }
 

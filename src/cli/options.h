@@ -13,10 +13,11 @@ namespace mr {
 
 struct EngineFlags {
   std::string model;  // path or short name; empty: the default model
-  std::string device = "auto", isa, kv_dtype = "f16", memory;
+  std::string device = "auto", isa, kv_dtype = "f16", memory, swap;
   EngineOptions options;
+  std::string victim = "newest", batching = "continuous", state = "paged";
   std::optional<uint64_t> random_weights;
-  bool deterministic = false, no_prefix_cache = false;
+  bool deterministic = false, no_prefix_cache = false, no_kv_cache = false, no_overlap = false;
 };
 void add_engine_flags(CLI::App&, EngineFlags&);
 std::unique_ptr<Engine> start_engine(EngineFlags&);  // with a progress bar when stderr is a terminal

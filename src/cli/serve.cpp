@@ -38,11 +38,16 @@ int serve(ServeFlags& f) {
   ServeOptions& o = f.options;
   if (o.model_name.empty()) o.model_name = served_name(f.engine);
   if (!f.template_file.empty()) o.chat_template = read_file(f.template_file);
-  auto engine = start_engine(f.engine);
-  Server server(*engine, o);
-  fmt::print(stderr, "{} at http://{}:{}/v1\n", o.model_name, o.http.host, server.port());
-  std::fflush(stderr);
-  server.run();
+  Server server(o);
+  bool loaded = server.load([&f](Server::Progress progress) {
+    f.engine.options.progress = std::move(progress);
+    return start_engine(f.engine);
+  });
+  if (loaded) {
+    fmt::print(stderr, "{} at http://{}:{}/v1\n", o.model_name, o.http.host, server.port());
+    std::fflush(stderr);
+    server.run();
+  }
   // Out at once, with the signal handlers in place: taking the server apart would give a second SIGTERM its default meaning
   // again, and turn a clean end into a kill.
   std::fflush(nullptr);

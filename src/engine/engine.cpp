@@ -11,6 +11,7 @@
 
 namespace mr {
 
+static constexpr int max_priority = 1000;     // either way: bounds how many later requests may pass an earlier one
 static constexpr int default_contexts = 4;    // of the longest length, that the state holds unless told otherwise
 static constexpr double default_share = 0.4;  // of the machine's memory, at most
 
@@ -21,9 +22,22 @@ static std::unique_ptr<Backend> make_backend(const EngineOptions& options) {
   return make_cpu_backend(options.isa.value_or(best_isa()), threads);
 }
 
+static SchedulerLimits limits_of(const EngineOptions& options) {
+  SchedulerLimits limits{.max_seqs = std::min(options.max_seqs, options.max_batch_tokens), .max_batch_tokens = options.max_batch_tokens};
+  limits.max_prompt_tokens = options.max_prompt_tokens;
+  limits.batching = options.batching;
+  limits.batch_delay_s = options.batch_delay_s;
+  limits.victim = options.victim;
+  limits.kv_cache = options.kv_cache;
+  limits.shared_state = !options.contiguous;
+  return limits;
+}
+
 static MemoryPlan plan_state(const Model& model, const EngineOptions& options, int max_context, const SchedulerLimits& limits) {
   StateLimits wanted{.page_tokens = options.page_tokens, .bytes = options.state_bytes, .max_seqs = limits.max_seqs};
   wanted.max_rows = limits.max_batch_tokens;
+  wanted.contiguous = options.contiguous;
+  wanted.host_bytes = options.swap_bytes;
   if (wanted.bytes) return plan_memory(model.layout(), wanted);
   wanted.max_tokens = int64_t(max_context) * std::min(default_contexts, limits.max_seqs);
   MemoryPlan plan = plan_memory(model.layout(), wanted);
@@ -48,17 +62,23 @@ std::unique_ptr<Engine> Engine::create(const std::filesystem::path& path, const 
   check(options.max_context <= longest, "a context of {} tokens was asked for, but the model was made for {}", options.max_context,
         longest);
   e.max_context_ = options.max_context > 0 ? options.max_context : longest;
-  e.limits_ = {.max_seqs = std::min(options.max_seqs, options.max_batch_tokens), .max_batch_tokens = options.max_batch_tokens};
+  e.limits_ = limits_of(options);
   e.plan_ = plan_state(*e.model_, options, e.max_context_, e.limits_);
+  check(!options.contiguous || e.plan_.n_tokens >= e.max_context_,
+        "contiguous state of {} tokens for everyone needs more than the memory for {}: give more, or a shorter context", e.max_context_,
+        e.plan_.n_tokens);
   e.store_ = std::make_unique<StateStore>(e.plan_);
-  e.states_ = std::make_unique<StateManager>(e.plan_, StateManager::Options{options.prefix_cache});
+  StateManager::Options sharing{options.prefix_cache && options.kv_cache, options.contiguous ? e.max_context_ : 0};
+  e.states_ = std::make_unique<StateManager>(e.plan_, sharing);
 
   std::vector<int32_t> stop_tokens = e.files_.stop_tokens;
   stop_tokens.insert(stop_tokens.end(), e.model_->spec().eos.begin(), e.model_->spec().eos.end());
   std::ranges::sort(stop_tokens);
   stop_tokens.erase(std::unique(stop_tokens.begin(), stop_tokens.end()), stop_tokens.end());
   e.scheduler_ = std::make_unique<Scheduler>(e.limits_, *e.states_, e.metrics_, std::move(stop_tokens));
-  e.runner_ = std::make_unique<Runner>(*e.model_, *e.backend_, e.store_->memory(), e.limits_);
+  e.runner_ = std::make_unique<Runner>(*e.model_, *e.backend_, *e.store_, e.limits_);
+  e.overlap_ = options.overlap;
+  if (options.overlap) e.companion_ = std::make_unique<Companion>();
   return engine;
 }
 
@@ -70,6 +90,7 @@ void Engine::validate(const Request& r) const {
   r.sampling.validate(vocab);
   check(r.n >= 1 && r.n <= limits_.max_seqs, "n must be between 1 and {}, the sequences that may run at once, not {}", limits_.max_seqs,
         r.n);
+  check(std::abs(r.priority) <= max_priority, "priority must be between {} and {}, not {}", -max_priority, max_priority, r.priority);
   check(r.first_choice >= 0, "first_choice must be 0 or more, not {}", r.first_choice);
   check(r.sampling.stop.empty() || tokenizer(), "stop strings need a tokenizer, and the model has none");
   int n_answer = std::min(r.sampling.max_tokens, 1);
@@ -99,7 +120,8 @@ int64_t Engine::submit(Request request, Sink sink) {
   std::lock_guard lock(mutex_);
   uint64_t seed = sampling.seed ? *sampling.seed : uint64_t(entropy_()) << 32 | entropy_();
   int64_t id = next_id_++;
-  submitted_.push_back(std::make_unique<Answering>(id, std::move(request), std::move(sink), tokenizer(), seed, std::move(salt)));
+  submitted_.push_back(
+      std::make_unique<Answering>(id, std::move(request), std::move(sink), tokenizer(), seed, std::move(salt), limits_.shared_state));
   mail_came_.notify_one();
   return id;
 }
@@ -112,37 +134,54 @@ void Engine::cancel(int64_t id) {
 
 void Engine::run(std::stop_token stop) {
   while (!stop.stop_requested()) {
-    if (step()) continue;
+    if (advance(true)) continue;
     std::unique_lock lock(mutex_);
-    mail_came_.wait(lock, stop, [&] { return !submitted_.empty() || !cancelled_.empty(); });
+    auto mail_came = [&] { return !submitted_.empty() || !cancelled_.empty(); };
+    Clock::time_point until = scheduler_->held_until();
+    if (until == Clock::time_point::max())
+      mail_came_.wait(lock, stop, mail_came);
+    else
+      mail_came_.wait_until(lock, stop, until, mail_came);
   }
 }
 
-bool Engine::step() {
+bool Engine::step() { return advance(false); }
+
+bool Engine::advance(bool more_may_come) {
   read_mail();
-  if (scheduler_->idle()) {
-    note_progress();
-    return false;
-  }
-  bool planned = false;
-  try {
-    planned = scheduler_->schedule(step_);
-  } catch (const std::exception& e) {  // the books are wrong: nobody's state can be trusted
-    step_.clear();
-    for (auto& [id, request] : requests_) fail(*request, e.what());
-  }
-  for (Sequence* seq : step_.impossible) fail(seq->request, "the state of this sequence does not fit into the memory for it, even alone");
-  if (planned) run_step();
+  plan(more_may_come);  // what could not be planned while the last step ran
+  StepPlan* step = scheduler_->launch();
+  if (step) run_step(*step, more_may_come);
+  bool waits = scheduler_->idle() || (!step && scheduler_->holds_back());
+  if (waits || !step) deliver_news();
   bury();
   note_progress();
-  return true;
+  return !waits;
+}
+
+void Engine::plan(bool more_may_come) {
+  try {
+    scheduler_->plan(more_may_come);
+    for (Sequence* seq : scheduler_->impossible())
+      fail(seq->request, "the state of this sequence does not fit into the memory for it, even alone");
+  } catch (const std::exception& e) {
+    broken_ = e.what();
+  }
 }
 
 void Engine::note_progress() {
   float usage = 0;
-  for (const StateStats::Group& g : states_->stats().group)
-    if (g.n_units > 0) usage = std::max(usage, float(g.n_used) / float(g.n_units));
+  int64_t n_pages = 0;
+  StateStats stats = states_->stats();
+  for (size_t g = 0; g < stats.group.size(); g++) {
+    auto& [n_units, n_used, n_cached, n_free] = stats.group[g];
+    if (n_units > 0) usage = std::max(usage, float(n_used) / float(n_units));
+    if (plan_.group[g].paged()) n_pages += n_units;
+  }
   metrics_.state_usage = usage;
+  metrics_.swapped_units = stats.n_swapped_out;
+  metrics_.internal_waste = scheduler_->internal_waste();
+  metrics_.external_waste = n_pages ? float(states_->stranded_units()) / float(n_pages) : 0;
   scheduler_->count();
   metrics_.last_step_ns = std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
 }
@@ -156,7 +195,8 @@ void Engine::read_mail() {
     cancelled.swap(cancelled_);
   }
   for (auto& answering : submitted) {
-    scheduler_->add(*answering->answers[0]);
+    for (auto& answer : answering->answers)
+      if (answer == answering->answers[0] || !limits_.shared_state) scheduler_->add(*answer);
     metrics_.requests++;
     metrics_.prompt_tokens += int64_t(answering->request.prompt.size());
     requests_.emplace(answering->id, std::move(answering));
@@ -167,49 +207,83 @@ void Engine::read_mail() {
     end(*found->second, Finish::cancelled, "");
     deliver(*found->second);
   }
-  bury();
 }
 
-void Engine::run_step() {
+void Engine::run_step(StepPlan& step, bool more_may_come) {
   Clock::time_point begin = Clock::now();
   std::span<const Sampled> sampled;
   try {
-    hand_out_logits(runner_->forward(step_));
-    sampled = runner_->sample();
+    runner_->prepare(step);
+    scheduler_->launched();
+    sampled = compute(step, more_may_come);
+    check(broken_.empty(), "{}", broken_);
   } catch (const std::exception& e) {
-    for (StepPart& part : step_.parts) fail(part.seq->request, e.what());
-    return;
+    return fail_all(e.what());
   }
-  for (StepPart& part : step_.parts) {
+  absorb(step, sampled);
+  metrics_.steps++;
+  metrics_.computed_tokens += step.n_tokens;
+  (step.prefill ? metrics_.prefill_ns : metrics_.decode_ns) += std::chrono::nanoseconds(Clock::now() - begin).count();
+}
+
+std::span<const Sampled> Engine::compute(StepPlan& step, bool more_may_come) {
+  auto wants_logits = [](const StepPart& part) { return part.scores && part.seq->request.request.on_logits; };
+  std::span<const Sampled> sampled;
+  auto run = [&] {
+    runner_->forward();
+    sampled = runner_->sample();
+  };
+  auto meanwhile = [&] {
+    deliver_news();
+    read_mail();
+    plan(more_may_come);
+  };
+  if (std::ranges::any_of(step.parts, wants_logits)) {  // before sampling changes them, and before anyone plans on
+    hand_out_logits(step, runner_->forward());
+    sampled = runner_->sample();
+    deliver_news();
+  } else if (overlap_) {
+    companion_->run(run, meanwhile);
+  } else {
+    deliver_news();
+    run();
+  }
+  return sampled;
+}
+
+void Engine::absorb(StepPlan& step, std::span<const Sampled> sampled) {
+  for (StepPart& part : step.parts) {
+    if (!part.seq || part.seq->finish != Finish::none) continue;  // padding; or it was cancelled or failed meanwhile
     Answering& request = part.seq->request;
-    if (part.seq->finish != Finish::none) continue;  // it failed while its logits were handed out
     try {
       scheduler_->absorb(part, sampled);
-      deliver(request);
+      news_.push_back(request.id);
     } catch (const std::exception& e) {
       fail(request, e.what());
     }
   }
-  metrics_.steps++;
-  metrics_.computed_tokens += step_.n_tokens;
-  (step_.prefill ? metrics_.prefill_ns : metrics_.decode_ns) += std::chrono::nanoseconds(Clock::now() - begin).count();
 }
 
-// Of the prompt's rows, before sampling changes them.
-void Engine::hand_out_logits(Tensor logits) {
-  for (const StepPart& part : step_.parts) {
-    const Sequence& seq = *part.seq;
-    const auto& on_logits = seq.request.request.on_logits;
-    if (!on_logits || !seq.scoring()) continue;
+void Engine::hand_out_logits(const StepPlan& step, Tensor logits) {
+  for (const StepPart& part : step.parts) {
+    if (!part.scores || !part.seq->request.request.on_logits) continue;
+    const auto& on_logits = part.seq->request.request.on_logits;
     try {
-      int i = part.first_out, position = seq.state.committed;
-      for (int r = part.score_from; r < part.score_to; r++) on_logits(position + r, {logits.row<float>(i++), size_t(logits.shape[1])});
-      if (part.n_sampled() > 0) on_logits(position + part.sample_from, {logits.row<float>(i), size_t(logits.shape[1])});
+      int i = part.first_out;
+      for (int r = part.score_from; r < part.score_to; r++) on_logits(part.position + r, {logits.row<float>(i++), size_t(logits.shape[1])});
+      if (part.n_sampled() > 0) on_logits(part.position + part.sample_from, {logits.row<float>(i), size_t(logits.shape[1])});
     } catch (const std::exception& e) {
-      fail(seq.request, e.what());
+      fail(part.seq->request, e.what());
     } catch (...) {
-      fail(seq.request, "the reader of its logits failed");
+      fail(part.seq->request, "the reader of its logits failed");
     }
+  }
+}
+
+void Engine::deliver_news() {
+  for (int64_t id : std::exchange(news_, {})) {
+    auto found = requests_.find(id);
+    if (found != requests_.end()) deliver(*found->second);
   }
 }
 
@@ -249,6 +323,14 @@ void Engine::fail(Answering& request, const char* why) {
   deliver(request);
 }
 
+// A step failed, or the books are wrong: nobody's state can be trusted, nor what was published of it.
+void Engine::fail_all(const char* why) {
+  std::string reason = why;
+  for (auto& [id, request] : requests_) fail(*request, reason.c_str());
+  states_->forget_prefixes();
+  broken_.clear();
+}
+
 void Engine::bury() {
   for (int64_t id : ended_) metrics_.finished += int64_t(requests_.erase(id));
   ended_.clear();
@@ -256,9 +338,7 @@ void Engine::bury() {
 
 void Engine::check_invariants() const {
   std::vector<const SequenceState*> states;
-  for (auto& [id, request] : requests_)
-    for (auto& answer : request->answers)
-      if (!answer->state.table.empty()) states.push_back(&answer->state);
+  scheduler_->each_state([&](const SequenceState& state) { states.push_back(&state); });
   states_->check_invariants(states);
 }
 

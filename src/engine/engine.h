@@ -1,5 +1,6 @@
-// The engine: requests in, tokens out. submit() and cancel() may be called from any thread; one thread calls step() or run(),
-// and every sink is called on it. A request that fails ends with Finish::error; the engine lives on.
+// The engine: requests in, tokens out. submit() and cancel() may be called from any thread; one thread calls step() or run().
+// While a step runs there, a companion thread hands out what the last one found and plans the next: sinks are called on
+// either thread, one at a time. A request that fails ends with Finish::error; the engine lives on.
 #pragma once
 
 #include <condition_variable>
@@ -14,6 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/companion.h"
 #include "engine/load.h"
 #include "engine/metrics.h"
 #include "engine/request.h"
@@ -30,10 +32,21 @@ struct EngineOptions {
   DType kv_dtype = DType::f16;
   int max_seqs = 16;
   int max_batch_tokens = 512;
-  int max_context = 0;      // 0: the model's
-  int64_t state_bytes = 0;  // 0: the longest context for a few sequences, but at most 40 % of the machine's memory
+  int max_prompt_tokens = 0;  // of the rows of a step; 0: no limit of their own
+  int max_context = 0;        // 0: the model's
+  int64_t state_bytes = 0;    // 0: the longest context for a few sequences, but at most 40 % of the machine's memory
+  int64_t swap_bytes = 0;     // host memory for the state of preempted sequences; 0: they compute it anew
+  Victim victim = Victim::newest;
   int page_tokens = 32;
   bool prefix_cache = true;
+  bool overlap = true;  // plan the next step while one runs
+
+  // The plain forms, to measure what the others gain.
+  Batching batching = Batching::continuous;
+  double batch_delay_s = 0.05;  // dynamic batching
+  bool contiguous = false;      // state for the longest context in one piece for everyone
+  bool kv_cache = true;         // false: every token computes its whole context anew
+
   std::optional<uint64_t> random_weights;
   bool timed = false;                                         // note the time of every operation: Engine::backend() is a TimedBackend then
   std::function<void(int64_t done, int64_t total)> progress;  // of loading, in bytes
@@ -47,7 +60,7 @@ class Engine {
   int64_t submit(Request, Sink);
   void cancel(int64_t id);
 
-  bool step();  // false: idle
+  bool step();  // false: idle. Nobody submits meanwhile, so no batch waits to be filled
   void run(std::stop_token);
 
   const Tokenizer* tokenizer() const { return files_.tokenizer ? &*files_.tokenizer : nullptr; }
@@ -65,12 +78,18 @@ class Engine {
   Engine() = default;
   void validate(const Request&) const;
   std::string salt_of(const Request&) const;
+  bool advance(bool more_may_come);
   void read_mail();
-  void hand_out_logits(Tensor logits);
-  void run_step();
+  void plan(bool more_may_come);
+  void run_step(StepPlan&, bool more_may_come);
+  std::span<const Sampled> compute(StepPlan&, bool more_may_come);
+  void absorb(StepPlan&, std::span<const Sampled>);
+  void hand_out_logits(const StepPlan&, Tensor logits);
+  void deliver_news();
   void deliver(Answering&);
   void end(Answering&, Finish, const char* error);
   void fail(Answering&, const char* why);
+  void fail_all(const char* why);
   void bury();
   void note_progress();
 
@@ -87,10 +106,12 @@ class Engine {
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<Runner> runner_;
 
-  // The engine's thread alone.
+  // The engine's thread's, or the companion's while a step runs.
   std::unordered_map<int64_t, std::unique_ptr<Answering>> requests_;
-  std::vector<int64_t> ended_;
-  StepPlan step_;
+  std::vector<int64_t> news_, ended_;  // requests that have something to tell, and that are over
+  std::string broken_;                 // why planning failed
+  bool overlap_ = true;
+  std::unique_ptr<Companion> companion_;
 
   // What other threads leave.
   std::mutex mutex_;

@@ -6,6 +6,10 @@
 
 namespace mr {
 
+// What a request that waits is waiting for: state memory, a place among the sequences that run at once, rows in a step, a batch
+// to fill up or to end.
+enum class Waits : uint8_t { none, memory, sequences, tokens, batch };
+
 struct Stats {
   int64_t requests = 0, finished = 0, steps = 0;
   int64_t prompt_tokens = 0, prefix_hit_tokens = 0, generated_tokens = 0;
@@ -13,8 +17,12 @@ struct Stats {
   int64_t preemptions = 0;
   double prefill_s = 0, decode_s = 0;  // a step with any row of a prompt counts as prefill
   int running = 0, waiting = 0;
-  float state_usage = 0;     // the share of its units that sequences hold, in the fullest group
-  int64_t last_step_ns = 0;  // when the last step ended, by the steady clock
+  Waits waits_for = Waits::none;  // what the first that waits lacks, and so everyone behind it
+  float state_usage = 0;          // the share of its units that sequences hold, in the fullest group
+  float internal_waste = 0;       // the share of the pages' tokens that running sequences hold and have not filled
+  float external_waste = 0;       // the share of the pages that is free, but in holes too short for a contiguous sequence
+  int64_t swapped_units = 0;      // to host memory
+  int64_t last_step_ns = 0;       // when the last step ended, by the steady clock
 };
 
 class Metrics {
@@ -24,8 +32,9 @@ class Metrics {
   std::atomic<int64_t> preemptions{0};
   std::atomic<int64_t> prefill_ns{0}, decode_ns{0};
   std::atomic<int> running{0}, waiting{0};
-  std::atomic<float> state_usage{0};
-  std::atomic<int64_t> last_step_ns{0};
+  std::atomic<Waits> waits_for{Waits::none};
+  std::atomic<float> state_usage{0}, internal_waste{0}, external_waste{0};
+  std::atomic<int64_t> swapped_units{0}, last_step_ns{0};
 
   Stats read() const {
     return {requests,
@@ -40,7 +49,11 @@ class Metrics {
             double(decode_ns) / 1e9,
             running,
             waiting,
+            waits_for,
             state_usage,
+            internal_waste,
+            external_waste,
+            swapped_units,
             last_step_ns};
   }
 };

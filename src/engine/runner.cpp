@@ -8,12 +8,15 @@ namespace mr {
 // reports is its log-probability under the unchanged logits.
 static constexpr float certain = 1e30f;
 
-Runner::Runner(const Model& model, Backend& backend, const StateMemory& state, const SchedulerLimits& limits)
-    : model_(model), backend_(backend), state_(state), arena_(size_t(model.workspace(limits.max_batch_tokens, limits.max_out()))) {}
+Runner::Runner(const Model& model, Backend& backend, const StateStore& state, const SchedulerLimits& limits)
+    : model_(model),
+      backend_(backend),
+      state_(state.memory()),
+      host_(state.host()),
+      arena_(size_t(model.workspace(limits.max_batch_tokens, limits.max_out()))) {}
 
-Tensor Runner::forward(const StepPlan& plan) {
-  carry_out(plan.copies, state_);
-  write(plan);
+Tensor Runner::forward() {
+  carry_out(copies_, state_, host_);
   batch_ = view(buffer_.bytes(), tables_);
   arena_.release(0);
   Step step{backend_, batch_, state_, arena_};
@@ -28,6 +31,7 @@ std::span<const Sampled> Runner::sample() {
 }
 
 static int n_edits(const StepPart& part) {
+  if (!part.seq) return 0;
   int n = part.n_scored();
   if (part.n_sampled() == 0) return n;
   n += part.n_sampled() * int(part.seq->sampling.edits().size());
@@ -35,7 +39,8 @@ static int n_edits(const StepPart& part) {
   return n;
 }
 
-void Runner::write(const StepPlan& plan) {
+void Runner::prepare(const StepPlan& plan) {
+  copies_ = plan.copies;
   StepShape shape{.n_tokens = plan.n_tokens, .n_seqs = int(plan.parts.size()), .n_out = plan.n_out};
   n_units_.assign(state_.group.size(), 0);
   for (size_t g = 0; g < n_units_.size(); g++)
@@ -44,7 +49,7 @@ void Runner::write(const StepPlan& plan) {
     shape.n_edits += n_edits(part);
     shape.trees |= part.rows.corner == Corner::bits;
     for (size_t g = 0; g < n_units_.size(); g++)
-      if (n_units_[g] >= 0) n_units_[g] += int(part.seq->state.table[g].unit.size());
+      if (n_units_[g] >= 0) n_units_[g] += int(part.state->table[g].unit.size());
   }
   shape.n_units = n_units_;
 
@@ -56,22 +61,21 @@ void Runner::write(const StepPlan& plan) {
   for (int i = 0; i < shape.n_seqs; i++) {
     const StepPart& part = plan.parts[size_t(i)];
     write_rows(part, i, row);
-    write_tables(part.seq->state, i, row, part.n_rows());
-    edits = write_outputs(part, row, edits);
-    row += part.n_rows();
+    write_tables(*part.state, i, row, part.n_all());
+    if (part.n_out() > 0) edits = write_outputs(part, row, edits);
+    row += part.n_all();
   }
 }
 
 void Runner::write_rows(const StepPart& part, int seq, int first_row) {
   StepArrays& a = *arrays_;
-  const SequenceState& state = part.seq->state;
-  a.row_begin[seq + 1] = first_row + part.n_rows();
-  a.context[seq] = state.committed;
-  a.prompt_len[seq] = state.n_prompt;
+  a.row_begin[seq + 1] = first_row + part.n_all();
+  a.context[seq] = part.position;
+  a.prompt_len[seq] = part.state->n_prompt;
   a.corner[seq] = part.rows.corner;
-  for (int r = 0; r < part.n_rows(); r++) {
-    a.token[first_row + r] = part.rows.tokens[size_t(r)];
-    a.position[first_row + r] = state.committed + r;
+  for (int r = 0; r < part.n_all(); r++) {
+    a.token[first_row + r] = r < part.n_rows() ? part.rows.tokens[size_t(r)] : 0;  // any token will do for padding
+    a.position[first_row + r] = part.position + r;
   }
 }
 

@@ -12,21 +12,22 @@ namespace mr {
 
 class Runner {
  public:
-  Runner(const Model&, Backend&, const StateMemory&, const SchedulerLimits&);
+  Runner(const Model&, Backend&, const StateStore&, const SchedulerLimits&);
 
-  Tensor forward(const StepPlan&);    // f32 [n_out, vocab] as the model gives them, until the next forward
+  void prepare(const StepPlan&);      // writes the step down; the plan's sequences may change afterwards
+  Tensor forward();                   // f32 [n_out, vocab] as the model gives them, until the next forward
   std::span<const Sampled> sample();  // one per output row of that forward, until the next sample; changes the logits
 
  private:
-  void write(const StepPlan&);
   void write_rows(const StepPart&, int seq, int first_row);
   void write_tables(const SequenceState&, int seq, int first_row, int n_rows);
   int write_outputs(const StepPart&, int first_row, int n_edits);
 
   const Model& model_;
   Backend& backend_;
-  const StateMemory& state_;
+  const StateMemory &state_, &host_;
   Arena arena_;
+  std::vector<UnitCopy> copies_;
   StepBuffer buffer_;
   StepArrays* arrays_ = nullptr;
   std::vector<int> n_units_;        // scratch, per group

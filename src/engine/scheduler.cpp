@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "core/error.h"
 
@@ -10,69 +11,180 @@ namespace mr {
 void StepPlan::clear() {
   parts.clear();
   copies.clear();
-  impossible.clear();
-  n_tokens = n_out = 0;
+  n_tokens = n_prompt_tokens = n_scored = n_out = 0;
   prefill = false;
 }
 
+static bool is_prompt(const StepPart& part) { return part.n_all() > 1; }
+
 void StepPlan::add(StepPart part) {
-  n_tokens += part.n_rows();
+  n_tokens += part.n_all();
+  n_prompt_tokens += is_prompt(part) ? part.n_all() : 0;
+  n_scored += part.n_scored();
   n_out += part.n_out();
-  parts.push_back(part);
+  if (part.seq) part.seq->planned = true;
+  parts.push_back(std::move(part));
 }
 
 // Copies that its units were to get stay: they are carried out in order, so whoever takes such a unit next overwrites them.
 void StepPlan::remove(const Sequence& seq) {
   auto part = std::ranges::find(parts, &seq, &StepPart::seq);
   if (part == parts.end()) return;
-  n_tokens -= part->n_rows();
+  n_tokens -= part->n_all();
+  n_prompt_tokens -= is_prompt(*part) ? part->n_all() : 0;
+  n_scored -= part->n_scored();
   n_out -= part->n_out();
+  part->seq->planned = false;
   parts.erase(part);
 }
 
+void StepPlan::remove_padding() {
+  for (const StepPart& part : parts)
+    if (!part.seq) n_tokens -= part.n_all();
+  std::erase_if(parts, [](const StepPart& part) { return !part.seq; });
+}
+
+// It has nothing to compute but its last token.
 static bool decodes(const Sequence& s) { return int(s.state.tokens.size()) - s.state.committed <= s.decoding->max_rows(); }
 
+// The token that is being computed will be its last, or decides what it computes next.
+static bool must_wait(const Sequence& s) {
+  return s.in_flight && (s.decoding->needs_result() || s.news.timing.n_generated + 1 >= s.max_tokens);
+}
+
 Scheduler::Scheduler(const SchedulerLimits& limits, StateManager& states, Metrics& metrics, std::vector<int32_t> stop_tokens)
-    : limits_(limits), states_(states), metrics_(metrics), stop_tokens_(std::move(stop_tokens)) {}
+    : limits_(limits), states_(states), metrics_(metrics), stop_tokens_(std::move(stop_tokens)) {
+  if (limits_.max_prompt_tokens == 0) limits_.max_prompt_tokens = limits_.max_batch_tokens;
+}
 
 void Scheduler::add(Sequence& seq) { waiting_.insert(&seq); }
 
 void Scheduler::remove(Sequence& seq) {
+  next_.remove(seq);
   waiting_.erase(&seq);
-  if (std::erase(running_, &seq)) states_.release(seq.state);
+  std::erase(running_, &seq);
+  std::erase(impossible_, &seq);
+  states_.release(seq.state);
+  if (running_.empty()) end_padding();
 }
 
-bool Scheduler::schedule(StepPlan& plan) {
-  plan.clear();
-  // A sequence that loses its state leaves the end of running_, so an index stays valid or falls off the end.
-  for (bool decode : {true, false})
-    for (size_t i = 0; i < running_.size(); i++)
-      if (decodes(*running_[i]) == decode) plan_rows(*running_[i], plan);
-  run_waiting(plan);
+void Scheduler::end_padding() {
+  next_.remove_padding();
+  for (SequenceState& state : padding_) states_.release(state);
+  padding_.clear();
+}
 
-  int first_out = 0;
-  for (StepPart& part : plan.parts) {
-    part.first_out = first_out;
-    first_out += part.n_out();
-    plan.prefill |= part.n_rows() > 1;
-  }
-  count();
-  return !plan.parts.empty();
+void Scheduler::each_state(const std::function<void(const SequenceState&)>& f) const {
+  for (const Sequence* seq : running_) f(seq->state);
+  for (const Sequence* seq : waiting_) f(seq->state);
+  for (const SequenceState& state : padding_) f(state);
 }
 
 void Scheduler::count() {
   metrics_.running = int(running_.size());
   metrics_.waiting = int(waiting_.size());
+  metrics_.waits_for = waiting_.empty() ? Waits::none : waits_for_;
 }
 
-void Scheduler::run_waiting(StepPlan& plan) {
-  while (!waiting_.empty() && plan.n_tokens < limits_.max_batch_tokens) {
-    Sequence& seq = **waiting_.begin();
-    if (places() + 1 + int(seq.followers.size()) > limits_.max_seqs) return;
-    if (!running_.empty() && !has_room(seq)) return;
-    start(seq);
-    if (!plan_rows(seq, plan)) return;
+float Scheduler::internal_waste() const {
+  int64_t held = 0, filled = 0;
+  const int page = states_.page_tokens();
+  for (const Sequence* seq : running_)
+    for (size_t g = 0; g < seq->state.table.size(); g++) {
+      const std::vector<int32_t>& unit = seq->state.table[g].unit;
+      for (int p = 0; p < int(unit.size()); p++) {
+        if (unit[size_t(p)] < 0) continue;
+        held += page;
+        filled += std::clamp(seq->state.committed - p * page, 0, page);
+      }
+    }
+  return held ? 1 - float(filled) / float(held) : 0;
+}
+
+// Rows that the step has left.
+int Scheduler::budget(bool prompt) const {
+  int n = limits_.max_batch_tokens - next_.n_tokens;
+  return prompt ? std::min(n, limits_.max_prompt_tokens - next_.n_prompt_tokens) : n;
+}
+
+void Scheduler::plan(bool more_may_come) {
+  if (limits_.batching == Batching::continuous)
+    plan_ragged();
+  else
+    plan_padded();
+  run_waiting(more_may_come);
+}
+
+void Scheduler::plan_ragged() {
+  pass_ = running_;
+  for (bool decode : {true, false})
+    for (Sequence* seq : pass_)
+      if (seq->state.attached() && !seq->planned && decodes(*seq) == decode) plan_rows(*seq);
+}
+
+// First every member's prompt, padded to the longest; then a row of every member, of the ended ones too.
+void Scheduler::plan_padded() {
+  pass_ = running_;
+  auto rows_left = [&](const Sequence& s) { return std::max(0, s.prefill_end - s.state.committed); };
+  auto padding_left = [&](const Sequence& s) { return longest_ - s.prefill_end - s.n_padded; };
+  bool prompts = std::ranges::any_of(pass_, [&](Sequence* s) { return rows_left(*s) + padding_left(*s) > 0; }) ||
+                 std::ranges::any_of(next_.parts, [](const StepPart& part) { return part.seq && part.padding > 0; });
+  for (Sequence* seq : pass_) {
+    if (!seq->state.attached() || seq->planned) continue;
+    int padding = prompts ? std::clamp(budget(true) - rows_left(*seq), 0, padding_left(*seq)) : 0;
+    if (!prompts || rows_left(*seq) > 0)
+      plan_rows(*seq, padding);
+    else if (padding > 0)
+      plan_padding(seq->state, seq, padding);
   }
+  for (SequenceState& state : padding_)
+    if (!prompts && budget(false) > 0 && std::ranges::find(next_.parts, &state, &StepPart::state) == next_.parts.end())
+      plan_padding(state, nullptr, 1);
+}
+
+void Scheduler::run_waiting(bool more_may_come) {
+  waits_for_ = Waits::none;
+  batch_waits_ = false;
+  if (waiting_.empty()) return;
+  if (limits_.batching != Batching::continuous && !batch_is_ready(more_may_come)) {
+    waits_for_ = Waits::batch;
+    return;
+  }
+  admit();
+  if (limits_.batching != Batching::continuous) plan_padded();
+}
+
+void Scheduler::admit() {
+  while (!waiting_.empty()) {
+    Sequence& seq = **waiting_.begin();
+    if (seq.in_flight) return;  // preempted while its last token is computed: it begins again when that is known
+    waits_for_ = blocked(seq);
+    if (waits_for_ != Waits::none) {
+      if (waits_for_ == Waits::tokens || !make_way(seq)) return;
+      continue;
+    }
+    if (!start(seq)) return;
+    if (limits_.batching == Batching::continuous && !plan_rows(seq)) return;
+  }
+}
+
+Waits Scheduler::blocked(const Sequence& seq) const {
+  if (limits_.batching == Batching::continuous && budget(true) <= 0) return Waits::tokens;
+  if (places() + 1 + int(seq.followers.size()) > limits_.max_seqs) return Waits::sequences;
+  // Who starts without room for all its tokens, beside what the others still need for theirs, is soon preempted again.
+  growing_.assign({&seq.state});
+  for (const Sequence* other : running_) growing_.push_back(&other->state);
+  if (!running_.empty() && !states_.has_room(growing_, limits_.max_batch_tokens)) return Waits::memory;
+  return Waits::none;
+}
+
+// For a request of better priority the last of the running ones goes back to wait.
+bool Scheduler::make_way(const Sequence& seq) {
+  if (running_.empty()) return false;
+  Sequence& last = *running_.back();
+  if (last.request.request.priority <= seq.request.request.priority || !seq.before(last)) return false;
+  preempt(last);
+  return true;
 }
 
 int Scheduler::places() const {
@@ -81,110 +193,206 @@ int Scheduler::places() const {
   return n;
 }
 
-// Whether all its tokens and a little more would fit now: who starts with less is soon preempted again.
-bool Scheduler::has_room(const Sequence& seq) const {
-  StateStats stats = states_.stats();
-  int page = states_.page_tokens(), pages = int(seq.state.tokens.size()) / page + 1;
-  for (size_t g = 0; g < stats.group.size(); g++) {
-    const MemoryPlan::GroupPlan& group = states_.groups()[g];
-    int needed = 1;
-    if (group.paged()) needed = group.window ? std::min(pages, (group.window + limits_.max_batch_tokens) / page + 2) : pages;
-    if (stats.group[g].n_free + stats.group[g].n_cached < needed) return false;
-  }
-  return true;
+// A batch begins when the last one has ended and it is full, or nobody will join it any more.
+bool Scheduler::batch_is_ready(bool more_may_come) {
+  if (!running_.empty()) return false;
+  longest_ = 0;
+  int wanted = 0;
+  for (const Sequence* seq : waiting_) wanted += 1 + int(seq->followers.size());
+  bool waited = limits_.batching == Batching::dynamic && Clock::now() >= held_until();
+  batch_waits_ = more_may_come && wanted < limits_.max_seqs && !waited;
+  return !batch_waits_;
 }
 
-void Scheduler::start(Sequence& seq) {
+Clock::time_point Scheduler::held_until() const {
+  if (limits_.batching != Batching::dynamic || waiting_.empty()) return Clock::time_point::max();
+  Clock::time_point first = (*waiting_.begin())->request.submitted;
+  for (const Sequence* seq : waiting_) first = std::min(first, seq->request.submitted);
+  return first + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(limits_.batch_delay_s));
+}
+
+// False: its swapped state finds no room yet.
+bool Scheduler::start(Sequence& seq) {
+  int n_hit = 0;
+  if (seq.state.swapped()) {
+    if (!states_.swap_in(seq.state, next_.copies)) return false;
+  } else {
+    seq.state.reuse = !seq.scoring();
+    n_hit = states_.attach(seq.state);
+    metrics_.prefix_hit_tokens += n_hit;
+  }
   waiting_.erase(&seq);
   running_.insert(std::ranges::upper_bound(running_, &seq, Order{}), &seq);
-  seq.state.reuse = !seq.scoring();
-  int n_hit = states_.attach(seq.state);
-  metrics_.prefix_hit_tokens += n_hit;
+  seq.prefill_end = int(seq.state.tokens.size());
+  seq.n_padded = 0;
+  longest_ = std::max(longest_, seq.prefill_end);
   if (!seq.request.started) {
     seq.request.started = Clock::now();
     seq.request.n_cached = n_hit;
   }
+  return true;
 }
 
-// Gives the sequence as many rows as the budget leaves. False: it lost its place.
-bool Scheduler::plan_rows(Sequence& seq, StepPlan& plan) {
+// Gives the sequence as many rows as the budget leaves, and padding behind its last one. False: it lost its place.
+bool Scheduler::plan_rows(Sequence& seq, int padding) {
+  if (must_wait(seq)) return true;
   SequenceState& state = seq.state;
-  StepPart part{.seq = &seq, .rows = seq.decoding->plan(state), .n_choices = 1 + int(seq.followers.size())};
-  int n_all = part.n_rows(), n = std::min(n_all, limits_.max_batch_tokens - plan.n_tokens);
-  if (seq.scoring()) {
-    int n_scored_rows = 0;  // of other parts in this step
-    for (const StepPart& other : plan.parts) n_scored_rows += other.n_scored();
-    part.score_from = std::min(std::max(0, seq.n_scored - state.committed), n);
-    n = std::min(n, part.score_from + limits_.max_scored - n_scored_rows);
-    part.score_to = std::clamp(state.n_prompt - 1 - state.committed, part.score_from, n);
+  StepPart part{.seq = &seq, .state = &state, .rows = seq.decoding->plan(state), .position = state.committed};
+  part.n_choices = 1 + int(seq.followers.size());
+  part.scores = seq.scoring();
+  int n_all = part.n_rows(), n = std::min(n_all, budget(!decodes(seq)));
+  if (part.scores) {
+    part.score_from = std::clamp(seq.n_scored - state.committed, 0, std::max(0, n));
+    n = std::min(n, part.score_from + limits_.max_scored - next_.n_scored);
+    part.score_to = std::clamp(state.n_prompt - 1 - state.committed, part.score_from, std::max(n, part.score_from));
   }
   if (n <= 0 || (part.rows.atomic && n < n_all)) return true;  // not in this step
 
   part.ends = n == n_all;
+  part.padding = part.ends ? padding : 0;
   part.sample_from = part.ends ? part.rows.wants_logits_from : n;
   part.rows.tokens = part.rows.tokens.first(size_t(n));
-  state.publish = part.rows.publish;
-  while (!states_.reserve(state, n, 0, plan.copies)) {
-    Sequence& last = *running_.back();
-    preempt(last, plan);
-    if (&last != &seq) continue;
-    if (running_.empty()) plan.impossible.push_back(&seq);
-    return false;
+  state.publish = part.rows.publish && limits_.kv_cache;
+  while (!states_.reserve(state, n, 0, next_.copies, part.padding)) {
+    if (!padding_.empty()) {
+      end_padding();
+      continue;
+    }
+    Sequence* victim = choose_victim();
+    if (!victim) {
+      impossible_.push_back(&seq);
+      return false;
+    }
+    preempt(*victim);
+    if (victim == &seq) return false;
   }
-  plan.add(part);
+  seq.n_padded += part.padding;
+  next_.add(std::move(part));
   return true;
 }
 
-// Its tokens are computed again when its turn comes, as far as the prefix tree does not still hold them.
-void Scheduler::preempt(Sequence& seq, StepPlan& plan) {
-  plan.remove(seq);
-  remove(seq);
+// Rows that are computed and thrown away. Where there is no memory for them, they are left out.
+void Scheduler::plan_padding(SequenceState& state, Sequence* seq, int padding) {
+  if (seq) seq->n_padded += padding;
+  if (!states_.reserve(state, 0, 0, next_.copies, padding)) return;
+  next_.add({.seq = seq, .state = &state, .padding = padding, .ends = false, .position = state.committed});
+}
+
+Sequence* Scheduler::choose_victim() const {
+  if (running_.size() < 2) return nullptr;
+  if (limits_.victim == Victim::newest) return running_.back();
+  auto priority = [](const Sequence* s) { return s->request.request.priority; };
+  int lowest = priority(*std::ranges::max_element(running_, {}, priority));
+  Sequence* victim = nullptr;
+  for (size_t i = 1; i < running_.size(); i++)  // never the first of all
+    if (priority(running_[i]) == lowest && (!victim || running_[i]->state.committed >= victim->state.committed)) victim = running_[i];
+  return victim ? victim : running_.back();
+}
+
+// It waits again: with its state in host memory if there is room, else it computes its tokens once more, as far as the prefix
+// tree does not still hold them.
+void Scheduler::preempt(Sequence& seq) {
+  next_.remove(seq);
+  std::erase(running_, &seq);
+  if (!states_.swap_out(seq.state, next_.copies)) states_.release(seq.state);
   waiting_.insert(&seq);
   metrics_.preemptions++;
 }
 
-void Scheduler::absorb(const StepPart& part, std::span<const Sampled> step) {
+StepPlan* Scheduler::launch() {
+  if (next_.parts.empty()) return nullptr;
+  int first_out = 0;
+  for (StepPart& part : next_.parts) {
+    part.first_out = first_out;
+    first_out += part.n_out();
+    next_.prefill |= is_prompt(part);
+  }
+  current_.clear();
+  std::swap(current_, next_);
+  return &current_;
+}
+
+void Scheduler::launched() {
+  for (StepPart& part : current_.parts)
+    if (part.seq) commit_ahead(part);
+}
+
+void Scheduler::commit_ahead(StepPart& part) {
+  Sequence& seq = *part.seq;
+  seq.planned = false;
+  part.scores_first = part.scores && seq.n_scored == 0;
+  if (part.scores) seq.n_scored = std::max(seq.n_scored, part.position + part.n_rows());
+  if (part.n_rows() == 0) return;
+  if (!part.ends) return states_.commit(seq.state, part.n_rows());
+  seq.in_flight = true;
+  if (seq.decoding->needs_result()) return;
+  states_.commit(seq.state, part.n_rows());
+  part.followers = std::exchange(seq.followers, {});
+  for (Sequence* f : part.followers) {
+    states_.fork(seq.state, f->state);
+    f->in_flight = true;
+    f->state.tokens.push_back(Sequence::unknown);
+    f->prefill_end = seq.prefill_end;
+    f->n_padded = longest_ - seq.prefill_end;  // its prompt was padded where it was computed
+    running_.insert(std::ranges::upper_bound(running_, f, Order{}), f);
+  }
+  seq.state.tokens.push_back(Sequence::unknown);
+  if (limits_.kv_cache) return;
+  forget(seq.state);
+  for (Sequence* f : part.followers) forget(f->state);
+}
+
+void Scheduler::forget(SequenceState& state) {
+  states_.release(state);
+  states_.attach(state);
+}
+
+void Scheduler::absorb(StepPart& part, std::span<const Sampled> step) {
   Sequence& seq = *part.seq;
   std::span<const Sampled> outputs = step.subspan(size_t(part.first_out), size_t(part.n_out()));
   for (const Sampled& s : outputs)
-    check(s.token >= 0, "the model gave no finite logits after token {} of the sequence", seq.state.committed + part.n_rows());
-  if (seq.scoring()) take_scores(part, outputs.first(size_t(part.n_scored())));
-  if (!part.ends) return states_.commit(seq.state, part.n_rows());
+    check(s.token >= 0, "the model gave no finite logits after token {} of the sequence", part.position + part.n_rows());
+  if (part.scores) take_scores(part, outputs.first(size_t(part.n_scored())));
+  if (!part.ends) return;
 
   auto sampled_by = [&](int i) { return outputs.subspan(size_t(part.n_scored() + i * part.n_sampled()), size_t(part.n_sampled())); };
   Absorbed result = seq.decoding->absorb(seq.state, part.n_rows(), sampled_by(0));
-  if (result.path.empty())
-    states_.commit(seq.state, result.n_rows);
-  else
-    states_.commit(seq.state, result.path);
-
-  std::vector<Sequence*> followers = std::move(seq.followers);
-  seq.followers.clear();
-  for (Sequence* f : followers) {
-    states_.fork(seq.state, f->state);
-    running_.insert(std::ranges::upper_bound(running_, f, Order{}), f);
-  }
+  if (seq.decoding->needs_result() && result.path.empty()) states_.commit(seq.state, result.n_rows);
+  if (seq.decoding->needs_result() && !result.path.empty()) states_.commit(seq.state, result.path);
   emit(seq, result.emit);
-  for (size_t i = 0; i < followers.size(); i++)
-    emit(*followers[i], followers[i]->decoding->absorb(followers[i]->state, part.n_rows(), sampled_by(int(i) + 1)).emit);
+  for (size_t i = 0; i < part.followers.size(); i++) {
+    Sequence& f = *part.followers[i];
+    if (f.finish == Finish::none) emit(f, f.decoding->absorb(f.state, part.n_rows(), sampled_by(int(i) + 1)).emit);
+  }
 }
 
+// Nothing predicts the first token of a prompt.
 void Scheduler::take_scores(const StepPart& part, std::span<const Sampled> scores) {
   Sequence& seq = *part.seq;
-  if (seq.n_scored == 0)
+  if (part.scores_first)
     seq.news.prompt.push_back({.token = seq.state.tokens[0], .logprob = std::numeric_limits<float>::quiet_NaN(), .top = {}});
   seq.news.prompt.insert(seq.news.prompt.end(), scores.begin(), scores.end());
-  seq.n_scored = std::max(seq.n_scored, seq.state.committed + part.n_rows());
 }
 
 void Scheduler::emit(Sequence& seq, std::span<const Sampled> tokens) {
+  seq.in_flight = false;
   if (seq.max_tokens == 0) seq.end(Finish::length);
   for (const Sampled& s : tokens) {
     if (seq.finish != Finish::none) break;
     seq.append(s, stop_tokens_);
     metrics_.generated_tokens++;
   }
-  if (seq.finish != Finish::none) remove(seq);
+  if (seq.finish != Finish::none) leave(seq);
+}
+
+// In the plain forms its place in the batch stays taken.
+void Scheduler::leave(Sequence& seq) {
+  if (limits_.batching != Batching::continuous && seq.state.attached()) {
+    next_.remove(seq);
+    padding_.push_back(std::move(seq.state));
+    seq.state = {};
+  }
+  remove(seq);
 }
 
 }  // namespace mr

@@ -41,7 +41,8 @@ Sequence::Sequence(Answering& of, int choice, const Tokenizer* tokenizer)
 }
 
 bool Sequence::before(const Sequence& other) const {
-  return std::tuple(request.request.priority, order, choice) < std::tuple(other.request.request.priority, other.order, other.choice);
+  auto place = [](const Sequence& s) { return std::tuple(s.order + overtakes * s.request.request.priority, s.order, s.choice); };
+  return place(*this) < place(other);
 }
 
 bool Sequence::scoring() const { return request.request.score_prompt && this == request.answers[0].get() && n_scored < state.n_prompt; }
@@ -51,7 +52,10 @@ void Sequence::append(const Sampled& sampled, std::span<const int32_t> stop_toke
   Timing& timing = news.timing;
   timing.last_token_s = seconds_since(request.submitted);
   if (timing.n_generated++ == 0) timing.first_token_s = timing.last_token_s;
-  state.tokens.push_back(sampled.token);
+  if (state.tokens.back() == unknown)
+    state.tokens.back() = sampled.token;
+  else
+    state.tokens.push_back(sampled.token);
   sampling.add(sampled.token);
   news.tokens.push_back(sampled.token);
   news.sampled.push_back(sampled);
@@ -79,10 +83,10 @@ void Sequence::end(Finish why, std::string error) {
   timing.n_cached = request.n_cached;
 }
 
-Answering::Answering(int64_t id, Request asked, Sink sink, const Tokenizer* tokenizer, uint64_t seed, std::string salt)
+Answering::Answering(int64_t id, Request asked, Sink sink, const Tokenizer* tokenizer, uint64_t seed, std::string salt, bool shared)
     : id(id), request(std::move(asked)), sink(std::move(sink)), seed(seed), salt(std::move(salt)), submitted(Clock::now()) {
   for (int i = 0; i < request.n; i++) answers.push_back(std::make_unique<Sequence>(*this, request.first_choice + i, tokenizer));
-  for (int i = 1; i < request.n; i++) answers[0]->followers.push_back(answers[size_t(i)].get());
+  for (int i = 1; i < request.n && shared; i++) answers[0]->followers.push_back(answers[size_t(i)].get());
 }
 
 }  // namespace mr

@@ -20,10 +20,13 @@ using Clock = std::chrono::steady_clock;
 struct Answering;
 
 struct Sequence {
+  static constexpr int32_t unknown = -1;  // stands for a token that is being computed
+
   Sequence(Answering&, int choice, const Tokenizer*);
 
-  // What every answer of the engine is ordered by: priority, then arrival, then choice. The scheduler serves the first and
-  // preempts the last.
+  // What every answer of the engine is ordered by: arrival, where a level of priority is worth `overtakes` arrivals, then
+  // choice. The scheduler serves the first and preempts the last.
+  static constexpr int64_t overtakes = 1024;
   bool before(const Sequence&) const;
 
   bool scoring() const;  // some of the prompt's logits are still to be handed out
@@ -42,14 +45,19 @@ struct Sequence {
   StopMatcher stop;
   std::optional<Detokenizer> detokenizer;  // none: the model has no tokenizer, answers have no text
   std::vector<Sequence*> followers;        // answers that begin where this one's prompt ends; empty once they have begun
-  int n_scored = 0;                        // prompt positions whose logits were seen
+  int n_scored = 0;                        // prompt positions whose logits were seen or are being computed
+  bool planned = false;                    // has rows in the next step
+  bool in_flight = false;                  // its next token is being computed
+  int prefill_end = 0;                     // tokens it had when it last began
+  int n_padded = 0;                        // rows computed for nothing behind them
   Finish finish = Finish::none;
   TokenEvent news;  // since the last delivery
 };
 
 // A request while it is answered.
 struct Answering {
-  Answering(int64_t id, Request, Sink, const Tokenizer*, uint64_t seed, std::string salt);
+  // shared: all answers go on from the prompt's state, which is computed once.
+  Answering(int64_t id, Request, Sink, const Tokenizer*, uint64_t seed, std::string salt, bool shared);
 
   int64_t id;
   Request request;

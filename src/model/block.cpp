@@ -15,7 +15,7 @@ Block::Block(const LayerSpec& layer, BuildContext& build) : post_norms_(layer.po
   if (ffn_) ffn_norm_ = norm("ffn_norm");
   if (ffn_ && post_norms_) ffn_post_norm_ = norm("ffn_post_norm");
   if (build.spec.per_layer) per_layer_ = std::make_unique<PerLayerGate>(build.spec, build);
-  if (layer.scaled) scale_ = *build.loader.vector("layer_scale", ".weight", {1}, build.layer).as<float>();
+  if (layer.scaled) scale_ = build.loader.number("layer_scale", build.layer);
 }
 
 static Tensor normed(Tensor x, const Norm& norm, Step& step) {

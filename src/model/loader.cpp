@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <span>
 
 #include "core/error.h"
 
@@ -30,6 +31,7 @@ bool Loader::has(std::string_view role, Place at) const {
 }
 
 void Loader::done_with(const StoredTensor& t) {
+  if (outlines()) return;
   files_.drop(t);
   bytes_done_ += int64_t(t.bytes.size());
   if (progress) progress(bytes_done_, bytes_total_);
@@ -45,6 +47,7 @@ static float made_up_value(uint64_t seed, uint64_t i) {
 
 Loader::Rows Loader::random_rows(int64_t rows, int64_t in) {
   const FormatOps& format = format_ops("bf16");
+  if (outlines()) return {&format, std::vector<const std::byte*>(size_t(rows))};
   int64_t row_bytes = in * format.format.block_bytes;
   made_up_.resize(size_t(rows * row_bytes));
   uint64_t seed = *random_seed_ + (++random_stream_ << 32);
@@ -117,7 +120,8 @@ Linear Loader::linear(std::initializer_list<Part> parts, int64_t in, bool bias, 
   for (const Part& part : parts) {
     Tensor b = vector(part.role, ".bias", {part.rows}, at);
     bool paired = names_.permuted_qk && part.head_dim && !random_seed_;
-    for (int64_t r = 0; r < part.rows; r++) joined.as<float>()[begin + r] = b.as<float>()[paired ? paired_row(r, part.head_dim) : r];
+    for (int64_t r = 0; joined && r < part.rows; r++)
+      joined.as<float>()[begin + r] = b.as<float>()[paired ? paired_row(r, part.head_dim) : r];
     begin += part.rows;
   }
   return {std::move(weights), joined};
@@ -131,33 +135,43 @@ Weight Loader::weight(std::string_view role, int64_t rows, int64_t in, Place at)
   return w;
 }
 
-Tensor Loader::vector(std::string_view role, std::string_view suffix, std::initializer_list<int64_t> shape, Place at) {
+Tensor Loader::vector(std::string_view role, std::string_view suffix, std::initializer_list<int64_t> shape, Place at, float (*map)(float)) {
   Tensor out = view(nullptr, DType::f32, shape);
   out.data = store_.take(size_t(out.bytes()));
-  float* values = out.as<float>();
-  if (random_seed_) {
-    std::fill_n(values, out.size(), suffix == ".bias" ? 0.0f : 1.0f);
-    return out;
+  if (!random_seed_) {
+    read(out, get(role, suffix, at));
+  } else if (out) {
+    std::fill_n(out.as<float>(), out.size(), suffix == ".bias" ? 0.0f : 1.0f);
   }
-  const StoredTensor& t = get(role, suffix, at);
+  if (map && out) std::transform(out.as<float>(), out.as<float>() + out.size(), out.as<float>(), map);
+  return out;
+}
+
+void Loader::read(Tensor out, const StoredTensor& t) {
   std::vector<int64_t> stored = t.shape;
   if (stored.size() == 3 && stored[1] == 1) stored.erase(stored.begin() + 1);
-  check(stored == std::vector<int64_t>(shape), "tensor {} has shape {}, but the configuration asks for {}", t.name, shape_string(t.shape),
-        shape_string(out));
+  check(std::ranges::equal(stored, std::span(out.shape.data(), size_t(out.rank))),
+        "tensor {} has shape {}, but the configuration asks for {}", t.name, shape_string(t.shape), shape_string(out));
+  check(t.format == "f32" || t.format == "f16" || t.format == "bf16", "tensor {} is stored as {}, but must be f32, f16 or bf16", t.name,
+        t.format);
+  if (!out) return;
+  float* values = out.as<float>();
   const std::byte* p = t.bytes.data();
   for (int64_t i = 0; i < out.size(); i++) {
     uint16_t h;
     if (t.format == "f32") {
       std::memcpy(values + i, p + i * 4, 4);
-    } else if (t.format == "f16" || t.format == "bf16") {
+    } else {
       std::memcpy(&h, p + i * 2, 2);
       values[i] = t.format == "f16" ? f32_from_f16(h) : f32_from_bf16(h);
-    } else {
-      fail("tensor {} is stored as {}, but must be f32, f16 or bf16", t.name, t.format);
     }
   }
   done_with(t);
-  return out;
+}
+
+float Loader::number(std::string_view role, Place at) {
+  Tensor t = vector(role, ".weight", {1}, at);
+  return t ? *t.as<float>() : 1;
 }
 
 Norm Loader::norm(const NormSpec& spec, std::string_view role, int64_t dim, Place at) {

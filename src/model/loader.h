@@ -1,5 +1,6 @@
 // From stored tensors to packed weights: finds a role's tensor, checks its shape, packs it for the backend and drops the
-// file's pages, so that a weight is in memory once.
+// file's pages, so that a weight is in memory once. With a store that only counts it outlines: the same checks, the same shapes,
+// no data.
 #pragma once
 
 #include <functional>
@@ -28,7 +29,10 @@ class Loader {
   // [sum of rows, in], the parts one below the other; parts in unequal formats stay separate inside the Linear.
   Linear linear(std::initializer_list<Part> parts, int64_t in, bool bias, Place at = {});
   Weight weight(std::string_view role, int64_t rows, int64_t in, Place at = {});
-  Tensor vector(std::string_view role, std::string_view suffix, std::initializer_list<int64_t> shape, Place at = {});  // f32
+  // f32; `map` is applied to every value.
+  Tensor vector(std::string_view role, std::string_view suffix, std::initializer_list<int64_t> shape, Place at = {},
+                float (*map)(float) = nullptr);
+  float number(std::string_view role, Place at = {});  // a tensor of one value
   Norm norm(const NormSpec&, std::string_view role, int64_t dim, Place at = {});
   bool has(std::string_view role, Place at = {}) const;  // is there such a tensor? (random: does the family name one)
 
@@ -43,7 +47,9 @@ class Loader {
   const StoredTensor& get(std::string_view role, std::string_view suffix, Place) const;
   Rows rows_of(const Part&, int64_t in, Place);
   Rows random_rows(int64_t rows, int64_t in);
+  void read(Tensor out, const StoredTensor&);
   void done_with(const StoredTensor&);
+  bool outlines() const { return store_.mode() == WeightStore::Mode::counts; }
 
   const Checkpoint& files_;
   NameMap names_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/error.h"
 #include "model/block.h"
 #include "model/loader.h"
 #include "model/per_layer.h"
@@ -9,10 +10,20 @@
 
 namespace mr {
 
+Model::Model(WeightStore::Mode mode) : store_(mode) {}
 Model::~Model() = default;
 
 std::unique_ptr<Model> Model::load(const Checkpoint& files, Backend& backend, const ModelOptions& options) {
-  std::unique_ptr<Model> model(new Model);
+  return build(files, backend, options, WeightStore::Mode::holds);
+}
+
+std::unique_ptr<Model> Model::outline(const Checkpoint& files, Backend& backend, ModelOptions options) {
+  if (files.tensors().empty() && !options.random_weights) options.random_weights = 0;
+  return build(files, backend, options, WeightStore::Mode::counts);
+}
+
+std::unique_ptr<Model> Model::build(const Checkpoint& files, Backend& backend, const ModelOptions& options, WeightStore::Mode mode) {
+  std::unique_ptr<Model> model(new Model(mode));
   Described described = describe(files);
   model->spec_ = std::move(described.spec);
   const ModelSpec& spec = model->spec_;
@@ -47,6 +58,7 @@ int64_t Model::workspace(int n_tokens, int n_out) const {
 }
 
 Tensor Model::forward(Step& step) const {
+  check(store_.mode() == WeightStore::Mode::holds, "this is an outline of the model, without weights to run");
   Backend& ops = step.ops;
   const Batch& batch = step.batch;
   Stream stream{step.arena.tensor(DType::f32, {batch.n_tokens, spec_.dim})};

@@ -41,6 +41,9 @@ class PerLayerInputs;
 class Model {
  public:
   static std::unique_ptr<Model> load(const Checkpoint&, Backend&, const ModelOptions&);
+  // The same model without its weights: layout, weight_bytes, decode_bytes and workspace are those of the loaded one, and nothing
+  // large is allocated or read. Files that hold a configuration alone are taken as random weights would be made of them.
+  static std::unique_ptr<Model> outline(const Checkpoint&, Backend&, ModelOptions);
   ~Model();
 
   const ModelSpec& spec() const { return spec_; }
@@ -55,7 +58,8 @@ class Model {
   Tensor forward(Step&) const;
 
  private:
-  Model() = default;
+  explicit Model(WeightStore::Mode);
+  static std::unique_ptr<Model> build(const Checkpoint&, Backend&, const ModelOptions&, WeightStore::Mode);
   ModelSpec spec_;
   StateLayout layout_;
   WeightStore store_;

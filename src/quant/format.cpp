@@ -31,6 +31,7 @@ Weight pack(const FormatOps& ops, std::span<const std::byte* const> rows, int64_
   Weight w{&ops, int64_t(rows.size()), in};
   int64_t bytes = ops.packed_bytes(w.out, in);
   w.packed = view(store.take(size_t(bytes)), format.storage, {bytes / size_of(format.storage)});
+  if (!w.packed) return w;
   int64_t grain = std::max<int64_t>(1, (256 << 10) * w.panels() / std::max<int64_t>(bytes, 1));  // about 256 KB a piece
   pool.parallel(w.panels(), grain, [&](int64_t begin, int64_t end, int) {
     for (int64_t p = begin; p < end; p++) {

@@ -51,11 +51,16 @@ struct Weight {
 // into the next.
 class WeightStore {
  public:
+  enum class Mode : uint8_t { holds, counts };  // counts: adds up what would be taken, and gives null
+  explicit WeightStore(Mode mode = Mode::holds) : mode_(mode) {}
+  Mode mode() const { return mode_; }
   std::byte* take(size_t bytes);                          // zeroed, 64-byte aligned
   std::vector<std::span<const std::byte>> parts() const;  // all that was taken, chunk by chunk
-  size_t bytes() const;                                   // of all parts
+  size_t bytes() const;                                   // that were taken
 
  private:
+  Mode mode_;
+  size_t counted_ = 0;
   struct Chunk {
     Buffer buffer;
     size_t used = 0;
@@ -81,7 +86,7 @@ const FormatOps* find_format(std::string_view name);  // null if unknown
 std::span<const FormatOps* const> formats();
 
 // Packs a whole weight whose output rows lie at `rows` (one pointer each: concatenation, permutation and slicing are the
-// caller's choice of pointers).
+// caller's choice of pointers). Into a store that only counts, nothing is read or written: the weight has its shape and no data.
 class ThreadPool;
 Weight pack(const FormatOps&, std::span<const std::byte* const> rows, int64_t in, WeightStore&, ThreadPool&);
 

@@ -8,6 +8,10 @@ static constexpr size_t kChunk = size_t(64) << 20;  // what is not taken of it i
 
 std::byte* WeightStore::take(size_t bytes) {
   bytes = (bytes + 63) / 64 * 64;
+  if (mode_ == Mode::counts) {
+    counted_ += bytes;
+    return nullptr;
+  }
   if (chunks_.empty() || chunks_.back().used + bytes > chunks_.back().buffer.size()) chunks_.push_back({Buffer(std::max(kChunk, bytes))});
   Chunk& chunk = chunks_.back();
   std::byte* p = chunk.buffer.data() + chunk.used;
@@ -22,7 +26,7 @@ std::vector<std::span<const std::byte>> WeightStore::parts() const {
 }
 
 size_t WeightStore::bytes() const {
-  size_t n = 0;
+  size_t n = counted_;
   for (const Chunk& c : chunks_) n += c.used;
   return n;
 }

@@ -1,7 +1,7 @@
 #include "serve/http.h"
 
 #include <fmt/format.h>
-#include <sys/socket.h>
+#include <sys/resource.h>
 
 #include <array>
 #include <boost/asio.hpp>
@@ -44,12 +44,14 @@ constexpr size_t max_ahead = 64 << 10;   // bytes of later requests that are tak
 constexpr size_t max_linger = 16 << 20;  // bytes of a refused body that are read and forgotten
 constexpr int linger_seconds = 2;
 
-// One connection. A read is always under way, so that a client's leaving is seen at once, whatever else goes on.
+// One connection. A read is always under way, so that a client's leaving is seen at once, whatever else goes on. A client that
+// only closes its sending side looks the same and is treated so: it has left.
 class Session : public Responder, public std::enable_shared_from_this<Session> {
  public:
   struct Shared {
     HttpOptions options;
     Handler handler;
+    asio::thread_pool* workers = nullptr;
     std::atomic<int> n_sessions{0}, n_busy{0};
   };
 
@@ -75,6 +77,16 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
         work();
       } catch (const std::exception&) {  // an answer that cannot be written: its client is dropped
         self->lose();
+      }
+    });
+  }
+
+  void work(std::function<void()> work) override {
+    asio::post(*shared_.workers, [self = shared_from_this(), work = std::move(work)] {
+      try {
+        work();
+      } catch (const std::exception&) {
+        self->post([self] { self->lose(); });
       }
     });
   }
@@ -287,7 +299,15 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
 }  // namespace
 
 struct HttpServer::World {
-  explicit World(int threads) : io(threads), acceptor(asio::make_strand(io)), retry(acceptor.get_executor()), signals(io) {}
+  explicit World(const HttpOptions& options)
+      : io(options.threads),
+        acceptor(asio::make_strand(io)),
+        retry(acceptor.get_executor()),
+        signals(io),
+        workers(size_t(options.threads)) {
+    shared.options = options;
+    shared.workers = &workers;
+  }
 
   void accept() {
     acceptor.async_accept(asio::make_strand(io), [this](error_code ec, tcp::socket socket) {
@@ -317,11 +337,20 @@ struct HttpServer::World {
   asio::signal_set signals;
   std::function<void(int)> on_signal;
   std::vector<std::thread> threads;
+  asio::thread_pool workers;  // goes first: its work posts to `io`
 };
 
-HttpServer::HttpServer(const HttpOptions& options, Handler handler) : world_(std::make_unique<World>(options.threads)) {
+// A connection is a file descriptor, and a shell grants few: ask for as many as may be had.
+static void raise_descriptor_limit(int n_connections) {
+  rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = std::min(limit.rlim_max, std::max(limit.rlim_cur, rlim_t(n_connections) + 256));
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+HttpServer::HttpServer(const HttpOptions& options, Handler handler) : world_(std::make_unique<World>(options)) {
   World& w = *world_;
-  w.shared.options = options;
+  raise_descriptor_limit(options.max_connections);
   w.shared.handler = std::move(handler);
   try {
     auto found = tcp::resolver(w.io).resolve(options.host, std::to_string(options.port), tcp::resolver::passive);
@@ -338,6 +367,8 @@ HttpServer::HttpServer(const HttpOptions& options, Handler handler) : world_(std
 }
 
 HttpServer::~HttpServer() {
+  world_->workers.stop();
+  world_->workers.join();
   world_->io.stop();
   for (std::thread& t : world_->threads) t.join();
 }

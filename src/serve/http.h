@@ -29,14 +29,15 @@ struct HttpResponse {
   Headers headers;
 };
 
-// The way back to one client, for one request. Any thread may post(); the rest is called on the connection's strand: in the
-// handler, or in what was posted. After the client is gone every call is harmless and does nothing.
+// The way back to one client, for one request. Any thread may post() and work(); the rest is called on the connection's strand:
+// in the handler, or in what was posted. After the client is gone every call is harmless and does nothing.
 class Responder {
  public:
   virtual ~Responder() = default;
   virtual void post(std::function<void()>) = 0;
-  virtual void send(HttpResponse) = 0;          // whole, and the last word
-  virtual void begin_stream(HttpResponse) = 0;  // its body is ignored: push() and end_stream() follow
+  virtual void work(std::function<void()>) = 0;  // on a worker, beside the strand: for what would hold up other connections
+  virtual void send(HttpResponse) = 0;           // whole, and the last word
+  virtual void begin_stream(HttpResponse) = 0;   // its body is ignored: push() and end_stream() follow
   // False: the client is gone, or so slow that more bytes than allowed are waiting for it; then it is dropped.
   virtual bool push(std::string bytes) = 0;
   virtual void end_stream() = 0;
@@ -48,7 +49,7 @@ using Handler = std::function<void(HttpRequest, std::shared_ptr<Responder>)>;
 struct HttpOptions {
   std::string host = "127.0.0.1";
   int port = 8000;  // 0: any free one
-  int threads = 2;
+  int threads = 2;  // that move bytes; and as many workers
   size_t max_body = 8 << 20;
   size_t max_header = 16 << 10;
   size_t max_pending = 4 << 20;  // bytes that may wait for a slow reader of a stream

@@ -60,6 +60,8 @@ std::string ServeMetrics::text(const Stats& s, int n_waiting, int64_t n_waiting_
   one("prompt_tokens_total", "counter", "Prompt tokens that were taken.", s.prompt_tokens);
   one("generation_tokens_total", "counter", "Tokens that were generated.", s.generated_tokens);
   one("computed_tokens_total", "counter", "Rows that went through the model.", s.computed_tokens);
+  one("requests_total", "counter", "Requests that the engine took; a list of prompts is one for each.", s.requests);
+  one("requests_finished_total", "counter", "Those of them that have ended, whatever the reason.", s.finished);
   one("num_preemptions_total", "counter", "Sequences that lost their state for want of memory.", s.preemptions);
   one("engine_steps_total", "counter", "Steps of the engine.", s.steps);
   one("engine_step_age_seconds", "gauge", "Time since the engine last moved while there was work; 0: it is idle.", step_age_s);

@@ -1,6 +1,7 @@
 #include "serve/server.h"
 
 #include <ctime>
+#include <future>
 #include <thread>
 
 #include "core/error.h"
@@ -52,7 +53,7 @@ class Server::Call : public std::enable_shared_from_this<Call> {
       queued = false;
       self->out_->post([self, prompt, event] { self->take(prompt, event); });
     };
-    int64_t id = server_.engine_.submit(asked_.request_of(size_t(prompt)), std::move(sink));
+    int64_t id = server_.engine_->submit(asked_.request_of(size_t(prompt)), std::move(sink));
     parts_.push_back({id, asked_.n});
     server_.note_begin(id);
   }
@@ -88,7 +89,7 @@ class Server::Call : public std::enable_shared_from_this<Call> {
   void abandon() {
     over_ = true;
     for (const Part& part : parts_)
-      if (part.n_open > 0) server_.engine_.cancel(part.id);
+      if (part.n_open > 0) server_.engine_->cancel(part.id);
   }
 
   Server& server_;
@@ -101,18 +102,7 @@ class Server::Call : public std::enable_shared_from_this<Call> {
   Clock::time_point came_ = Clock::now();
 };
 
-Server::Server(Engine& engine, ServeOptions options) : engine_(engine), options_(std::move(options)), work_since_(Clock::now()) {
-  const Tokenizer* tokenizer = engine.tokenizer();
-  if (tokenizer && (!options_.chat_template.empty() || !tokenizer->chat_template().empty()))
-    chat_.emplace(*tokenizer, options_.chat_template);
-  model_.name = options_.model_name;
-  model_.tokenizer = tokenizer;
-  model_.chat = chat_ ? &*chat_ : nullptr;
-  model_.vocab = engine.model().spec().vocab;
-  model_.max_context = engine.max_context();
-  model_.max_state = engine.memory_plan().n_tokens;
-  model_.max_choices = std::min(128, engine.max_seqs());
-  model_.created = std::time(nullptr);
+Server::Server(ServeOptions options) : options_(std::move(options)), work_since_(Clock::now()) {
   http_ = std::make_unique<HttpServer>(
       options_.http, [this](HttpRequest request, std::shared_ptr<Responder> out) { handle(std::move(request), std::move(out)); });
   http_->on_signal([this](int) { stop(); });
@@ -126,8 +116,38 @@ void Server::stop() {
   changed_.notify_all();
 }
 
+bool Server::load(Load load) {
+  std::packaged_task<std::unique_ptr<Engine>()> task([load = std::move(load), loading = loading_] {
+    return load([loading](int64_t done, int64_t total) { loading->done = done, loading->total = total; });
+  });
+  auto engine = task.get_future();
+  std::thread(std::move(task)).detach();
+  while (engine.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready) {
+    std::lock_guard lock(mutex_);
+    if (n_signals_ > 0) return false;
+  }
+  adopt(engine.get());
+  return true;
+}
+
+void Server::adopt(std::unique_ptr<Engine> engine) {
+  engine_ = std::move(engine);
+  const Tokenizer* tokenizer = engine_->tokenizer();
+  if (tokenizer && (!options_.chat_template.empty() || !tokenizer->chat_template().empty()))
+    chat_.emplace(*tokenizer, options_.chat_template);
+  model_.name = options_.model_name;
+  model_.tokenizer = tokenizer;
+  model_.chat = chat_ ? &*chat_ : nullptr;
+  model_.vocab = engine_->model().spec().vocab;
+  model_.max_context = engine_->max_context();
+  model_.max_state = engine_->memory_plan().n_tokens;
+  model_.max_choices = std::min(128, engine_->max_seqs());
+  model_.created = std::time(nullptr);
+  loaded_ = true;
+}
+
 void Server::run() {
-  std::jthread engine_thread([this](std::stop_token stop) { engine_.run(stop); });
+  std::jthread engine_thread([this](std::stop_token stop) { engine_->run(stop); });
   {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return n_signals_ > 0; });
@@ -135,7 +155,7 @@ void Server::run() {
   drain();
   engine_thread.request_stop();
   engine_thread.join();
-  while (engine_.step()) {  // what was cancelled tells its sinks, and lets go of the connections
+  while (engine_->step()) {  // what was cancelled tells its sinks, and lets go of the connections
   }
 }
 
@@ -146,7 +166,7 @@ void Server::drain() {
   std::unique_lock lock(mutex_);
   auto finished = [&] { return live_.empty() && http_->n_busy() == 0; };
   while (!finished() && n_signals_ < 2 && Clock::now() < deadline) changed_.wait_for(lock, std::chrono::milliseconds(20));
-  for (int64_t id : live_) engine_.cancel(id);
+  for (int64_t id : live_) engine_->cancel(id);
   for (int i = 0; i < 100 && !finished(); i++) changed_.wait_for(lock, std::chrono::milliseconds(20));
 }
 
@@ -185,7 +205,7 @@ void Server::note_end(int64_t id) {
 double Server::step_age() const {
   std::lock_guard lock(mutex_);
   if (live_.empty()) return 0;
-  Clock::time_point last{std::chrono::nanoseconds(engine_.stats().last_step_ns)};
+  Clock::time_point last{std::chrono::nanoseconds(engine_->stats().last_step_ns)};
   return std::max(0.0, std::chrono::duration<double>(Clock::now() - std::max(last, work_since_)).count());
 }
 
@@ -213,23 +233,48 @@ void Server::send(Responder& out, HttpResponse response) {
   out.send(std::move(response));
 }
 
-void Server::handle(HttpRequest request, const std::shared_ptr<Responder>& out) {
-  HttpResponse bad;
-  try {
-    return route(request, out);
-  } catch (const ApiError& e) {
-    bad = {.status = e.status, .body = error_body(e)};
-    if (e.status == 429) bad.headers.emplace_back("Retry-After", "1");
-    if (e.status == 401) bad.headers.emplace_back("WWW-Authenticate", "Bearer");
-    if (e.status == 405) bad.headers.emplace_back("Allow", e.param);
-  } catch (const std::exception& e) {
-    bad = {.status = 500, .body = error_body({500, e.what()})};
-  }
-  for (auto& header : cors_headers(request)) bad.headers.push_back(std::move(header));
-  send(*out, std::move(bad));
+static HttpResponse error_response(const ApiError& e) {
+  HttpResponse r{.status = e.status, .body = error_body(e)};
+  if (e.status == 429 || e.status == 503) r.headers.emplace_back("Retry-After", "1");
+  if (e.status == 401) r.headers.emplace_back("WWW-Authenticate", "Bearer");
+  if (e.status == 405) r.headers.emplace_back("Allow", e.param);
+  return r;
 }
 
-void Server::route(const HttpRequest& request, const std::shared_ptr<Responder>& out) {
+// On the connection's strand. A body is read by a worker: one huge prompt must not hold up other clients' streams.
+void Server::handle(HttpRequest request, std::shared_ptr<Responder> out) {
+  if (request.body.empty()) return give(answer(request), request, out);
+  auto asked = std::make_shared<HttpRequest>(std::move(request));
+  out->work([this, asked, out] {
+    auto reply = std::make_shared<Reply>(answer(*asked));
+    out->post([this, asked, out, reply] { give(std::move(*reply), *asked, out); });
+  });
+}
+
+Server::Reply Server::answer(const HttpRequest& request) {
+  try {
+    return route(request);
+  } catch (const ApiError& e) {
+    return error_response(e);
+  } catch (const std::exception& e) {
+    return error_response({500, e.what()});
+  }
+}
+
+void Server::give(Reply reply, const HttpRequest& request, const std::shared_ptr<Responder>& out) {
+  Headers cors = cors_headers(request);
+  if (auto* asked = std::get_if<Asked>(&reply)) try {
+      if (draining_) throw ApiError(503, "the server is shutting down");
+      return std::make_shared<Call>(*this, std::move(*asked), out, cors)->begin();
+    } catch (const ApiError& e) {
+      reply = error_response(e);
+    }
+  auto& whole = std::get<HttpResponse>(reply);
+  whole.headers.insert(whole.headers.end(), cors.begin(), cors.end());
+  send(*out, std::move(whole));
+}
+
+Server::Reply Server::route(const HttpRequest& request) {
   static constexpr Route routes[] = {
       {"POST", "/v1/chat/completions", &Server::chat_completion},
       {"POST", "/v1/completions", &Server::completion},
@@ -241,11 +286,10 @@ void Server::route(const HttpRequest& request, const std::shared_ptr<Responder>&
       {"GET", "/ready", &Server::ready},
       {"GET", "/metrics", &Server::metrics},
   };
-  if (Headers cors = cors_headers(request); request.method == "OPTIONS" && !cors.empty()) {
-    cors.emplace_back("Access-Control-Allow-Methods", "GET, POST");
-    cors.emplace_back("Access-Control-Allow-Headers", "Authorization, Content-Type");
-    return send(*out, {.status = 204, .headers = std::move(cors)});
-  }
+  if (request.method == "OPTIONS" && !cors_headers(request).empty())
+    return HttpResponse{
+        .status = 204,
+        .headers = {{"Access-Control-Allow-Methods", "GET, POST"}, {"Access-Control-Allow-Headers", "Authorization, Content-Type"}}};
   authorize(request);
   for (const Route& r : routes) {
     std::string_view path = r.path;
@@ -253,35 +297,30 @@ void Server::route(const HttpRequest& request, const std::shared_ptr<Responder>&
     if (!here) continue;
     if (request.method != r.method)
       throw ApiError(405, fmt::format("{} takes {}, not {}", r.path, r.method, request.method), r.method, "method_not_allowed");
-    return (this->*r.answer)(request, out);
+    if (!loaded_ && path != "/health") {
+      const int64_t total = loading_->total, percent = total > 0 ? loading_->done * 100 / total : 0;
+      throw ApiError(503, fmt::format("the model is being loaded: {} % of it is there", percent), "", "loading");
+    }
+    return (this->*r.answer)(request);
   }
   throw ApiError(404, fmt::format("there is no {}", request.path));
 }
 
 // ---- the routes
 
-void Server::chat_completion(const HttpRequest& request, const std::shared_ptr<Responder>& out) {
-  complete(read_chat_completion(parse_body(request.body), model_), request, out);
-}
+Server::Reply Server::chat_completion(const HttpRequest& request) { return read_chat_completion(parse_body(request.body), model_); }
 
-void Server::completion(const HttpRequest& request, const std::shared_ptr<Responder>& out) {
-  complete(read_completion(parse_body(request.body), model_), request, out);
-}
-
-void Server::complete(Asked asked, const HttpRequest& request, const std::shared_ptr<Responder>& out) {
-  if (draining_) throw ApiError(503, "the server is shutting down");
-  std::make_shared<Call>(*this, std::move(asked), out, cors_headers(request))->begin();
-}
+Server::Reply Server::completion(const HttpRequest& request) { return read_completion(parse_body(request.body), model_); }
 
 static OrderedJson model_json(const ServedModel& m) {
   return {{"id", m.name}, {"object", "model"}, {"created", m.created}, {"owned_by", "millrace"}, {"max_model_len", m.max_context}};
 }
 
-void Server::models(const HttpRequest& request, const std::shared_ptr<Responder>& out) {
+Server::Reply Server::models(const HttpRequest&) {
   OrderedJson body{{"object", "list"}};
   body["data"] = OrderedJson::array();
   body["data"].push_back(model_json(model_));
-  send(*out, {.body = to_text(body), .headers = cors_headers(request)});
+  return HttpResponse{.body = to_text(body)};
 }
 
 static std::string percent_decoded(std::string_view text) {
@@ -295,43 +334,42 @@ static std::string percent_decoded(std::string_view text) {
   return out;
 }
 
-void Server::model(const HttpRequest& request, const std::shared_ptr<Responder>& out) {
+Server::Reply Server::model(const HttpRequest& request) {
   std::string name = percent_decoded(std::string_view(request.path).substr(std::string_view("/v1/models/").size()));
   if (name != model_.name)
     throw ApiError(404, fmt::format("there is no model '{}' here: '{}' is served", name, model_.name), "model", "model_not_found");
-  send(*out, {.body = to_text(model_json(model_)), .headers = cors_headers(request)});
+  return HttpResponse{.body = to_text(model_json(model_))};
 }
 
-void Server::tokenize(const HttpRequest& request, const std::shared_ptr<Responder>& out) {
+Server::Reply Server::tokenize(const HttpRequest& request) {
   std::vector<int32_t> tokens = read_tokenize(parse_body(request.body), model_);
   OrderedJson body{{"count", tokens.size()}, {"max_model_len", model_.max_context}, {"tokens", tokens}};
-  send(*out, {.body = to_text(body), .headers = cors_headers(request)});
+  return HttpResponse{.body = to_text(body)};
 }
 
-void Server::detokenize(const HttpRequest& request, const std::shared_ptr<Responder>& out) {
+Server::Reply Server::detokenize(const HttpRequest& request) {
   OrderedJson body{{"prompt", read_detokenize(parse_body(request.body), model_)}};
-  send(*out, {.body = to_text(body), .headers = cors_headers(request)});
+  return HttpResponse{.body = to_text(body)};
 }
 
-void Server::health(const HttpRequest&, const std::shared_ptr<Responder>& out) { send(*out, {.body = R"({"status":"ok"})"}); }
+Server::Reply Server::health(const HttpRequest&) { return HttpResponse{.body = R"({"status":"ok"})"}; }
 
-void Server::ready(const HttpRequest&, const std::shared_ptr<Responder>& out) {
+Server::Reply Server::ready(const HttpRequest&) {
   double age = step_age();
   bool stalled = age > options_.stall_seconds;
   OrderedJson body{{"status", draining_ ? "draining" : stalled ? "stalled" : "ready"}, {"step_age_s", age}};
-  send(*out, {.status = draining_ || stalled ? 503 : 200, .body = to_text(body)});
+  return HttpResponse{.status = draining_ || stalled ? 503 : 200, .body = to_text(body)};
 }
 
-void Server::metrics(const HttpRequest& request, const std::shared_ptr<Responder>& out) {
+Server::Reply Server::metrics(const HttpRequest&) {
   int n_waiting;
   int64_t n_tokens;
   {
     std::lock_guard lock(mutex_);
     n_waiting = n_queued_, n_tokens = n_queued_tokens_;
   }
-  send(*out, {.body = metrics_.text(engine_.stats(), n_waiting, n_tokens, step_age()),
-              .type = "text/plain; version=0.0.4; charset=utf-8",
-              .headers = cors_headers(request)});
+  return HttpResponse{.body = metrics_.text(engine_->stats(), n_waiting, n_tokens, step_age()),
+                      .type = "text/plain; version=0.0.4; charset=utf-8"};
 }
 
 }  // namespace mr

@@ -1,5 +1,5 @@
-// The server: routes, who may ask, how many may wait, and how it all ends. HTTP threads parse, tokenize and format; the engine
-// has one thread of its own, whose sinks only hand events over.
+// The server: routes, who may ask, how many may wait, and how it all ends. Workers parse and tokenize, the connections' strands
+// format, and the engine has one thread of its own, whose sinks only hand events over.
 #pragma once
 
 #include <atomic>
@@ -7,6 +7,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "engine/engine.h"
@@ -30,40 +31,51 @@ struct ServeOptions {
 
 class Server {
  public:
-  Server(Engine&, ServeOptions);
+  explicit Server(ServeOptions);  // listens from here on: the process lives, and the API answers 503
   ~Server();
 
-  int port() const { return http_->port(); }
-  // Serves until SIGINT or SIGTERM, or stop(); then nothing new is taken, what runs is finished or, after the deadline, cancelled.
-  // A second signal ends the wait.
+  using Progress = std::function<void(int64_t done, int64_t total)>;
+  using Load = std::function<std::unique_ptr<Engine>(Progress)>;
+  // Runs `load` on a thread of its own and throws what it throws. False: a signal or stop() came first; then that thread is left
+  // to itself, and the process is expected to end.
+  bool load(Load load);
+  // Once there is an engine: serves until SIGINT, SIGTERM or stop(). Then nothing new is taken, what runs is finished or, after
+  // the deadline, cancelled. A second signal ends the wait.
   void run();
   void stop();  // any thread
+  int port() const { return http_->port(); }
 
  private:
   class Call;
   using Clock = std::chrono::steady_clock;
+  using Reply = std::variant<HttpResponse, Asked>;  // a whole answer, or what the engine is to be asked
   struct Route {
     const char *method, *path;
-    void (Server::*answer)(const HttpRequest&, const std::shared_ptr<Responder>&);
+    Reply (Server::*answer)(const HttpRequest&);
+  };
+  struct Loading {
+    std::atomic<int64_t> done{0}, total{0};  // bytes
   };
 
-  void handle(HttpRequest, const std::shared_ptr<Responder>&);
-  void route(const HttpRequest&, const std::shared_ptr<Responder>&);
+  void handle(HttpRequest, std::shared_ptr<Responder>);
+  Reply answer(const HttpRequest&);
+  Reply route(const HttpRequest&);
+  void give(Reply, const HttpRequest&, const std::shared_ptr<Responder>&);
   void send(Responder&, HttpResponse);
   void authorize(const HttpRequest&) const;
   Headers cors_headers(const HttpRequest&) const;
 
-  void chat_completion(const HttpRequest&, const std::shared_ptr<Responder>&);
-  void completion(const HttpRequest&, const std::shared_ptr<Responder>&);
-  void complete(Asked, const HttpRequest&, const std::shared_ptr<Responder>&);
-  void models(const HttpRequest&, const std::shared_ptr<Responder>&);
-  void model(const HttpRequest&, const std::shared_ptr<Responder>&);
-  void tokenize(const HttpRequest&, const std::shared_ptr<Responder>&);
-  void detokenize(const HttpRequest&, const std::shared_ptr<Responder>&);
-  void health(const HttpRequest&, const std::shared_ptr<Responder>&);
-  void ready(const HttpRequest&, const std::shared_ptr<Responder>&);
-  void metrics(const HttpRequest&, const std::shared_ptr<Responder>&);
+  Reply chat_completion(const HttpRequest&);
+  Reply completion(const HttpRequest&);
+  Reply models(const HttpRequest&);
+  Reply model(const HttpRequest&);
+  Reply tokenize(const HttpRequest&);
+  Reply detokenize(const HttpRequest&);
+  Reply health(const HttpRequest&);
+  Reply ready(const HttpRequest&);
+  Reply metrics(const HttpRequest&);
 
+  void adopt(std::unique_ptr<Engine>);
   void join_queue(int n_requests, int64_t n_tokens);  // throws 429
   void leave_queue(int64_t n_tokens);
   void note_begin(int64_t id);
@@ -71,8 +83,10 @@ class Server {
   double step_age() const;  // seconds; 0: there is no work
   void drain();
 
-  Engine& engine_;
   ServeOptions options_;
+  const std::shared_ptr<Loading> loading_ = std::make_shared<Loading>();
+  std::atomic<bool> loaded_{false};  // whoever has seen it true may use these three
+  std::unique_ptr<Engine> engine_;
   std::optional<ChatFormat> chat_;
   ServedModel model_;
   ServeMetrics metrics_;

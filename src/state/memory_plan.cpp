@@ -26,13 +26,14 @@ struct Planner {
     return std::ranges::any_of(layout.groups(), [&](const Group& g) { return g.kind == kind; });
   }
   bool keeps_all() const {
-    return std::ranges::any_of(layout.groups(), [](const Group& g) { return g.kind == StateSpec::Kind::paged && g.window == 0; });
+    return std::ranges::any_of(layout.groups(),
+                               [&](const Group& g) { return g.kind == StateSpec::Kind::paged && (g.window == 0 || limits.contiguous); });
   }
   // A window group never needs more pages than the tokens kept have, nor more than each sequence's window with the rows of a
   // step (neither of them aligned to pages), twice: once running, once for the prefix tree.
   int64_t units(const Group& g, int n_seqs, int64_t pages, int64_t snapshots) const {
     if (g.kind == StateSpec::Kind::slot) return 1 + int64_t(n_seqs) * (1 + limits.scratch) + snapshots;
-    if (g.window == 0) return 1 + pages;
+    if (g.window == 0 || limits.contiguous) return 1 + pages;
     return 1 + std::min(pages, 2 * n_seqs * (div_up(g.window + limits.max_rows, limits.page_tokens) + 2));
   }
   int64_t unit_bytes(const Group& g) const { return g.bytes * (g.kind == StateSpec::Kind::paged ? limits.page_tokens : 1); }
@@ -102,12 +103,21 @@ MemoryPlan plan_memory(const StateLayout& layout, const StateLimits& limits) {
   MemoryPlan plan{tokens, {}, bounded ? pages * tokens : MemoryPlan::unbounded, n_seqs};
   for (const Group& g : layout.groups())
     plan.group.push_back({g.kind, g.window, planner.unit_bytes(g), planner.units(g, n_seqs, pages, snapshots)});
+  // Host memory has the same proportions, so that no group runs out of it long before the others.
+  const double share = double(limits.host_bytes) / double(std::max<int64_t>(1, plan.bytes()));
+  for (MemoryPlan::GroupPlan& g : plan.group) g.n_host = limits.host_bytes ? int64_t(double(g.n_units) * share) : 0;
   return plan;
 }
 
 int64_t MemoryPlan::bytes() const {
   int64_t sum = 0;
   for (const GroupPlan& g : group) sum += g.bytes();
+  return sum;
+}
+
+int64_t MemoryPlan::host_bytes() const {
+  int64_t sum = 0;
+  for (const GroupPlan& g : group) sum += g.unit_bytes * g.n_host;
   return sum;
 }
 
@@ -125,6 +135,8 @@ StateStore::StateStore(const MemoryPlan& plan) {
   for (const MemoryPlan::GroupPlan& g : plan.group) {
     Buffer& buffer = buffers_.emplace_back(size_t(g.bytes()));
     memory_.group.push_back({buffer.data(), g.unit_bytes, g.n_units, g.paged() ? plan.page_tokens : 0});
+    Buffer& host = buffers_.emplace_back(size_t(g.unit_bytes * g.n_host));
+    host_.group.push_back({host.data(), g.unit_bytes, g.n_host, g.paged() ? plan.page_tokens : 0});
   }
 }
 

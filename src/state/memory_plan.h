@@ -11,13 +11,15 @@
 namespace mr {
 
 struct StateLimits {
-  int page_tokens = 32;    // a multiple of 16
-  int64_t bytes = 0;       // for all of the state; 0: no limit, then max_tokens decides
-  int64_t max_tokens = 0;  // kept at once, all sequences together; 0: as many as the bytes hold
-  int max_seqs = 16;       // running at once
-  int max_rows = 512;      // of one sequence in a step: a window group holds them beside its window
-  int scratch = 0;         // slots that the drafts of one sequence write
-  int snapshots = -1;      // slots for the prefix tree; -1: two a sequence, but at most a quarter of the bytes
+  int page_tokens = 32;     // a multiple of 16
+  int64_t bytes = 0;        // for all of the state; 0: no limit, then max_tokens decides
+  int64_t max_tokens = 0;   // kept at once, all sequences together; 0: as many as the bytes hold
+  int max_seqs = 16;        // running at once
+  int max_rows = 512;       // of one sequence in a step: a window group holds them beside its window
+  int scratch = 0;          // slots that the drafts of one sequence write
+  int snapshots = -1;       // slots for the prefix tree; -1: two a sequence, but at most a quarter of the bytes
+  bool contiguous = false;  // windows keep all tokens too
+  int64_t host_bytes = 0;   // beside the state: units of preempted sequences are swapped there
 };
 
 struct MemoryPlan {
@@ -26,6 +28,7 @@ struct MemoryPlan {
     StateSpec::Kind kind;
     int window;
     int64_t unit_bytes, n_units;  // n_units: with the reserved unit 0
+    int64_t n_host = 0;           // units to swap to, with a reserved unit 0; 0: none
     int64_t bytes() const { return unit_bytes * n_units; }
     bool paged() const { return kind == StateSpec::Kind::paged; }
   };
@@ -35,7 +38,8 @@ struct MemoryPlan {
   int n_seqs = 0;        // running at once
 
   int64_t bytes() const;
-  std::string text() const;  // one line a group: "full pages: 1024 of 32 tokens, 96.0 MiB"
+  int64_t host_bytes() const;
+  std::string text() const;  // one line a group: "pages: 1024 of 32 tokens, 96.0 MiB"
 };
 
 MemoryPlan plan_memory(const StateLayout&, const StateLimits&);
@@ -45,10 +49,11 @@ class StateStore {
  public:
   explicit StateStore(const MemoryPlan&);
   const StateMemory& memory() const { return memory_; }
+  const StateMemory& host() const { return host_; }  // where units are swapped to
 
  private:
   std::vector<Buffer> buffers_;
-  StateMemory memory_;
+  StateMemory memory_, host_;
 };
 
 }  // namespace mr

@@ -31,6 +31,18 @@ class UnitPool {
     refs_[unit] = 1;
     return unit;
   }
+  // The first of n neighbouring free units, -1: no hole is that long. Searches from the start.
+  int32_t find_run(int n) const {
+    for (int32_t unit = 1, length = 0; unit < int32_t(refs_.size()); unit++) {
+      length = refs_[unit] == 0 ? length + 1 : 0;
+      if (length == n) return unit - n + 1;
+    }
+    return -1;
+  }
+  void take_run(int32_t first, int n) {
+    std::erase_if(free_, [&](int32_t unit) { return unit >= first && unit < first + n; });
+    for (int32_t unit = first; unit < first + n; unit++) refs_[unit] = 1;
+  }
   void retain(int32_t unit) {
     n_idle_ -= idle(unit);
     refs_[unit]++;

@@ -39,7 +39,11 @@ struct SequenceState {
   int planned = 0;              // rows of the last reserve, until the commit
   bool reuse = true;            // attach may resume from a shared prefix
   bool publish = true;          // full blocks may be shared with others
-  std::vector<Table> table;     // per group
+  std::vector<Table> table;     // per group; empty: it has no state
+  std::vector<Table> host;      // per group, while it is swapped out: units of host memory that hold its `committed` tokens
+
+  bool attached() const { return !table.empty(); }
+  bool swapped() const { return !host.empty(); }
 
   // The manager's own notes.
   PrefixTree::Node* node = nullptr;     // the last block that is published; pinned

@@ -9,19 +9,22 @@
 
 namespace mr {
 
-void carry_out(std::span<const UnitCopy> copies, const StateMemory& memory) {
+using Where = UnitCopy::Where;
+
+void carry_out(std::span<const UnitCopy> copies, const StateMemory& memory, const StateMemory& host) {
   for (const UnitCopy& copy : copies) {
-    const StateMemory::GroupMemory& g = memory.group[copy.group];
+    const StateMemory::GroupMemory& to = (copy.where == Where::out ? host : memory).group[copy.group];
+    const StateMemory::GroupMemory& from = (copy.where == Where::in ? host : memory).group[copy.group];
     if (copy.src < 0)
-      std::memset(g.unit(copy.dst), 0, size_t(g.unit_bytes));
+      std::memset(to.unit(copy.dst), 0, size_t(to.unit_bytes));
     else
-      std::memcpy(g.unit(copy.dst), g.unit(copy.src), size_t(g.unit_bytes));
+      std::memcpy(to.unit(copy.dst), from.unit(copy.src), size_t(to.unit_bytes));
   }
 }
 
-static std::vector<UnitPool> make_pools(const MemoryPlan& plan) {
+static std::vector<UnitPool> make_pools(const MemoryPlan& plan, int64_t MemoryPlan::GroupPlan::*n_units) {
   std::vector<UnitPool> pools;
-  for (const MemoryPlan::GroupPlan& g : plan.group) pools.emplace_back(int(g.n_units));
+  for (const MemoryPlan::GroupPlan& g : plan.group) pools.emplace_back(int(std::max<int64_t>(1, g.*n_units)));
   return pools;
 }
 
@@ -33,9 +36,11 @@ static std::vector<bool> spine_of(const MemoryPlan& plan) {
 
 StateManager::StateManager(const MemoryPlan& plan, Options options)
     : page_tokens_(plan.page_tokens),
-      prefix_cache_(options.prefix_cache),
+      prefix_cache_(options.prefix_cache && options.contiguous_tokens == 0),
+      contiguous_tokens_(options.contiguous_tokens),
       groups_(plan.group),
-      pools_(make_pools(plan)),
+      pools_(make_pools(plan, &MemoryPlan::GroupPlan::n_units)),
+      host_pools_(make_pools(plan, &MemoryPlan::GroupPlan::n_host)),
       tree_(pools_, spine_of(plan)) {}
 
 int StateManager::first_page(int g, int committed) const {
@@ -69,7 +74,7 @@ std::vector<StateManager::Node*> StateManager::resumable_path(const SequenceStat
 }
 
 int StateManager::attach(SequenceState& seq) {
-  check(seq.table.empty(), "sequence {} is attached already", seq.id);
+  check(!seq.attached() && !seq.swapped(), "sequence {} is attached already", seq.id);
   check(!seq.tokens.empty(), "sequence {} has no tokens", seq.id);
   if (seq.n_prompt == 0) seq.n_prompt = int(seq.tokens.size());
   seq.table.resize(groups_.size());
@@ -133,21 +138,74 @@ int32_t StateManager::take(int g) {
   return pool(g).take();
 }
 
-bool StateManager::reserve(SequenceState& seq, int rows, int scratch, std::vector<UnitCopy>& copies) {
+int StateManager::units_wanted(const SequenceState& seq, int g, int max_rows) const {
+  const Table* t = seq.attached() ? &seq.table[g] : nullptr;
+  if (!group(g).paged()) return t && t->src > 0 ? 0 : 1;
+  if (contiguous_tokens_) return t && !t->unit.empty() ? 0 : run_pages();
+  int pages = int(seq.tokens.size()) / page_tokens_ + 1, held = t ? int(t->unit.size() - std::ranges::count(t->unit, -1)) : 0;
+  if (group(g).window) pages = std::min(pages, (group(g).window + max_rows) / page_tokens_ + 2);
+  return std::max(0, pages - held);
+}
+
+bool StateManager::has_room(std::span<const SequenceState* const> seqs, int max_rows) const {
+  for (int g = 0; g < n_groups(); g++) {
+    int64_t wanted = 0;
+    for (const SequenceState* seq : seqs) wanted += units_wanted(*seq, g, max_rows);
+    bool in_runs = contiguous_tokens_ && group(g).paged();
+    if (wanted > (in_runs ? int64_t(n_runs(g)) * run_pages() : pools_[g].n_available())) return false;
+  }
+  return true;
+}
+
+int StateManager::n_runs(int g) const {
+  UnitPool rest = pools_[g];
+  int n = 0;
+  for (int32_t first; (first = rest.find_run(run_pages())) >= 0; n++) rest.take_run(first, run_pages());
+  return n;
+}
+
+int64_t StateManager::stranded_units() const {
+  int64_t n = 0;
+  for (int g = 0; g < n_groups() && contiguous_tokens_; g++)
+    if (group(g).paged()) n += pools_[g].n_free() - n_runs(g) * run_pages();
+  return n;
+}
+
+void StateManager::forget_prefixes() {
+  for (int g = 0; g < n_groups(); g++)
+    while (pool(g).n_idle() > 0) tree_.evict(g);
+}
+
+bool StateManager::reserve(SequenceState& seq, int rows, int scratch, std::vector<UnitCopy>& copies, int padding) {
   check(seq.table.size() == groups_.size(), "sequence {} is not attached", seq.id);
-  check(rows > 0 && scratch >= 0 && scratch <= rows, "sequence {} plans {} rows of which {} have slots of their own", seq.id, rows,
-        scratch);
+  check(rows >= 0 && padding >= 0 && rows + padding > 0 && scratch >= 0 && scratch <= rows,
+        "sequence {} plans {} rows of which {} have slots of their own, and {} for nothing", seq.id, rows, scratch, padding);
   drop_plan(seq);
+  if (contiguous_tokens_ && !take_runs(seq)) return false;
   // Eviction turns idle units into free ones and never changes how many are available, so this count is exact.
   for (int g = 0; g < n_groups(); g++)
-    if (units_needed(seq, g, rows, scratch) > pool(g).n_available()) return false;
+    if (units_needed(seq, g, group(g).paged() ? rows + padding : rows, scratch) > pool(g).n_available()) return false;
   for (int g = 0; g < n_groups(); g++) {
     if (group(g).paged())
-      plan_pages(seq, g, rows, copies);
+      plan_pages(seq, g, rows + padding, copies);
     else
-      plan_slots(seq, g, rows, scratch);
+      plan_slots(seq, g, rows, scratch, padding);
   }
   seq.planned = rows;
+  return true;
+}
+
+bool StateManager::take_runs(SequenceState& seq) {
+  auto has_its_run = [&](int g) { return !group(g).paged() || !seq.table[g].unit.empty(); };
+  for (int g = 0; g < n_groups(); g++)
+    if (!has_its_run(g) && pool(g).find_run(run_pages()) < 0) return false;
+  for (int g = 0; g < n_groups(); g++) {
+    if (has_its_run(g)) continue;
+    int32_t first = pool(g).find_run(run_pages());
+    pool(g).take_run(first, run_pages());
+    seq.table[g].unit.resize(size_t(run_pages()));
+    std::iota(seq.table[g].unit.begin(), seq.table[g].unit.end(), first);
+  }
   return true;
 }
 
@@ -162,19 +220,22 @@ void StateManager::plan_pages(SequenceState& seq, int g, int rows, std::vector<U
       unit[p] = take(g);
       copies.push_back({g, unit[p], shared});
       pool(g).release(shared);
+    } else if (contiguous_tokens_ && p * page_tokens_ >= seq.committed) {
+      copies.push_back({g, unit[p], -1});
     }
   }
 }
 
-void StateManager::plan_slots(SequenceState& seq, int g, int rows, int scratch) {
+void StateManager::plan_slots(SequenceState& seq, int g, int rows, int scratch, int padding) {
   Table& t = seq.table[g];
-  t.dst.assign(size_t(rows), -1);
+  t.dst.assign(size_t(rows + padding), -1);
+  if (rows == 0) return;
   for (int row = rows - scratch; row < rows; row++) t.dst[row] = take(g);
   if (scratch == 0) {
     bool in_place = may_write(seq, g);
     if (in_place) forget_snapshot(seq, g);
     if (in_place) pool(g).retain(t.src);
-    t.dst.back() = in_place ? t.src : take(g);
+    t.dst[rows - 1] = in_place ? t.src : take(g);
   }
   if (!publishes(seq)) return;
   // Snapshots, where a slot can be had. The last row's state costs nothing: if a block ends there, the tree will share it.
@@ -292,6 +353,7 @@ void StateManager::publish_snapshots(SequenceState& seq) {
 // A page behind the window goes back; a sequence that publishes keeps what its last block end needs, so that the next turn can
 // resume there. The tree keeps pages of the prompt, where others may resume, but not those of the answer.
 void StateManager::leave_windows(SequenceState& seq) {
+  if (contiguous_tokens_) return;
   const int resume_at = publishes(seq) ? seq.committed / page_tokens_ * page_tokens_ : seq.committed;
   for (int g = 0; g < n_groups(); g++) {
     std::vector<int32_t>& unit = seq.table[g].unit;
@@ -304,7 +366,8 @@ void StateManager::leave_windows(SequenceState& seq) {
 }
 
 void StateManager::fork(const SequenceState& parent, SequenceState& child) {
-  check(child.table.empty(), "sequence {} is attached already", child.id);
+  check(!contiguous_tokens_, "contiguous state cannot be shared");
+  check(!child.attached(), "sequence {} is attached already", child.id);
   check(parent.planned == 0 && !parent.table.empty(), "sequence {} can be forked only between its steps", parent.id);
   child.salt = parent.salt;
   child.tokens = parent.tokens;
@@ -329,7 +392,12 @@ void StateManager::fork(const SequenceState& parent, SequenceState& child) {
 }
 
 void StateManager::release(SequenceState& seq) {
-  if (seq.table.empty()) return;
+  for (size_t g = 0; g < seq.host.size(); g++) release_host(seq.host[g], int(g));
+  seq.host.clear();
+  if (!seq.attached()) {
+    seq.committed = 0;
+    return;
+  }
   drop_plan(seq);
   publish(seq);
   for (Node* node = seq.node; node && node->depth > 0; node = node->parent)
@@ -380,6 +448,7 @@ void StateManager::check_invariants(std::span<const SequenceState* const> seqs) 
       for (const Table::Snapshot& s : seq->table[g].snapshot) count(s.unit);
       count(seq->table[g].src);
     }
+    check_host_units(int(g), seqs);
     tree_.each([&](const Node& node) { count(node.held[g].unit); });
     int n_free = 0, n_idle = 0;
     for (int unit = 0; unit <= pool.n_units(); unit++) {

@@ -19,12 +19,14 @@ namespace mr {
 
 // To be done before the step that follows, in the order given: fill unit dst with zeros (src -1) or with unit src.
 struct UnitCopy {
+  enum class Where : uint8_t { within, out, in };  // out: dst is a unit of host memory; in: src is one
   int group;
   int32_t dst, src;
+  Where where = Where::within;
 };
 
-// On memory that the host can reach.
-void carry_out(std::span<const UnitCopy>, const StateMemory&);
+// On memory that the host can reach; `host` is where units are swapped to.
+void carry_out(std::span<const UnitCopy>, const StateMemory&, const StateMemory& host);
 
 struct StateStats {
   struct Group {
@@ -34,15 +36,19 @@ struct StateStats {
   int64_t n_lookups = 0, n_hits = 0;          // attaches, and those that resumed from a prefix
   int64_t lookup_tokens = 0, hit_tokens = 0;  // of those attaches
   int64_t n_evictions = 0;
+  int64_t n_swapped_out = 0, n_swapped_in = 0;  // units
 };
 
 class StateManager {
  public:
   struct Options {
     bool prefix_cache = true;
+    // The plain form: every sequence gets neighbouring pages for this many tokens when it begins, and nothing is shared.
+    // 0: pages come one by one.
+    int contiguous_tokens = 0;
   };
 
-  explicit StateManager(const MemoryPlan&, Options = {true});
+  explicit StateManager(const MemoryPlan&, Options = {true, 0});
   StateManager(const StateManager&) = delete;
 
   int page_tokens() const { return page_tokens_; }
@@ -52,10 +58,14 @@ class StateManager {
   // from; at least one token is left to compute. Returns how many tokens need not be computed (= seq.committed).
   int attach(SequenceState&);
 
-  // Makes room for rows [committed, committed + rows). Any number of them may be committed if only pages are kept; slots allow
-  // all of them, or as few as leave the last row committed among the last `scratch` rows, or none if scratch > 0.
-  // False: no memory, nothing changed. A second reserve replaces the plan of the first, but not the copies it asked for.
-  bool reserve(SequenceState&, int rows, int scratch, std::vector<UnitCopy>& copies);
+  // Whether these sequences would find memory for all their tokens now, computed max_rows at a time.
+  bool has_room(std::span<const SequenceState* const>, int max_rows) const;
+
+  // Makes room for rows [committed, committed + rows), and for `padding` rows behind them that are never committed. Any number of them may
+  // be committed if only pages are kept; slots allow all of them, or as few as leave the last row committed among the last `scratch` rows,
+  // or none if scratch > 0. False: no memory, nothing changed. A second reserve replaces the plan of the first, but not the copies it asked
+  // for.
+  bool reserve(SequenceState&, int rows, int scratch, std::vector<UnitCopy>& copies, int padding = 0);
 
   // Accepts rows of the plan in the order of their positions (a chain: 0..n-1), whose pages lie in that order. Full blocks are
   // published, or given up for equal ones already there; pages behind windows go back.
@@ -68,7 +78,13 @@ class StateManager {
   // Gives all units back. What is published stays in the tree until it is evicted: the sequence may attach again.
   void release(SequenceState&);
 
+  // Moves its units to host memory, or back; between, it holds nothing else. False: no room there, nothing changed.
+  bool swap_out(SequenceState&, std::vector<UnitCopy>& copies);
+  bool swap_in(SequenceState&, std::vector<UnitCopy>& copies);
+
   StateStats stats() const;
+  int64_t stranded_units() const;  // free, but in holes too short for a contiguous sequence
+  void forget_prefixes();          // all that only the prefix tree holds
   // Throws unless the reference counts are exactly those of the tree and of these sequences, which must be all there are.
   void check_invariants(std::span<const SequenceState* const>) const;
 
@@ -86,10 +102,14 @@ class StateManager {
   std::vector<Node*> resumable_path(const SequenceState&, Node* root, int& n_matched) const;
   void resume(SequenceState&, std::span<Node* const> path);
 
-  int units_needed(const SequenceState&, int group, int rows, int scratch) const;
-  int32_t take(int group);  // evicts if it must; a unit must be available
+  int units_needed(const SequenceState&, int group, int rows, int scratch) const;  // rows: with padding
+  int units_wanted(const SequenceState&, int group, int max_rows) const;           // more than it has, for all its tokens
+  int run_pages() const { return (contiguous_tokens_ + page_tokens_ - 1) / page_tokens_; }
+  int n_runs(int group) const;     // contiguous: sequences that its free units hold
+  bool take_runs(SequenceState&);  // contiguous: all its pages
+  int32_t take(int group);         // evicts if it must; a unit must be available
   void plan_pages(SequenceState&, int group, int rows, std::vector<UnitCopy>&);
-  void plan_slots(SequenceState&, int group, int rows, int scratch);
+  void plan_slots(SequenceState&, int group, int rows, int scratch, int padding);
   void forget_snapshot(SequenceState&, int group);  // the one that src is
   void drop_plan(SequenceState&);
 
@@ -99,10 +119,14 @@ class StateManager {
   void publish_snapshots(SequenceState&);
   void leave_windows(SequenceState&);
 
+  void release_host(const Table&, int group);
+  void check_host_units(int group, std::span<const SequenceState* const>) const;
+
   int page_tokens_;
   bool prefix_cache_;
+  int contiguous_tokens_;
   std::vector<MemoryPlan::GroupPlan> groups_;
-  std::vector<UnitPool> pools_;
+  std::vector<UnitPool> pools_, host_pools_;  // per group
   PrefixTree tree_;
   StateStats counters_;  // group is empty here
 };

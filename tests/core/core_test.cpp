@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "core/arena.h"
+#include "core/companion.h"
 #include "core/error.h"
 #include "core/isa.h"
 #include "core/tensor.h"
@@ -49,6 +50,28 @@ TEST(ThreadPool, EveryPieceOnce) {
       for (auto& n : seen) EXPECT_EQ(n, 1);
     }
   }
+}
+
+TEST(Companion, WorksBesideTheCallerAndIsWaitedFor) {
+  Companion companion;
+  std::atomic<int> meeting{0};
+  auto meet = [&] {  // returns only if both are there at once
+    meeting++;
+    while (meeting < 2) std::this_thread::yield();
+  };
+  companion.run(meet, meet);
+  for (int i = 0; i < 1000; i++) {
+    int here = 0, there = 0;
+    companion.run([&] { here = i; }, [&] { there = i; });
+    ASSERT_EQ(here + there, 2 * i);
+  }
+  bool done = false;
+  auto slow = [&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    done = true;
+  };
+  EXPECT_THROW(companion.run([] { throw Error("no"); }, slow), Error);
+  EXPECT_TRUE(done);
 }
 
 TEST(ThreadPool, AnErrorReachesTheCaller) {

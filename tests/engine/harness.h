@@ -39,6 +39,14 @@ struct Answer {
     error = e.error;
     timing = e.timing;
   }
+
+  // What a reader would have seen of it who left where `other` ends.
+  void cut_like(const Answer& other) {
+    finish = other.finish;
+    text = other.text;  // may end in half a character
+    if (tokens.size() > other.tokens.size()) tokens.resize(other.tokens.size()), logprobs.resize(other.tokens.size());
+    if (prompt.size() > other.prompt.size()) prompt.resize(other.prompt.size());
+  }
 };
 
 // Equal to the bit.

@@ -1,50 +1,17 @@
 // The transport alone, against bare sockets: what a client may do to it besides asking nicely.
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <future>
 #include <thread>
 
 #include "serve/http.h"
+#include "serve/socket_client.h"
 
 namespace mr {
 namespace {
 
 using namespace std::chrono_literals;
-
-class Client {
- public:
-  explicit Client(int port) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in where{.sin_family = AF_INET, .sin_port = htons(uint16_t(port))};
-    where.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    timeval patience{.tv_sec = 20};
-    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&where), sizeof where), 0);
-  }
-  ~Client() { leave(); }
-  void leave() {
-    if (fd_ >= 0) close(fd_);
-    fd_ = -1;
-  }
-  void say(const std::string& words) { EXPECT_EQ(send(fd_, words.data(), words.size(), MSG_NOSIGNAL), ssize_t(words.size())); }
-  // Until `end` was seen, or the server closes.
-  std::string hear(const std::string& end) {
-    std::string all;
-    char part[4096];
-    while (all.find(end) == std::string::npos) {
-      ssize_t n = recv(fd_, part, sizeof part, 0);
-      if (n <= 0) break;
-      all.append(part, size_t(n));
-    }
-    return all;
-  }
-
- private:
-  int fd_;
-};
 
 const std::string get = "GET /x?y=z HTTP/1.1\r\nHost: h\r\nX-Word: W\r\n\r\n";
 
@@ -55,7 +22,7 @@ TEST(Http, WholeAnswersOnOneConnection) {
     out->send(
         {.status = 201, .body = r.method + " " + r.path + " " + std::string(r.header("x-word")) + " " + r.body, .headers = {{"A", "b"}}});
   });
-  Client client(server.port());
+  SocketClient client(server.port());
   for (int i = 0; i < 3; i++) {
     client.say(get);
     std::string heard = client.hear("GET /x W ");
@@ -79,7 +46,7 @@ TEST(Http, StreamsFromAnotherThread) {
       out->post([out] { out->end_stream(); });
     });
   });
-  Client client(server.port());
+  SocketClient client(server.port());
   client.say(get);
   std::string heard = client.hear("\r\n0\r\n\r\n"), all;
   writer.join();
@@ -102,7 +69,7 @@ TEST(Http, ALeavingClientIsNoticedWhileItWaits) {
     kept = out;
     asked.set_value();
   });
-  Client client(server.port());
+  SocketClient client(server.port());
   client.say(get);
   ASSERT_EQ(asked.get_future().wait_for(20s), std::future_status::ready);
   EXPECT_EQ(server.n_busy(), 1);
@@ -131,25 +98,53 @@ TEST(Http, AReaderThatDoesNotReadIsDropped) {
     while (n < 10 && out->push(std::string(300000, 'x'))) n++;  // nothing is written while this handler runs: all of it waits
     dropped.set_value(n);
   });
-  Client client(server.port());
+  SocketClient client(server.port());
   client.say(get);
   auto n = dropped.get_future();
   ASSERT_EQ(n.wait_for(20s), std::future_status::ready);
   EXPECT_EQ(n.get(), 3);  // 4 * 300000 > 1 MiB
   EXPECT_TRUE(left);
-  Client other(server.port());
+  SocketClient other(server.port());
   other.say("GET /y HTTP/1.1\r\n\r\n");
   EXPECT_TRUE(other.hear("\r\n\r\n").starts_with("HTTP/1.1 200 "));
+}
+
+TEST(Http, LongWorkHoldsUpNobody) {
+  HttpOptions options = anywhere();
+  options.threads = 1;
+  std::promise<void> release;
+  std::shared_future<void> released = release.get_future().share();
+  HttpServer server(options, [&](HttpRequest r, std::shared_ptr<Responder> out) {
+    if (r.path != "/x") return out->send({});
+    out->work([out, released] {
+      EXPECT_EQ(released.wait_for(20s), std::future_status::ready);
+      out->post([out] { out->send({.status = 201}); });
+    });
+  });
+  SocketClient client(server.port()), other(server.port());
+  client.say(get);
+  other.say("GET /y HTTP/1.1\r\n\r\n");
+  EXPECT_TRUE(other.hear("\r\n\r\n").starts_with("HTTP/1.1 200 "));  // while the other's work goes on
+  release.set_value();
+  EXPECT_TRUE(client.hear("\r\n\r\n").starts_with("HTTP/1.1 201 "));
+}
+
+TEST(Http, WorkThatThrowsDropsItsClient) {
+  HttpServer server(anywhere(),
+                    [&](HttpRequest, std::shared_ptr<Responder> out) { out->work([] { throw std::runtime_error("no memory, say"); }); });
+  SocketClient client(server.port());
+  client.say(get);
+  EXPECT_EQ(client.hear("\r\n\r\n"), "");
 }
 
 TEST(Http, GarbageIsAnswered) {
   HttpServer server(anywhere(), [](HttpRequest, std::shared_ptr<Responder> out) { out->send({}); });
   for (const char* words : {"\x01\x02\r\n\r\n", "GET\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "POST / HTTP/1.1\r\nContent-Length: x\r\n\r\n"}) {
-    Client client(server.port());
+    SocketClient client(server.port());
     client.say(words);
     EXPECT_TRUE(client.hear("}}").starts_with("HTTP/1.1 400 ")) << words;
   }
-  Client client(server.port());
+  SocketClient client(server.port());
   client.say(get);
   EXPECT_TRUE(client.hear("\r\n\r\n").starts_with("HTTP/1.1 200 "));
 }

@@ -5,79 +5,23 @@ the cache folder, as ./test puts it there.
 """
 
 import concurrent.futures
-import http.client
 import json
 import os
 import pathlib
-import random
-import re
 import signal
 import socket
 import subprocess
-import threading
+import tempfile
 import time
 import unittest
 
 import openai
 
-PROGRAM = os.environ["MILLRACE"]
-FIXTURES = pathlib.Path(__file__).parent.parent / "fixtures" / "models"
-NAME = "SmolLM2-135M-Instruct"
+from millrace_server import FIXTURES, NAME, PROGRAM, Server
+
 EXPECTED = json.loads((FIXTURES / "smollm2" / "expected.json").read_text())
 PARIS = EXPECTED["prompts"][0]
 TINY = json.loads((FIXTURES / "llama_gqa" / "expected.json").read_text())
-
-
-class Server:
-    def __init__(self, *args):
-        command = [PROGRAM, "serve", *map(str, args), "--port", "0"]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        killer = threading.Timer(120, self.process.kill)  # a server that never says where it is
-        killer.start()
-        line = self.process.stderr.readline()
-        killer.cancel()
-        found = re.search(r"127\.0\.0\.1:(\d+)", line)
-        assert found, line
-        self.port = int(found.group(1))
-        self.client = self.new_client()
-
-    def new_client(self, key="none"):
-        return openai.OpenAI(base_url=f"http://127.0.0.1:{self.port}/v1", api_key=key, max_retries=0, timeout=120)
-
-    def raw(self, method, path, body=None, headers={}):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        connection.request(method, path, body if body is None or isinstance(body, (bytes, str)) else json.dumps(body), headers)
-        response = connection.getresponse()
-        data = response.read()
-        connection.close()
-        return response, data
-
-    def json(self, method, path, body=None):
-        response, data = self.raw(method, path, body)
-        return response.status, json.loads(data)
-
-    def metric(self, name):
-        text = self.raw("GET", "/metrics")[1].decode()
-        for line in text.splitlines():
-            if line.startswith("millrace_" + name + " "):
-                return float(line.split()[-1])
-        raise AssertionError(f"no {name} in\n{text}")
-
-    def wait_for(self, condition, seconds=30):
-        end = time.time() + seconds
-        while not condition():
-            assert time.time() < end, "it did not happen in time"
-            time.sleep(0.02)
-
-    def stop(self):
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        try:
-            status = self.process.wait(60)
-        finally:
-            self.process.kill()
-            self.process.stderr.close()
-        return status
 
 
 class WithServer(unittest.TestCase):
@@ -301,56 +245,6 @@ class Tiny(WithServer):
             self.assertRegex(line, r'^(# (HELP|TYPE) millrace_\w+ .+|millrace_\w+(\{\w+="[^"]+"\})? [-+.e\d]+)$')
 
 
-class Rough(WithServer):
-    """Broken bodies, clients that leave at any moment and a queue that is often full, around clients that behave."""
-
-    ARGS = [FIXTURES / "llama_gqa", "--max-queue", 6, "--max-seqs", 3, "--memory", "1M"]
-
-    def test_healthy_answers_stay_right_to_the_bit(self):
-        asks = [dict(prompt=TINY["prompt"][: 3 + i], seed=i, n=1 + i % 3, max_tokens=20 + i, logprobs=2, extra_body={"ignore_eos": True}) for i in range(6)]
-        alone = [self.client.completions.create(model="llama_gqa", **a).choices for a in asks]
-        end = time.time() + 8
-        refused, wrong, answered, left = [], [], [], []
-
-        def healthy(i):
-            client = self.server.new_client()
-            while time.time() < end:
-                try:
-                    same = client.completions.create(model="llama_gqa", **asks[i]).choices == alone[i]
-                    (answered if same else wrong).append(i)
-                except openai.RateLimitError:
-                    refused.append(i)
-                    time.sleep(0.01)
-
-        def leaving(i):
-            chance = random.Random(i)
-            body = json.dumps({"prompt": [1, 2, 3 + i], "max_tokens": 200, "n": 1 + i % 2, "stream": i % 2 == 0, "ignore_eos": True}).encode()
-            words = b"POST /v1/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
-            while time.time() < end:
-                with socket.create_connection(("127.0.0.1", self.server.port), timeout=20) as s:
-                    s.sendall(words[: chance.choice([len(words), len(words), chance.randrange(1, len(words))])])
-                    time.sleep(chance.random() * 0.03)
-                left.append(i)
-
-        def broken(i):
-            chance = random.Random(i)
-            while time.time() < end:
-                body = bytes(chance.choice(b'{}[]",:promt1e- \\') for _ in range(chance.randrange(60)))
-                self.assertEqual(self.server.raw("POST", "/v1/completions", body)[0].status, 400)
-
-        with concurrent.futures.ThreadPoolExecutor(12) as pool:
-            jobs = [pool.submit(healthy, i) for i in range(6)] + [pool.submit(leaving, i) for i in range(4)] + [pool.submit(broken, i) for i in range(2)]
-            for job in jobs:
-                job.result(120)
-        self.assertEqual(wrong, [])
-        self.assertGreater(len(answered), 6)
-        self.assertGreater(len(left), 20)
-        self.server.wait_for(lambda: self.server.metric("num_requests_running") == 0 and self.server.metric("num_requests_waiting") == 0)
-        self.assertEqual(self.server.metric("kv_cache_usage_ratio"), 0)
-        self.assertEqual(self.server.metric('request_success_total{finished_reason="error"}'), 0)
-        print(f"{len(answered)} answered, {len(refused)} refused, {len(left)} left")
-
-
 class Key(WithServer):
     ARGS = [FIXTURES / "llama_gqa", "--api-key", "open sesame"]
 
@@ -450,6 +344,50 @@ class Drain(unittest.TestCase):
             self.assertEqual(server.process.wait(20), 0)
             self.assertLess(time.time() - begin, 5)
             server.stop()
+
+
+class Starting(unittest.TestCase):
+    """The model's template is a pipe: its reader waits until someone writes there. Its tokenizer is none."""
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        model = pathlib.Path(self.folder.name)
+        for name in ["config.json", "model.safetensors"]:
+            (model / name).symlink_to(FIXTURES / "llama_gqa" / name)
+        (model / "tokenizer.json").write_text("{}")
+        self.pipe = model / "chat_template.jinja"
+        os.mkfifo(self.pipe)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        self.process = subprocess.Popen([PROGRAM, "serve", model, "--port", str(self.port)], stderr=subprocess.PIPE, text=True)
+        self.client = openai.OpenAI(base_url=f"http://127.0.0.1:{self.port}/v1", api_key="none", max_retries=0, timeout=20)
+        end = time.time() + 30
+        while True:
+            try:
+                self.client.models.list()
+            except openai.APIConnectionError:
+                self.assertLess(time.time(), end)
+                time.sleep(0.02)
+            except openai.InternalServerError as error:
+                self.assertEqual((error.status_code, error.code, error.response.headers["retry-after"]), (503, "loading", "1"))
+                break
+
+    def tearDown(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stderr.close()
+        self.folder.cleanup()
+
+    def test_a_signal_ends_it(self):
+        begin = time.time()
+        self.process.send_signal(signal.SIGTERM)
+        self.assertEqual(self.process.wait(20), 0)
+        self.assertLess(time.time() - begin, 5)
+
+    def test_a_model_that_cannot_be_loaded_is_one_sentence(self):
+        self.pipe.write_text("{{ messages }}")
+        self.assertEqual(self.process.wait(20), 1)
+        self.assertEqual(len(self.process.stderr.read().strip().splitlines()), 1)
 
 
 class CommandLine(unittest.TestCase):

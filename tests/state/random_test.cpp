@@ -29,21 +29,25 @@ Hash mix(Hash a, Hash b) {
 
 // What the machine holds: a cell for each token of a page, one for a slot.
 struct Machine {
-  std::vector<std::vector<std::vector<Hash>>> unit;  // [group][unit][cell]
+  using Units = std::vector<std::vector<std::vector<Hash>>>;  // [group][unit][cell]
+  Units unit, host;
   explicit Machine(const MemoryPlan& plan) {
     const Hash stale = 0xdead;
-    for (auto& g : plan.group) unit.emplace_back(size_t(g.n_units), std::vector<Hash>(g.paged() ? page : 1, stale));
+    for (auto& g : plan.group) {
+      unit.emplace_back(size_t(g.n_units), std::vector<Hash>(g.paged() ? page : 1, stale));
+      host.emplace_back(size_t(g.n_host), std::vector<Hash>(g.paged() ? page : 1, stale));
+    }
     for (size_t g = 0; g < plan.group.size(); g++)
       if (!plan.group[g].paged()) unit[g][0][0] = 0;
   }
   Hash& cell(int g, int32_t u, int i = 0) { return unit.at(g).at(u).at(i); }
   void carry_out(std::span<const UnitCopy> copies) {
     for (const UnitCopy& c : copies) {
-      auto& dst = unit[c.group].at(c.dst);
+      auto& dst = (c.where == UnitCopy::Where::out ? host : unit)[c.group].at(c.dst);
       if (c.src < 0)
         std::ranges::fill(dst, 0);
       else
-        dst = unit[c.group].at(c.src);
+        dst = (c.where == UnitCopy::Where::in ? host : unit)[c.group].at(c.src);
     }
   }
 };
@@ -58,6 +62,7 @@ struct Client {
   // of the step that is planned
   std::vector<int32_t> row_token;
   std::vector<int> accepted;
+  int padding = 0;
 
   Hash salt() const { return std::hash<std::string>{}(seq.salt); }
   std::vector<Hash> states() const {  // [n]: after n tokens
@@ -78,7 +83,11 @@ class Simulation {
     for (int i = 0; i < n_steps && !testing::Test::HasFatalFailure(); i++) {
       if (clients_.size() < 6 && dice(3) == 0) admit();
       if (!clients_.empty() && dice(12) == 0) fork(pick());
-      if (!clients_.empty() && dice(15) == 0) preempt(pick());
+      if (!clients_.empty() && dice(15) == 0) {
+        std::vector<UnitCopy> copies;
+        preempt(pick(), copies);
+        machine_.carry_out(copies);
+      }
       if (!clients_.empty() && dice(20) == 0) finish(dice(int(clients_.size())));
       step();
     }
@@ -136,11 +145,14 @@ class Simulation {
     ASSERT_LT(n, int(c.seq.tokens.size()));
     verify_invariants();
   }
-  void preempt(Client& c) {
+  void preempt(Client& c, std::vector<UnitCopy>& copies) {
     c.seq.tokens = c.truth;  // a preempted sequence waits for its last token before it begins again
-    manager_.release(c.seq);
-    c.rejected.clear();
     c.row_token.clear();
+    const bool swapped = c.seq.swapped() || (c.seq.attached() && dice(2) && manager_.swap_out(c.seq, copies));
+    if (!swapped) {
+      manager_.release(c.seq);
+      c.rejected.clear();
+    }
     verify_invariants();
   }
   void finish(int i) {
@@ -188,7 +200,8 @@ class Simulation {
   }
 
   void schedule(Client& c, std::vector<UnitCopy>& copies) {
-    if (c.seq.table.empty()) attach(c);
+    if (c.seq.swapped() && !manager_.swap_in(c.seq, copies)) manager_.release(c.seq), c.rejected.clear();
+    if (!c.seq.attached()) attach(c);
     int rest = int(c.truth.size()) - c.seq.committed;  // tokens known and not yet computed
     int scratch = 0;
     c.accepted.clear();
@@ -208,12 +221,13 @@ class Simulation {
       for (int row = 0; row < int(c.row_token.size()) && !nothing; row++)
         if (tree ? row == 0 || dice(2) : row < n) c.accepted.push_back(row);
     }
+    c.padding = scratch == 0 && dice(4) == 0 ? dice(max_drafts) : 0;
     while (!reserve(c, scratch, copies)) {
       std::vector<Client*> victims;
       for (auto& v : clients_)
         if (v.get() != &c && !v->seq.table.empty()) victims.push_back(v.get());
       ASSERT_FALSE(victims.empty()) << "a sequence alone finds no memory";
-      preempt(*victims[dice(int(victims.size()))]);
+      preempt(*victims[dice(int(victims.size()))], copies);
     }
   }
   bool reserve(Client& c, int scratch, std::vector<UnitCopy>& copies) {
@@ -224,7 +238,7 @@ class Simulation {
     };
     auto before = units();
     size_t n_copies = copies.size();
-    bool ok = manager_.reserve(c.seq, int(c.row_token.size()), scratch, copies);
+    bool ok = manager_.reserve(c.seq, int(c.row_token.size()), scratch, copies, c.padding);
     EXPECT_TRUE(ok || (units() == before && copies.size() == n_copies && c.seq.planned == 0)) << "a failed reserve changed something";
     verify_invariants();
     return ok;
@@ -243,11 +257,12 @@ class Simulation {
       auto& t = c.seq.table[g];
       if (!plan_.group[g].paged()) {
         ASSERT_EQ(machine_.cell(g, t.src), states[committed]) << "slot " << t.src << " after " << committed << " tokens";
-        ASSERT_EQ(int(t.dst.size()), n_rows);
+        ASSERT_EQ(int(t.dst.size()), n_rows + c.padding);
+        for (int pad = 0; pad < c.padding; pad++) ASSERT_EQ(t.dst[n_rows + pad], -1);
         for (int32_t dst : t.dst) ASSERT_NE(dst, 0);
         continue;
       }
-      ASSERT_GE(int(t.unit.size()) * page, committed + n_rows);
+      ASSERT_GE(int(t.unit.size()) * page, committed + n_rows + c.padding);
       for (int i = window_begin(g, committed); i < int(t.unit.size()) * page; i++) {
         int32_t u = t.unit[i / page];
         ASSERT_GT(u, 0);
@@ -269,7 +284,8 @@ class Simulation {
       auto& t = c.seq.table[g];
       std::set<int32_t> written;
       for (int32_t u : t.dst) ASSERT_TRUE(u < 0 || written.insert(u).second) << "two rows store in slot " << u;
-      for (size_t row = 0; row + 1 < t.dst.size(); row++) ASSERT_NE(t.dst[row], t.src) << "overwritten before the last row";
+      for (size_t row = 0; row + 1 < c.row_token.size() && row < t.dst.size(); row++)
+        ASSERT_NE(t.dst[row], t.src) << "overwritten before the last row";
       for (int p = c.seq.committed / page; p < int(t.unit.size()); p++) written.insert(t.unit[p]);
       for (auto& other : clients_) {
         if (other.get() == &c || other->row_token.empty()) continue;
@@ -301,8 +317,9 @@ class Simulation {
         else if (t.dst[row] >= 0)
           machine_.cell(g, t.dst[row]) = on_path ? state : rubbish;
       }
-      if (paged)
-        for (auto [position, h] : path) cell(position) = key(g, position, h);
+      if (!paged) continue;
+      for (auto [position, h] : path) cell(position) = key(g, position, h);
+      for (int pad = 0; pad < c.padding; pad++) c.rejected.insert(cell(committed + int(c.row_token.size()) + pad) = mix(rng_(), 1));
     }
   }
 
@@ -335,14 +352,14 @@ struct Layout {
   std::vector<StateSpec> specs;
 };
 
-// Units for one sequence alone, and up to `spare` times as many again.
-MemoryPlan tiny_plan(const Layout& layout, bool drafts, int spare) {
+// Units for one sequence alone, and spare / 4 times as many again; `host` times as many to swap to.
+MemoryPlan tiny_plan(const Layout& layout, bool drafts, int spare, int host) {
   MemoryPlan plan{page, {}, 0, 8};
   for (const StateSpec& spec : layout.specs) {
     int tokens = max_length + max_drafts;
     if (spec.window) tokens = std::min(tokens, spec.window + max_rows + 2 * page);
     int alone = spec.kind == Kind::slot ? (drafts ? 1 + max_drafts : 1) : (tokens + page - 1) / page;
-    plan.group.push_back({spec.kind, spec.window, 0, 1 + alone + alone * spare / 4});
+    plan.group.push_back({spec.kind, spec.window, 0, 1 + alone + alone * spare / 4, host * (1 + alone)});
   }
   return plan;
 }
@@ -350,18 +367,19 @@ MemoryPlan tiny_plan(const Layout& layout, bool drafts, int spare) {
 class RandomState : public testing::TestWithParam<Layout> {};
 
 TEST_P(RandomState, EverySequenceReadsItsOwnHistory) {
-  int64_t hits = 0, evictions = 0;
+  int64_t hits = 0, evictions = 0, swaps = 0;
   for (uint64_t seed = 0; seed < 60 && !HasFatalFailure(); seed++) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     bool drafts = seed % 2, prefix_cache = seed % 10 != 9;
-    Simulation simulation(seed, tiny_plan(GetParam(), drafts, int(seed % 13)), drafts, prefix_cache);
+    Simulation simulation(seed, tiny_plan(GetParam(), drafts, int(seed % 13), int(seed % 3)), drafts, prefix_cache);
     simulation.run(120);
     StateStats stats = simulation.stats();
     ASSERT_TRUE(prefix_cache || (stats.n_lookups == 0 && stats.n_hits == 0));
-    hits += stats.hit_tokens, evictions += stats.n_evictions;
+    hits += stats.hit_tokens, evictions += stats.n_evictions, swaps += stats.n_swapped_in;
   }
   EXPECT_GT(hits, 1000);
   EXPECT_GT(evictions, 100);
+  EXPECT_GT(swaps, 100);
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, RandomState,

@@ -303,13 +303,52 @@ TEST(StateManager, MisuseIsASentence) {
 }
 
 TEST(CarryOut, ZeroesAndCopiesInOrder) {
-  std::vector<std::byte> bytes(4 * 8, std::byte{7});
-  StateMemory memory{{{bytes.data(), 8, 4, 16}}};
+  std::vector<std::byte> bytes(4 * 8, std::byte{7}), swapped(2 * 8, std::byte{5});
+  StateMemory memory{{{bytes.data(), 8, 4, 16}}}, host{{{swapped.data(), 8, 2, 16}}};
   std::vector<UnitCopy> copies{{0, 2, -1}, {0, 1, 2}, {0, 2, 3}};
-  carry_out(copies, memory);
+  carry_out(copies, memory, host);
   EXPECT_EQ(bytes[0], std::byte{7});
   EXPECT_EQ(bytes[8], std::byte{0});
   EXPECT_EQ(bytes[16], std::byte{7});
+  using enum UnitCopy::Where;
+  carry_out(std::vector<UnitCopy>{{0, 0, 1, out}, {0, 1, -1}, {0, 3, 1, in}, {0, 1, 0, in}}, memory, host);
+  EXPECT_EQ(swapped[0], std::byte{0});
+  EXPECT_EQ(bytes[3 * 8], std::byte{5});
+  EXPECT_EQ(bytes[8], std::byte{0});
+}
+
+// The plain form: neighbouring pages for the longest length at once, held to the end, and holes that nobody can use.
+TEST(StateManager, ContiguousSequencesTakeNeighboursForTheirWholeLength) {
+  MemoryPlan plan = plan_of({full(8), windowed(20, 8)});
+  StateManager manager(plan, {true, 3 * page});
+  std::vector<UnitCopy> copies;
+  auto begin = [&](SequenceState& seq, int n) {
+    seq.tokens = text(n);
+    manager.attach(seq);
+    return manager.reserve(seq, n, 0, copies);
+  };
+  SequenceState a, b, c, waiting;
+  waiting.tokens = text(1);
+  std::vector<const SequenceState*> one{&waiting}, three{&waiting, &waiting, &waiting};
+  EXPECT_TRUE(manager.has_room(one, 100));
+  EXPECT_FALSE(manager.has_room(three, 100));
+  ASSERT_TRUE(begin(a, 5));
+  ASSERT_TRUE(begin(b, 40));
+  EXPECT_EQ(a.table[0].unit, (std::vector<int32_t>{1, 2, 3}));
+  EXPECT_EQ(b.table[1].unit, (std::vector<int32_t>{4, 5, 6}));
+  EXPECT_EQ(copies.size(), 2u * (1 + 3)) << "only pages that are entered are zeroed";
+  EXPECT_FALSE(manager.has_room(one, 100));
+  EXPECT_FALSE(begin(c, 1)) << "two pages are left in each group, but three are reserved for everyone";
+  EXPECT_EQ(manager.stranded_units(), 4);
+  manager.commit(b, 40);
+  EXPECT_EQ(b.table[1].unit, (std::vector<int32_t>{4, 5, 6})) << "nothing goes back before the end";
+  SequenceState child;
+  EXPECT_THROW(manager.fork(b, child), Error);
+  manager.release(a);
+  EXPECT_TRUE(manager.reserve(c, 1, 0, copies));
+  EXPECT_EQ(c.table[0].unit.front(), 1);
+  manager.commit(c, 1);
+  manager.check_invariants(std::vector<const SequenceState*>{&b, &c});
 }
 
 }  // namespace

@@ -1,8 +1,6 @@
 // Mamba (Gu & Dao 2023): a short convolution, then a diagonal state-space model whose step, input and output are chosen by
 // the input. Keeps one slot a sequence: the convolution's last inputs and h [inner, n_state]. Falcon-Mamba and Jamba put
 // norms on dt, B and C.
-#include <cmath>
-
 #include "model/mixers/mixers.h"
 
 namespace mr {
@@ -61,10 +59,7 @@ class Mamba final : public Mixer {
   // A = -exp(A_log); GGUF files store A itself.
   Tensor decay(Loader& load, int layer) const {
     bool logarithm = load.has("a_log", layer);
-    Tensor a = load.vector(logarithm ? "a_log" : "a", ".weight", {spec_.inner, spec_.n_state}, layer);
-    if (logarithm)
-      for (int64_t i = 0; i < a.size(); i++) a.as<float>()[i] = -std::exp(a.as<float>()[i]);
-    return a;
+    return load.vector(logarithm ? "a_log" : "a", ".weight", {spec_.inner, spec_.n_state}, layer, logarithm ? minus_exp : nullptr);
   }
 
   Norm inner_norm(std::string_view role, int dim, BuildContext& build) const {

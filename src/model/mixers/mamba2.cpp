@@ -1,7 +1,5 @@
 // Mamba-2 (Dao & Gu 2024): like Mamba, but the state of a head is a matrix that decays as one, so that B, C and the step come
 // straight from the input. Keeps one slot a sequence: the convolution's last inputs and h [heads, n_state, head_dim].
-#include <cmath>
-
 #include "model/mixers/mixers.h"
 
 namespace mr {
@@ -17,8 +15,8 @@ class Mamba2 final : public Mixer {
     dt_bias_ = load.vector("dt_bias", ".weight", {spec.heads}, build.layer);
     norm_ = {Norm::Kind::rms, build.spec.norm.eps, load.vector("gated_norm", ".weight", {inner}, build.layer)};
     out_ = load.linear({{"out", build.spec.dim}}, inner, spec.proj_bias, build.layer);
-    Tensor a = load.vector("a_log", ".weight", {spec.heads}, build.layer), d = load.vector("d", ".weight", {spec.heads}, build.layer);
-    for (int h = 0; h < spec.heads; h++) a.as<float>()[h] = -std::exp(a.as<float>()[h]);
+    Tensor a = load.vector("a_log", ".weight", {spec.heads}, build.layer, minus_exp);
+    Tensor d = load.vector("d", ".weight", {spec.heads}, build.layer);
 
     StateRef slot = build.layout.add(state_of(spec, build.kv_dtype));
     conv_state_ = {slot, 0};

@@ -1,11 +1,15 @@
 // The makers of every mixer, for mixer.cpp to choose from, and what each of their files needs.
 #pragma once
 
+#include <cmath>
+
 #include "model/loader.h"
 #include "model/mixer.h"
 #include "model/model.h"
 
 namespace mr {
+
+inline float minus_exp(float x) { return -std::exp(x); }  // a decay from its stored logarithm
 
 std::unique_ptr<Mixer> make_attention(const AttentionSpec&, BuildContext&);
 std::unique_ptr<Mixer> make_mamba(const MambaSpec&, BuildContext&);

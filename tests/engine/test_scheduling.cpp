@@ -1,0 +1,207 @@
+// Who runs when: the plain forms of batching and state do what they say, priorities order, nobody starves.
+#include <thread>
+
+#include "engine/harness.h"
+
+namespace mr {
+namespace {
+
+std::vector<int32_t> prompt_of(int n, int first = 0) {
+  std::vector<int32_t> prompt;
+  for (int i = 0; i < n; i++) prompt.push_back((first + 7 * i) % 131);
+  return prompt;
+}
+
+TEST(Batching, StaticPadsPromptsAndRunsToTheLongestMember) {
+  EngineOptions options{.max_seqs = 3, .max_batch_tokens = 100, .max_context = 128};
+  options.prefix_cache = false;
+  options.batching = Batching::fixed;
+  auto engine = open("llama_gqa", options);
+  std::vector<Request> requests{greedy(prompt_of(10), 3), greedy(prompt_of(20, 1), 9), greedy(prompt_of(5, 2), 1),
+                                greedy(prompt_of(8, 3), 4)};
+  for (Request& r : requests) r.sampling.ignore_eos = true;
+  Answers padded = run_all(*engine, requests);
+  // Three prompts of 20 rows, then 8 steps of 3 rows; the fourth request is a batch of its own.
+  EXPECT_EQ(engine->stats().computed_tokens, 3 * 20 + 8 * 3 + 8 + 3);
+  EXPECT_EQ(engine->stats().steps, 1 + 8 + 1 + 3);
+  auto ragged = open("llama_gqa", {.max_seqs = 3, .max_context = 128, .prefix_cache = false});
+  Answers expected = run_all(*ragged, requests);
+  for (size_t i = 0; i < requests.size(); i++) expect_same(padded[i][0], expected[i][0], fmt::format("request {}", i));
+  EXPECT_EQ(ragged->stats().computed_tokens, 10 + 20 + 5 + 8 + 2 + 8 + 0 + 3);
+}
+
+TEST(Batching, PaddingIsCutIntoChunksToo) {
+  EngineOptions options{.max_seqs = 3, .max_batch_tokens = 16, .max_context = 128};
+  options.prefix_cache = false;
+  options.batching = Batching::fixed;
+  for (const char* model : {"llama_gqa", "mamba", "jamba"}) {
+    auto engine = open(model, options);
+    std::vector<Request> requests{greedy(prompt_of(3), 2), greedy(prompt_of(40, 1), 2), greedy(prompt_of(17, 2), 2)};
+    for (Request& r : requests) r.sampling.ignore_eos = true;
+    run_all(*engine, requests);
+    EXPECT_EQ(engine->stats().computed_tokens, 3 * 40 + 3) << model;
+  }
+}
+
+// Static batching waits for a full batch as long as someone may come; dynamic batching for its delay.
+TEST(Batching, WaitsForTheBatchToFill) {
+  for (Batching batching : {Batching::fixed, Batching::dynamic}) {
+    EngineOptions options{.max_seqs = 2, .max_context = 128};
+    options.batching = batching;
+    options.batch_delay_s = 0.2;
+    auto engine = open("llama_gqa", options);
+    std::atomic<int> n_ended{0};
+    Sink sink = [&](const TokenEvent& e) {
+      if (e.finish == Finish::none) return;
+      n_ended++;
+      n_ended.notify_all();
+    };
+    Clock::time_point begin = Clock::now();
+    std::jthread loop([&](std::stop_token stop) { engine->run(stop); });
+    engine->submit(greedy(prompt_of(10), 3), sink);
+    if (batching == Batching::fixed) {
+      while (engine->stats().waits_for != Waits::batch) std::this_thread::yield();
+      EXPECT_EQ(n_ended, 0);
+      engine->submit(greedy(prompt_of(10, 1), 3), sink);
+    }
+    for (int wanted = batching == Batching::fixed ? 2 : 1, n; (n = n_ended) < wanted;) n_ended.wait(n);
+    if (batching == Batching::dynamic) EXPECT_GE(Clock::now() - begin, std::chrono::milliseconds(200));
+  }
+}
+
+TEST(PlainState, WithoutAKvCacheEveryTokenComputesItsContext) {
+  Request r = greedy(prompt_of(10), 5);
+  r.sampling.ignore_eos = true;
+  EngineOptions options{.max_context = 128};
+  options.kv_cache = false;
+  auto engine = open("llama_gqa", options);
+  Answer answer = run_one(*engine, r);
+  EXPECT_EQ(engine->stats().computed_tokens, 10 + 11 + 12 + 13 + 14);
+  expect_same(answer, run_one(*open("llama_gqa", {.max_context = 128}), r), "with a cache");
+}
+
+TEST(PlainState, ContiguousReservesTheLongestForEveryone) {
+  auto roomy = open("llama_gqa");
+  int64_t page = roomy->model().layout().bytes_per_token() * 16;
+  // Room for 2 sequences of 128 tokens, and 4 pages that nobody can use.
+  EngineOptions options{.max_seqs = 4, .max_context = 128, .state_bytes = page * (1 + 2 * 8 + 4), .page_tokens = 16};
+  options.contiguous = true;
+  auto engine = open("llama_gqa", options);
+  Answers got;
+  for (int i = 0; i < 3; i++) engine->submit(greedy(prompt_of(10, i), 20), [](const TokenEvent&) {});
+  engine->step();
+  engine->step();
+  Stats stats = engine->stats();
+  EXPECT_EQ(stats.running, 2);
+  EXPECT_EQ(stats.waiting, 1);
+  EXPECT_EQ(stats.waits_for, Waits::memory);
+  EXPECT_NEAR(stats.internal_waste, 1 - 11.0 / 128, 0.01);
+  EXPECT_FLOAT_EQ(stats.external_waste, 4.0f / 20);
+  while (engine->step()) engine->check_invariants();
+  EXPECT_EQ(engine->stats().finished, 3);
+
+  options.contiguous = false;
+  engine = open("llama_gqa", options);
+  for (int i = 0; i < 3; i++) engine->submit(greedy(prompt_of(10, i), 20), [](const TokenEvent&) {});
+  engine->step();
+  engine->step();
+  EXPECT_EQ(engine->stats().running, 3);
+  EXPECT_NEAR(engine->stats().internal_waste, 1 - 11.0 / 16, 0.01);
+  EXPECT_EQ(engine->stats().external_waste, 0);
+}
+
+TEST(Scheduling, PromptRowsHaveALimitOfTheirOwn) {
+  EngineOptions options{.max_batch_tokens = 64, .max_prompt_tokens = 10, .max_context = 128};
+  options.prefix_cache = false;
+  auto engine = open("llama_gqa", options);
+  run_one(*engine, greedy(prompt_of(60), 1));
+  EXPECT_EQ(engine->stats().steps, 6);
+}
+
+TEST(Scheduling, AWaitingRequestSaysWhy) {
+  auto reason = [](EngineOptions options, std::vector<Request> requests) {
+    options.max_context = 128;
+    auto engine = open("llama_gqa", options);
+    for (const Request& r : requests) engine->submit(r, [](const TokenEvent&) {});
+    engine->step();
+    Waits waits = engine->stats().waits_for;
+    while (engine->step()) {
+    }
+    return waits;
+  };
+  std::vector<Request> three{greedy(prompt_of(40), 9), greedy(prompt_of(40, 1), 9), greedy(prompt_of(40, 2), 9)};
+  EXPECT_EQ(reason({}, three), Waits::none);
+  EXPECT_EQ(reason({.max_seqs = 2}, three), Waits::sequences);
+  EXPECT_EQ(reason({.max_batch_tokens = 40}, three), Waits::tokens);
+  int64_t page = open("llama_gqa")->model().layout().bytes_per_token() * 16;
+  EXPECT_EQ(reason({.max_seqs = 3, .state_bytes = page * 9, .page_tokens = 16}, three), Waits::memory);
+}
+
+TEST(Scheduling, ABetterPriorityTakesThePlaceOfARunningOne) {
+  auto engine = open("llama_gqa", {.max_seqs = 2, .max_context = 128});
+  std::vector<int> order;
+  auto submit = [&](int name, int priority, int n) {
+    Request r = greedy(prompt_of(20, name), n);
+    r.priority = priority;
+    r.sampling.ignore_eos = true;
+    engine->submit(r, [&order, name](const TokenEvent& e) {
+      if (e.finish != Finish::none) order.push_back(name);
+    });
+  };
+  submit(0, 0, 20);
+  submit(1, 5, 20);
+  for (int i = 0; i < 5; i++) engine->step();
+  submit(2, 0, 5);
+  while (engine->step()) engine->check_invariants();
+  EXPECT_EQ(order, (std::vector<int>{2, 0, 1}));
+  EXPECT_EQ(engine->stats().preemptions, 1);
+}
+
+// A request of worse priority is passed by `overtakes` later ones for each level, and by no more, while better ones never
+// cease to come; then it ends within as many steps as it has tokens, and those that run with it have.
+TEST(Scheduling, NobodyStarves) {
+  for (Victim victim : {Victim::newest, Victim::largest}) {
+    EngineOptions options{.max_seqs = 2, .max_batch_tokens = 8, .max_context = 128};
+    options.victim = victim;
+    options.prefix_cache = false;
+    auto engine = open("llama_gqa", options);
+    Request low = greedy(prompt_of(6), 3), high = greedy(prompt_of(4, 1), 2);
+    low.priority = 1;
+    bool ended = false;
+    engine->submit(low, [&](const TokenEvent& e) { ended |= e.finish != Finish::none; });
+    int64_t n_high = 0, n_passed = 0;
+    for (int step = 0; !ended && step < 20000; step++) {
+      while (engine->stats().requests + 2 > n_high && n_high < engine->stats().finished + 4) {
+        engine->submit(high, [&](const TokenEvent& e) { n_passed += e.finish != Finish::none && !ended; });
+        n_high++;
+      }
+      engine->step();
+    }
+    EXPECT_TRUE(ended);
+    EXPECT_GT(n_passed, Sequence::overtakes - 4) << "priority means nothing";
+    EXPECT_LE(n_passed, Sequence::overtakes + options.max_seqs);
+  }
+}
+
+TEST(Scheduling, SwappedStateComesBackAndNothingIsComputedTwice) {
+  auto roomy = open("llama_gqa");
+  int64_t page = roomy->model().layout().bytes_per_token() * 16;
+  std::vector<Request> requests{greedy(prompt_of(40), 40), greedy(prompt_of(40, 1), 40), greedy(prompt_of(40, 2), 40)};
+  for (Request& r : requests) r.sampling.ignore_eos = true;
+  EngineOptions options{.max_seqs = 3, .max_context = 128, .state_bytes = page * 12, .page_tokens = 16};
+  options.prefix_cache = false;
+  options.swap_bytes = page * 12;
+  auto engine = open("llama_gqa", options);
+  Answers swapped = run_all(*engine, requests);
+  EXPECT_GT(engine->stats().preemptions, 0);
+  EXPECT_GT(engine->stats().swapped_units, 0);
+  EXPECT_EQ(engine->stats().computed_tokens, 3 * (40 + 39));
+  options.swap_bytes = 0;
+  engine = open("llama_gqa", options);
+  Answers recomputed = run_all(*engine, requests);
+  EXPECT_GT(engine->stats().computed_tokens, 3 * (40 + 39));
+  for (size_t i = 0; i < requests.size(); i++) expect_same(swapped[i][0], recomputed[i][0], "swapped or computed anew");
+}
+
+}  // namespace
+}  // namespace mr

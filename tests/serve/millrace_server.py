@@ -1,0 +1,69 @@
+"""A server in a process of its own, for tests: only the loopback is used, and every wait is bounded."""
+
+import http.client
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import threading
+import time
+
+import openai
+
+PROGRAM = os.environ["MILLRACE"]
+FIXTURES = pathlib.Path(__file__).parent.parent / "fixtures" / "models"
+NAME = "SmolLM2-135M-Instruct"
+
+
+class Server:
+    def __init__(self, *args):
+        command = [PROGRAM, "serve", *map(str, args), "--port", "0"]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        killer = threading.Timer(120, self.process.kill)  # a server that never says where it is
+        killer.start()
+        line = self.process.stderr.readline()
+        killer.cancel()
+        found = re.search(r"127\.0\.0\.1:(\d+)", line)
+        assert found, line
+        self.port = int(found.group(1))
+        self.client = self.new_client()
+
+    def new_client(self, key="none"):
+        return openai.OpenAI(base_url=f"http://127.0.0.1:{self.port}/v1", api_key=key, max_retries=0, timeout=120)
+
+    def raw(self, method, path, body=None, headers={}):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request(method, path, body if body is None or isinstance(body, (bytes, str)) else json.dumps(body), headers)
+        response = connection.getresponse()
+        data = response.read()
+        connection.close()
+        return response, data
+
+    def json(self, method, path, body=None):
+        response, data = self.raw(method, path, body)
+        return response.status, json.loads(data)
+
+    def metric(self, name):
+        text = self.raw("GET", "/metrics")[1].decode()
+        for line in text.splitlines():
+            if line.startswith("millrace_" + name + " "):
+                return float(line.split()[-1])
+        raise AssertionError(f"no {name} in\n{text}")
+
+    def wait_for(self, condition, seconds=30):
+        end = time.time() + seconds
+        while not condition():
+            assert time.time() < end, "it did not happen in time"
+            time.sleep(0.02)
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            status = self.process.wait(60)
+        finally:
+            self.process.kill()
+            self.process.stderr.close()
+        return status

@@ -1,0 +1,44 @@
+// A client that says bare bytes and hears bare bytes, for tests.
+#pragma once
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <string>
+
+namespace mr {
+
+class SocketClient {
+ public:
+  explicit SocketClient(int port) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in where{.sin_family = AF_INET, .sin_port = htons(uint16_t(port))};
+    where.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    timeval patience{.tv_sec = 20};
+    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&where), sizeof where), 0);
+  }
+  ~SocketClient() { leave(); }
+  void leave() {
+    if (fd_ >= 0) close(fd_);
+    fd_ = -1;
+  }
+  void say(const std::string& words) { EXPECT_EQ(send(fd_, words.data(), words.size(), MSG_NOSIGNAL), ssize_t(words.size())); }
+  // Until `end` was seen, or the server closes.
+  std::string hear(const std::string& end) {
+    std::string all;
+    char part[4096];
+    while (all.find(end) == std::string::npos) {
+      ssize_t n = recv(fd_, part, sizeof part, 0);
+      if (n <= 0) break;
+      all.append(part, size_t(n));
+    }
+    return all;
+  }
+
+ private:
+  int fd_;
+};
+
+}  // namespace mr

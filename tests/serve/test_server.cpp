@@ -1,0 +1,128 @@
+// The server around its engine: before there is one, when it stands still, and how both end.
+#include <gtest/gtest.h>
+
+#include <future>
+#include <thread>
+
+#include "serve/server.h"
+#include "serve/socket_client.h"
+
+namespace mr {
+namespace {
+
+using namespace std::chrono_literals;
+
+ServeOptions tiny_options() {
+  ServeOptions o;
+  o.http.port = 0;
+  o.model_name = "tiny";
+  o.drain_seconds = 5;
+  o.stall_seconds = 1;
+  return o;
+}
+
+std::unique_ptr<Engine> tiny_engine() {
+  EngineOptions o;
+  o.threads = 1;
+  return Engine::create(MR_FIXTURES "/models/llama_gqa", o);
+}
+
+std::string ask(const Server& server, const std::string& method, const std::string& path, const std::string& body = "") {
+  SocketClient client(server.port());
+  client.say(fmt::format("{} {} HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{}", method, path, body.size(), body));
+  return client.hear("(everything)");
+}
+
+bool is(const std::string& heard, int status) { return heard.starts_with(fmt::format("HTTP/1.1 {} ", status)); }
+
+const std::string two_tokens = R"({"prompt":[1,2,3],"max_tokens":2,"ignore_eos":true})";
+
+TEST(Server, AnswersWhileItsModelIsLoaded) {
+  Server server(tiny_options());
+  std::promise<void> release;
+  auto loaded = std::async(std::launch::async, [&] {
+    return server.load([&](Server::Progress progress) {
+      progress(3, 7);
+      release.get_future().wait();
+      return tiny_engine();
+    });
+  });
+  EXPECT_TRUE(is(ask(server, "GET", "/health"), 200));
+  while (ask(server, "GET", "/ready").find("42 %") == std::string::npos) std::this_thread::sleep_for(10ms);
+  for (auto [method, path] : {std::pair("GET", "/ready"),
+                              {"GET", "/v1/models"},
+                              {"POST", "/v1/completions"},
+                              {"POST", "/v1/chat/completions"},
+                              {"POST", "/tokenize"},
+                              {"GET", "/metrics"}}) {
+    std::string heard = ask(server, method, path, *method == 'P' ? two_tokens : "");
+    EXPECT_TRUE(is(heard, 503)) << path << heard;
+    EXPECT_NE(heard.find("\r\nRetry-After: 1\r\n"), std::string::npos) << heard;
+    OrderedJson error = OrderedJson::parse(heard.substr(heard.find("\r\n\r\n")))["error"];
+    EXPECT_EQ(error["code"], "loading");
+    EXPECT_EQ(error.size(), 4u);
+  }
+  EXPECT_TRUE(is(ask(server, "GET", "/nowhere"), 404));
+  release.set_value();
+  ASSERT_TRUE(loaded.get());
+  EXPECT_TRUE(is(ask(server, "GET", "/ready"), 200));
+  std::jthread running([&] { server.run(); });
+  EXPECT_TRUE(is(ask(server, "POST", "/v1/completions", two_tokens), 200));
+  server.stop();
+}
+
+TEST(Server, AStopEndsTheWaitForTheModel) {
+  std::promise<void> release, over;
+  std::future<void> released = release.get_future();
+  {
+    Server server(tiny_options());
+    server.stop();
+    EXPECT_FALSE(server.load([&](Server::Progress progress) {
+      released.wait();
+      progress(1, 1);  // nobody listens any more
+      over.set_value();
+      return std::unique_ptr<Engine>();
+    }));
+  }
+  release.set_value();
+  EXPECT_EQ(over.get_future().wait_for(20s), std::future_status::ready);
+}
+
+TEST(Server, AModelThatCannotBeLoadedIsSaid) {
+  Server server(tiny_options());
+  EXPECT_THROW(server.load([](Server::Progress) -> std::unique_ptr<Engine> { fail("no such model"); }), Error);
+}
+
+TEST(Server, AnEngineThatStandsStillIsNotReady) {
+  Server server(tiny_options());
+  Engine* engine = nullptr;
+  ASSERT_TRUE(server.load([&](Server::Progress) {
+    auto made = tiny_engine();
+    engine = made.get();
+    return made;
+  }));
+  std::jthread running([&] { server.run(); });
+  std::promise<void> release;
+  std::shared_future<void> released = release.get_future().share();
+  Request holding{.prompt = {1}};
+  holding.sampling.max_tokens = 1;
+  engine->submit(holding, [released](const TokenEvent&) { released.wait_for(30s); });  // on the engine's thread
+  auto answer = std::async(std::launch::async, [&] { return ask(server, "POST", "/v1/completions", two_tokens); });
+  std::string heard;
+  for (int i = 0; i < 100 && !is(heard, 503); i++) {
+    std::this_thread::sleep_for(100ms);
+    heard = ask(server, "GET", "/ready");
+  }
+  EXPECT_TRUE(is(heard, 503)) << heard;
+  OrderedJson body = OrderedJson::parse(heard.substr(heard.find("\r\n\r\n")));
+  EXPECT_EQ(body["status"], "stalled");
+  EXPECT_GT(body["step_age_s"].get<double>(), 1.0);
+  EXPECT_TRUE(is(ask(server, "GET", "/health"), 200));
+  release.set_value();
+  EXPECT_TRUE(is(answer.get(), 200));
+  EXPECT_TRUE(is(ask(server, "GET", "/ready"), 200));
+  server.stop();
+}
+
+}  // namespace
+}  // namespace mr
