@@ -1,4 +1,4 @@
-"""Servers under test: started on a free port, ready when /health says so, ended when the block ends."""
+"""Servers under test: started on a free port, ready when their model is loaded, ended when the block ends."""
 
 import contextlib
 import os
@@ -70,10 +70,14 @@ def free_port():
         return s.getsockname()[1]
 
 
-def is_healthy(url):
+def is_ready(url):
+    """The process lives, and its model is loaded."""
     try:
-        with urllib.request.urlopen(url + "/health", timeout=2) as answer:
-            return answer.status == 200
+        for path in ("/health", "/v1/models"):
+            with urllib.request.urlopen(url + path, timeout=2) as answer:
+                if answer.status != 200:
+                    return False
+        return True
     except (urllib.error.URLError, ConnectionError, TimeoutError):
         return False
 
@@ -87,7 +91,7 @@ def running(command):
     url = f"http://127.0.0.1:{port}"
     try:
         deadline = time.monotonic() + 120
-        while not is_healthy(url):
+        while not is_ready(url):
             if server.poll() is not None or time.monotonic() > deadline:
                 raise SystemExit(f"the server did not start: {' '.join(words)}")
             time.sleep(0.1)
