@@ -5,8 +5,8 @@
 #include "cli/options.h"
 #include "core/config.h"
 #include "core/error.h"
+#include "engine/memory.h"
 #include "model/arch/arch.h"
-#include "state/memory_plan.h"
 
 namespace mr {
 
@@ -70,6 +70,27 @@ Json describe_json(const Checkpoint& files, const ModelSpec& spec, const std::ma
   return out;
 }
 
+// What an engine would allocate with its usual options.
+EngineMemory plan_of(const Checkpoint& files, const InspectFlags& f) {
+  DType kv_dtype = dtype_from(f.kv_dtype);
+  auto backend = make_cpu_backend(best_isa(), 1);
+  return plan_engine(*Model::outline(files, *backend, {kv_dtype}), {.kv_dtype = kv_dtype}, physical_memory());
+}
+
+void print_plan(const Checkpoint& files, const InspectFlags& f) {
+  std::string plan;
+  try {
+    plan = plan_of(files, f).text();
+  } catch (const Error& e) {  // too large for this machine: that is worth saying, not failing
+    plan = std::string(e.what()) + "\n";
+  }
+  fmt::print("  memory plan, usual options:\n");
+  for (size_t begin = 0, end; begin < plan.size(); begin = end + 1) {
+    end = plan.find('\n', begin);
+    fmt::print("    {}\n", plan.substr(begin, end - begin));
+  }
+}
+
 int inspect(InspectFlags& f) {
   auto files = Checkpoint::open(find_model(f.model));
   ModelSpec spec = describe(*files).spec;
@@ -95,13 +116,7 @@ int inspect(InspectFlags& f) {
   for (auto& [name, sum] : formats) fmt::print(" {} × {} ({:.1f} MB)", sum.tensors, name, double(sum.bytes) / 1e6);
   fmt::print("\n  state         {} bytes a token, {} bytes a sequence ({} keys and values)\n", layout.bytes_per_token(),
              layout.bytes_per_sequence(), f.kv_dtype);
-  StateLimits limits{.max_tokens = spec.max_context, .max_seqs = 1};
-  fmt::print("  memory plan, one sequence of the whole context:\n    weights {:.1f} MB\n", double(bytes) / 1e6);
-  std::string plan = plan_memory(layout, limits).text();
-  for (size_t begin = 0, end; begin < plan.size(); begin = end + 1) {
-    end = std::min(plan.find('\n', begin), plan.size());
-    fmt::print("    {}\n", plan.substr(begin, end - begin));
-  }
+  print_plan(*files, f);
   if (f.tensors)
     for (const StoredTensor& t : files->tensors()) fmt::print("  {:<48} {:<6} {}\n", t.name, t.format, shape_string(t.shape));
   return 0;

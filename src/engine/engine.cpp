@@ -8,12 +8,11 @@
 #include "backend/timed_backend.h"
 #include "core/config.h"
 #include "core/error.h"
+#include "engine/memory.h"
 
 namespace mr {
 
-static constexpr int max_priority = 1000;     // either way: bounds how many later requests may pass an earlier one
-static constexpr int default_contexts = 4;    // of the longest length, that the state holds unless told otherwise
-static constexpr double default_share = 0.4;  // of the machine's memory, at most
+static constexpr int max_priority = 1000;  // either way: bounds how many later requests may pass an earlier one
 
 static std::unique_ptr<Backend> make_backend(const EngineOptions& options) {
   if (options.device == "ref") return make_ref_backend();
@@ -22,51 +21,18 @@ static std::unique_ptr<Backend> make_backend(const EngineOptions& options) {
   return make_cpu_backend(options.isa.value_or(best_isa()), threads);
 }
 
-static SchedulerLimits limits_of(const EngineOptions& options) {
-  SchedulerLimits limits{.max_seqs = std::min(options.max_seqs, options.max_batch_tokens), .max_batch_tokens = options.max_batch_tokens};
-  limits.max_prompt_tokens = options.max_prompt_tokens;
-  limits.batching = options.batching;
-  limits.batch_delay_s = options.batch_delay_s;
-  limits.victim = options.victim;
-  limits.kv_cache = options.kv_cache;
-  limits.shared_state = !options.contiguous;
-  return limits;
-}
-
-static MemoryPlan plan_state(const Model& model, const EngineOptions& options, int max_context, const SchedulerLimits& limits) {
-  StateLimits wanted{.page_tokens = options.page_tokens, .bytes = options.state_bytes, .max_seqs = limits.max_seqs};
-  wanted.max_rows = limits.max_batch_tokens;
-  wanted.contiguous = options.contiguous;
-  wanted.host_bytes = options.swap_bytes;
-  if (wanted.bytes) return plan_memory(model.layout(), wanted);
-  wanted.max_tokens = int64_t(max_context) * std::min(default_contexts, limits.max_seqs);
-  MemoryPlan plan = plan_memory(model.layout(), wanted);
-  int64_t most = int64_t(double(physical_memory()) * default_share);
-  if (plan.bytes() <= most) return plan;
-  wanted.bytes = most;
-  wanted.max_tokens = 0;
-  return plan_memory(model.layout(), wanted);
-}
-
 std::unique_ptr<Engine> Engine::create(const std::filesystem::path& path, const EngineOptions& options) {
-  check(options.max_seqs > 0 && options.max_batch_tokens > 0, "max_seqs ({}) and max_batch_tokens ({}) must be at least 1",
-        options.max_seqs, options.max_batch_tokens);
   std::unique_ptr<Engine> engine(new Engine);
   Engine& e = *engine;
   e.files_ = open_model(path, options.random_weights ? Checkpoint::Want::configuration : Checkpoint::Want::tensors);
   e.backend_ = make_backend(options);
   if (options.timed) e.backend_ = make_timed_backend(std::move(e.backend_));
-  e.model_ = Model::load(*e.files_.checkpoint, *e.backend_, {options.kv_dtype, options.random_weights, options.progress});
-  int longest = e.model_->spec().max_context;
-  check(options.max_context >= 0, "a context of {} tokens was asked for", options.max_context);
-  check(options.max_context <= longest, "a context of {} tokens was asked for, but the model was made for {}", options.max_context,
-        longest);
-  e.max_context_ = options.max_context > 0 ? options.max_context : longest;
+  ModelOptions model{options.kv_dtype, options.random_weights, options.progress};
+  EngineMemory memory = plan_engine(*Model::outline(*e.files_.checkpoint, *e.backend_, model), options, physical_memory());
+  e.max_context_ = memory.max_context;
+  e.plan_ = memory.state;
   e.limits_ = limits_of(options);
-  e.plan_ = plan_state(*e.model_, options, e.max_context_, e.limits_);
-  check(!options.contiguous || e.plan_.n_tokens >= e.max_context_,
-        "contiguous state of {} tokens for everyone needs more than the memory for {}: give more, or a shorter context", e.max_context_,
-        e.plan_.n_tokens);
+  e.model_ = Model::load(*e.files_.checkpoint, *e.backend_, model);
   e.store_ = std::make_unique<StateStore>(e.plan_);
   StateManager::Options sharing{options.prefix_cache && options.kv_cache, options.contiguous ? e.max_context_ : 0};
   e.states_ = std::make_unique<StateManager>(e.plan_, sharing);

@@ -5,17 +5,18 @@
 #include "core/error.h"
 
 namespace mr {
-namespace {
-
-constexpr int64_t max_units = std::numeric_limits<int32_t>::max();
-
-int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 std::string size_text(int64_t bytes) {
   if (bytes < 1 << 20) return fmt::format("{:.1f} KiB", double(bytes) / (1 << 10));
   if (bytes < 1 << 30) return fmt::format("{:.1f} MiB", double(bytes) / (1 << 20));
   return fmt::format("{:.2f} GiB", double(bytes) / (1 << 30));
 }
+
+namespace {
+
+constexpr int64_t max_units = std::numeric_limits<int32_t>::max();
+
+int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // What a choice of sequences, pages and snapshots costs.
 struct Planner {
@@ -64,9 +65,10 @@ struct Planner {
     }
     return low;
   }
+  // With these pages, or, where none were asked for, with one for each sequence.
   int seqs_that_fit(int64_t pages) const {
     int n = limits.max_seqs - 1;
-    while (n > 0 && bytes(n, pages, snapshots(n)) > limits.bytes) n--;
+    while (n > 0 && bytes(n, limits.max_tokens ? pages : n, snapshots(n)) > limits.bytes) n--;
     return n;
   }
 };

@@ -42,6 +42,8 @@ struct MemoryPlan {
   std::string text() const;  // one line a group: "pages: 1024 of 32 tokens, 96.0 MiB"
 };
 
+std::string size_text(int64_t bytes);  // "96.0 MiB"
+
 MemoryPlan plan_memory(const StateLayout&, const StateLimits&);
 
 // Owns the units of every group, zeroed.

@@ -1,0 +1,76 @@
+#include "engine/memory.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "engine/engine.h"
+
+namespace mr {
+
+static constexpr int default_contexts = 4;    // of the longest length, that the state holds unless told otherwise
+static constexpr double default_share = 0.4;  // of the machine's memory, at most
+
+SchedulerLimits limits_of(const EngineOptions& options) {
+  check(options.max_seqs > 0 && options.max_batch_tokens > 0, "max_seqs ({}) and max_batch_tokens ({}) must be at least 1",
+        options.max_seqs, options.max_batch_tokens);
+  SchedulerLimits limits{.max_seqs = std::min(options.max_seqs, options.max_batch_tokens), .max_batch_tokens = options.max_batch_tokens};
+  limits.max_prompt_tokens = options.max_prompt_tokens;
+  limits.batching = options.batching;
+  limits.batch_delay_s = options.batch_delay_s;
+  limits.victim = options.victim;
+  limits.kv_cache = options.kv_cache;
+  limits.shared_state = !options.contiguous;
+  return limits;
+}
+
+// Of the state: what was asked for; else a few sequences of the longest length, if a fair share of what is left holds them.
+static MemoryPlan plan_state(const StateLayout& layout, const EngineOptions& options, int max_context, const SchedulerLimits& limits,
+                             int64_t left) {
+  StateLimits wanted{.page_tokens = options.page_tokens, .bytes = options.state_bytes, .max_seqs = limits.max_seqs};
+  wanted.max_rows = limits.max_batch_tokens;
+  wanted.contiguous = options.contiguous;
+  wanted.host_bytes = options.swap_bytes;
+  if (wanted.bytes) return plan_memory(layout, wanted);
+  wanted.max_tokens = int64_t(max_context) * std::min(default_contexts, limits.max_seqs);
+  MemoryPlan plan = plan_memory(layout, wanted);
+  int64_t most = int64_t(double(std::max<int64_t>(left, 0)) * default_share);
+  if (plan.bytes() <= most || most == 0) return plan;
+  wanted.bytes = most;
+  wanted.max_tokens = 0;
+  return plan_memory(layout, wanted);
+}
+
+EngineMemory plan_engine(const Model& model, const EngineOptions& options, int64_t machine) {
+  SchedulerLimits limits = limits_of(options);
+  EngineMemory plan;
+  int longest = model.spec().max_context;
+  check(options.max_context >= 0, "a context of {} tokens was asked for", options.max_context);
+  check(options.max_context <= longest, "a context of {} tokens was asked for, but the model was made for {}", options.max_context,
+        longest);
+  plan.max_context = options.max_context > 0 ? options.max_context : longest;
+  plan.weights = model.weight_bytes();
+  plan.workspace = model.workspace(limits.max_batch_tokens, limits.max_out());
+  plan.state = plan_state(model.layout(), options, plan.max_context, limits, machine - plan.weights - plan.workspace);
+  check(!options.contiguous || plan.state.n_tokens >= plan.max_context,
+        "contiguous state of {} tokens for everyone does not fit into the memory for {}: give more, or a shorter context", plan.max_context,
+        plan.state.n_tokens);
+
+  int64_t others = plan.weights + plan.workspace + plan.state.host_bytes();
+  std::string advice = others < machine ? fmt::format("leave at most {} to the state (--memory)", size_text(machine - others))
+                                        : "only fewer rows a step (--max-batch-tokens), less --swap or a smaller model would help";
+  check(plan.bytes() <= machine, "this needs {} (weights {}, state {}, workspace {}, swap {}) but the machine has {}: {}",
+        size_text(plan.bytes()), size_text(plan.weights), size_text(plan.state.bytes()), size_text(plan.workspace),
+        size_text(plan.state.host_bytes()), size_text(machine), advice);
+  return plan;
+}
+
+std::string EngineMemory::text() const {
+  std::string text = fmt::format("weights: {}\n{}", size_text(weights), state.text());
+  if (state.host_bytes()) text += fmt::format("host memory to swap to: {}\n", size_text(state.host_bytes()));
+  text += fmt::format("workspace: {}\n", size_text(workspace));
+  std::string tokens = state.n_tokens == MemoryPlan::unbounded ? "any number of tokens" : fmt::format("{} tokens", state.n_tokens);
+  return text +
+         fmt::format("together {}: {} in {} sequences at once, {} tokens in one\n", size_text(bytes()), tokens, state.n_seqs, max_context);
+}
+
+}  // namespace mr
