@@ -5,6 +5,7 @@
 #include "backend/cpu/probe.h"
 #include "backend/timed_backend.h"
 #include "cli/bench_load.h"
+#include "cli/bench_techniques.h"
 #include "cli/cli.h"
 #include "cli/options.h"
 #include "core/error.h"
@@ -19,6 +20,7 @@ struct BenchFlags {
   std::vector<int> prefill{512}, decode{128};
   int repeat = 5;
   bool explain = false, json = false;
+  std::vector<std::string> techniques;
 };
 
 // What the machine allows, measured on the model's own weights.
@@ -160,6 +162,7 @@ void print_times(const Row& row, const Limits& limits) {
 
 int bench(BenchFlags& f) {
   if (!f.load.url.empty() || !f.load.compare.empty()) return bench_url(f.load, f.engine.model, f.json);
+  if (!f.techniques.empty()) return bench_techniques(f.engine, f.techniques, f.repeat, f.json);
   f.engine.options.timed = f.explain;
   f.engine.no_prefix_cache = true;
   auto engine = start_engine(f.engine);
@@ -206,6 +209,12 @@ void add_bench(CLI::App& program, Action& chosen) {
             ->capture_default_str();
         app.add_option("--repeat", f.repeat, "runs of each; the best counts")->check(CLI::Range(1, 1000))->capture_default_str();
         app.add_flag("--explain", f.explain, "where the time goes, by operation");
+        std::vector<std::string> names = technique_names();
+        names.push_back("all");
+        app.add_option("--techniques", f.techniques, "what each gains over its plain form: " + CLI::detail::join(names, ", "))
+            ->delimiter(',')
+            ->allow_extra_args(false)
+            ->check(CLI::IsMember(names));
         app.add_flag("--json", f.json, "a list of rows");
         add_load_flags(app, f.load);
       },

@@ -19,6 +19,7 @@ namespace mr {
 namespace {
 
 struct ServeFlags {
+  ServeFlags() { engine.options.max_seqs = 64; }  // a client that waits for a place waits for a whole answer of another
   EngineFlags engine;
   ServeOptions options;
   std::string template_file;

@@ -86,17 +86,15 @@ void Scheduler::count() {
   metrics_.waits_for = waiting_.empty() ? Waits::none : waits_for_;
 }
 
+// Over the groups that keep all tokens: what a window leaves behind is never held.
 float Scheduler::internal_waste() const {
   int64_t held = 0, filled = 0;
-  const int page = states_.page_tokens();
   for (const Sequence* seq : running_)
     for (size_t g = 0; g < seq->state.table.size(); g++) {
-      const std::vector<int32_t>& unit = seq->state.table[g].unit;
-      for (int p = 0; p < int(unit.size()); p++) {
-        if (unit[size_t(p)] < 0) continue;
-        held += page;
-        filled += std::clamp(seq->state.committed - p * page, 0, page);
-      }
+      int64_t pages = int64_t(seq->state.table[g].unit.size());
+      if (pages == 0 || states_.groups()[g].window > 0) continue;
+      held += pages * states_.page_tokens();
+      filled += seq->state.committed;
     }
   return held ? 1 - float(filled) / float(held) : 0;
 }

@@ -71,6 +71,19 @@ class Generate(unittest.TestCase):
                 continue
             self.assertEqual(json.loads(result.stdout)["choices"], reference, isa)
 
+    def test_plain_forms_and_policies_do_not_change_an_answer(self):
+        args = ["generate", "-p", "Once upon a time", "--max-tokens", 12, "--temperature", 1, "--seed", 3, "-n", 3]
+        expected = as_json(*args)["choices"]
+        for plain in (
+            ["--batching", "static"],
+            ["--batching", "dynamic", "--batch-delay", 0.01],
+            ["--state", "contiguous", "--max-context", 256],
+            ["--no-kv-cache"],
+            ["--no-overlap", "--max-prompt-tokens", 2],
+            ["--memory", "4M", "--max-seqs", 3, "--swap", "4M", "--victim", "largest"],
+        ):
+            self.assertEqual(as_json(*args, *plain)["choices"], expected, plain)
+
     def test_stop_strings_cross_token_borders(self):
         choice = as_json(*PARIS, "--stop", "France is Pa")["choices"][0]
         self.assertEqual(choice["text"], "The capital of ")
@@ -172,6 +185,18 @@ class Inspect(unittest.TestCase):
 
 
 class Bench(unittest.TestCase):
+    def test_techniques_are_measured_against_their_plain_forms(self):
+        rows = as_json("bench", "--techniques", "kv-cache,copy-on-write", "--repeat", 1)
+        by_name = {(r["technique"], r["workload"]): r for r in rows}
+        self.assertEqual(len(rows), 8 + 2)
+        for n in (16, 32, 64, 128):
+            plain, kept = by_name["kv-cache", f"none, {n} + {n} tokens"], by_name["kv-cache", f"kept, {n} + {n} tokens"]
+            self.assertEqual(plain["computed_tokens"], sum(range(n, 2 * n)))
+            self.assertEqual(kept["computed_tokens"], 2 * n - 1)
+            self.assertEqual(plain["gain"], 1)
+        self.assertEqual(by_name["copy-on-write", "8 requests"]["computed_tokens"], 8 * (512 + 15))
+        self.assertEqual(by_name["copy-on-write", "n = 8"]["computed_tokens"], 512 + 8 * 15)
+
     def test_rows(self):
         rows = as_json("bench", "--prefill", 32, "--decode", 8, "--repeat", 1)
         self.assertEqual([r["workload"] for r in rows], ["prefill", "decode"])
