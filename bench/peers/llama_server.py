@@ -18,6 +18,7 @@ import shlex
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -54,6 +55,7 @@ def measure_one(args, program, name, form, workload, streams, seed):
         with running(command_of(args, name, program, file, streams, workload)) as (url, pid), paused(args.pause), watched(pid) as machine:
             row = load(args, url, name, streams, workload, seed)
         rows.append(row | machine | {"format": form})
+        time.sleep(args.rest)
     return min(rows, key=lambda row: row["others"])
 
 
@@ -151,6 +153,7 @@ def parse_args():
     parser.add_argument("--busy", type=float, default=0.15, help="processors that other work may take before a run is taken again")
     parser.add_argument("--tries", type=int, default=3, help="of one run on a busy machine; the least disturbed counts")
     parser.add_argument("--pause", nargs="+", default=[], metavar="NAME", help="processes to stop while a measurement runs: cc1plus")
+    parser.add_argument("--rest", type=float, default=0, help="seconds between measurements, for those that were stopped")
     parser.add_argument("--json", type=Path, help="write every run and the summary there")
     parser.add_argument("--html", type=Path, help="write the latency-throughput curves there")
     return parser.parse_args()
