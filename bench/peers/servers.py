@@ -1,7 +1,8 @@
-"""Servers under test: started on a free port, ready when /health says so, ended when the block ends."""
+"""Servers under test: started on a free port, ready when their model is loaded, ended when the block ends."""
 
 import contextlib
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -69,28 +70,32 @@ def free_port():
         return s.getsockname()[1]
 
 
-def is_healthy(url):
+def is_ready(url):
+    """The process lives, and its model is loaded."""
     try:
-        with urllib.request.urlopen(url + "/health", timeout=2) as answer:
-            return answer.status == 200
+        for path in ("/health", "/v1/models"):
+            with urllib.request.urlopen(url + path, timeout=2) as answer:
+                if answer.status != 200:
+                    return False
+        return True
     except (urllib.error.URLError, ConnectionError, TimeoutError):
         return False
 
 
 @contextlib.contextmanager
 def running(command):
-    """Yields the server's URL."""
+    """Yields the server's URL and process id."""
     port = free_port()
     words = [str(word) for word in [*command, "--host", "127.0.0.1", "--port", port]]
     server = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
     try:
         deadline = time.monotonic() + 120
-        while not is_healthy(url):
+        while not is_ready(url):
             if server.poll() is not None or time.monotonic() > deadline:
                 raise SystemExit(f"the server did not start: {' '.join(words)}")
             time.sleep(0.1)
-        yield url
+        yield url, server.pid
     finally:
         server.terminate()
         try:
@@ -98,6 +103,30 @@ def running(command):
         except subprocess.TimeoutExpired:
             server.kill()
             server.wait()
+
+
+def busy_seconds():
+    """Of all processors since the start of the machine."""
+    field = [int(x) for x in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    return (sum(field) - field[3] - field[4]) / os.sysconf("SC_CLK_TCK")
+
+
+def process_seconds(pid):
+    field = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(field[11]) + int(field[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextlib.contextmanager
+def watched(pid):
+    """Yields a dict that at the end holds "others": processors that neither this server nor our own children kept busy."""
+    def own():
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return process_seconds(pid) + children.ru_utime + children.ru_stime
+
+    result = {}
+    busy, mine, begin = busy_seconds(), own(), time.monotonic()
+    yield result
+    result["others"] = max(0.0, (busy_seconds() - busy) - (own() - mine)) / (time.monotonic() - begin)
 
 
 @contextlib.contextmanager

@@ -34,6 +34,7 @@ void add_load_flags(CLI::App& app, LoadFlags& f) {
   app.add_option("--prompt-tokens", f.prompt_tokens, "length of the prompts: 128, or 64-512")->capture_default_str()->group(group);
   app.add_option("--max-tokens", f.max_tokens, "length of the answers, likewise")->capture_default_str()->group(group);
   app.add_option("--shared-prefix", f.shared_prefix, "tokens with which all prompts begin")->check(positive)->group(group);
+  app.add_option("--vocab", f.vocab, "token ids in prompts are below it")->check(positive)->capture_default_str()->group(group);
   app.add_option("--warmup", f.warmup, "requests before the first row, which do not count")->check(CLI::Range(0, 1 << 20))->group(group);
   app.add_option("--ttft-deadline", f.ttft_deadline, "seconds to the first token for goodput")->check(CLI::PositiveNumber)->group(group);
   app.add_option("--tpot-deadline", f.tpot_deadline, "seconds for each further token for goodput")
@@ -88,6 +89,7 @@ class Bench {
     work_.prompt = parse_lengths(f.prompt_tokens);
     work_.answer = parse_lengths(f.max_tokens);
     work_.shared_prefix = f.shared_prefix;
+    work_.vocab = f.vocab;
     work_.chat = f.chat;
     work_.text = f.text;
     work_.seed = f.seed;
@@ -97,7 +99,8 @@ class Bench {
   void warm_up() {
     if (f_.warmup == 0) return;
     std::vector<Outcome> outcomes = send(f_.warmup, 1, {}, "warming up");
-    check(outcomes.back().error.empty(), "{} does not answer a request for {}: {}", f_.url, work_.model, outcomes.back().error);
+    const Outcome& o = outcomes.back();
+    check(o.error.empty(), "{} does not answer a request for {}: {} {}", f_.url, work_.model, o.error, o.detail);
   }
 
   Json row(int streams, double rate) {

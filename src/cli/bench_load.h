@@ -15,7 +15,7 @@ struct LoadFlags {
   std::vector<int> streams{1};
   std::vector<double> rates;  // if any: Poisson arrivals instead of streams
   std::string prompt_tokens = "128", max_tokens = "128";
-  int requests = 0, warmup = 1, shared_prefix = 0;
+  int requests = 0, warmup = 1, shared_prefix = 0, vocab = 21000;
   double ttft_deadline = 0, tpot_deadline = 0, timeout = 600;
   uint64_t seed = 0;
   bool chat = false, text = false;

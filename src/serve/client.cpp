@@ -166,10 +166,15 @@ Exchange::Endpoints resolve(asio::io_context& io, const Target& t) {
 // Reads the events of one streamed answer into an Outcome.
 class Answer {
  public:
+  static constexpr size_t max_detail = 500;  // bytes
+
   Answer(Outcome& outcome, std::function<double()> now) : out_(outcome), now_(std::move(now)) {}
 
   void body(int status, std::string_view bytes) {
-    if (status == 200) events_.feed(bytes, [this](std::string_view data) { event(data); });
+    if (status == 200)
+      events_.feed(bytes, [this](std::string_view data) { event(data); });
+    else
+      explain(bytes);
   }
 
   void end(int status, std::string error) {
@@ -200,6 +205,7 @@ class Answer {
     Json j = Json::parse(data, nullptr, false);
     if (!j.is_object() || j.contains("error")) {
       out_.error = j.is_object() ? "error within the stream" : "no JSON in the stream";
+      explain(data);
       return;
     }
     if (has_text(j)) {
@@ -211,6 +217,8 @@ class Answer {
       out_.prompt_tokens = j["usage"].value("prompt_tokens", 0);
     }
   }
+
+  void explain(std::string_view words) { out_.detail += words.substr(0, max_detail - std::min(max_detail, out_.detail.size())); }
 
   static bool has_text(const Json& j) {
     auto choices = j.find("choices");

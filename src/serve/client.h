@@ -35,6 +35,7 @@ struct Outcome {
   double sent = 0, first = 0, done = 0;  // asked (connecting included), first text, last token
   int prompt_tokens = 0, n_tokens = 0;   // as the server counted them; else the pieces of text that came
   std::string error;                     // empty: the whole answer came. Else a short name for its kind: "429 Too Many Requests"
+  std::string detail;                    // what the server said about it, if anything
   double ttft() const { return first - sent; }
   double tpot() const { return n_tokens > 1 ? (done - first) / (n_tokens - 1) : 0; }  // time per output token after the first
   double e2e() const { return done - sent; }

@@ -14,8 +14,8 @@ namespace {
 
 enum Purpose : uint32_t { prompt_length, answer_length, arrival, token, shared_token };
 
-// Ids that are plain text in every usual vocabulary: above the special tokens and bytes, below the smallest vocabulary's end.
-constexpr int first_id = 1000, n_ids = 20000;
+// Special tokens and single bytes are below it in the usual vocabularies; a small one has to do with them.
+constexpr int first_plain_id = 1000;
 
 // Each is one token, with the space before it, in the usual vocabularies.
 constexpr std::array words = {"time",  "people", "water", "first", "house",   "world", "night",  "small",  "river",  "light", "music",
@@ -56,7 +56,8 @@ std::string request_body(const Workload& w, uint32_t index) {
   Json body{{"model", w.model},   {"max_tokens", n_answer}, {"temperature", 0},
             {"ignore_eos", true}, {"stream", true},         {"stream_options", {{"include_usage", true}}}};
   if (!w.text && !w.chat) {
-    for (int i = 0; i < n_prompt; i++) body["prompt"].push_back(first_id + token_kind(w, index, i, n_ids));
+    int first = w.vocab > 2 * first_plain_id ? first_plain_id : 0;
+    for (int i = 0; i < n_prompt; i++) body["prompt"].push_back(first + token_kind(w, index, i, w.vocab - first));
     return body.dump();
   }
   std::string prompt;

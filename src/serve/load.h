@@ -22,6 +22,7 @@ Lengths parse_lengths(const std::string&);  // throws Error
 
 struct Workload {
   Lengths prompt, answer;
+  int vocab = 21000;      // token ids are below it
   int shared_prefix = 0;  // tokens with which every prompt begins, of its length
   bool chat = false;      // /v1/chat/completions instead of /v1/completions
   bool text = false;      // prompts as words of about a token each, instead of token ids; chat has no other way

@@ -1,0 +1,107 @@
+"""`millrace bench --url` on `millrace serve`, as a user runs both. Standard library only.
+
+Run by ctest with the program's path in MILLRACE; the default model must be in the cache folder, as ./test puts it there.
+"""
+
+import contextlib
+import html.parser
+import json
+import os
+import pathlib
+import re
+import subprocess
+import tempfile
+import unittest
+
+PROGRAM = os.environ["MILLRACE"]
+
+
+@contextlib.contextmanager
+def server(*options):
+    process = subprocess.Popen([PROGRAM, "serve", "--port", "0", "--served-model-name", "small", *options], stderr=subprocess.PIPE, text=True)
+    try:
+        for line in process.stderr:
+            if found := re.search(r"http://[\d.]+:\d+", line):
+                break
+        yield found.group()
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+def bench(*args):
+    small = [] if "--max-tokens" in args else ["--prompt-tokens", "8-16", "--max-tokens", 6]
+    words = [PROGRAM, "bench", *small, *args]
+    return subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=300)
+
+
+class Load(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.url = cls.enterClassContext(server())
+
+    def rows(self, *args):
+        done = bench("--url", self.url, "--json", *args)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)
+
+    def test_streams_write_every_token_that_was_asked_for(self):
+        rows = self.rows("--streams", "1,4", "--requests", 12, "--label", "here")
+        self.assertEqual([r["streams"] for r in rows], [1, 4])
+        for r in rows:
+            self.assertEqual((r["requests"], r["failed"], r["output_tokens"], r["label"], r["model"]), (12, 0, 72, "here", "small"))
+            self.assertTrue(12 * 8 <= r["prompt_tokens"] <= 12 * 16, r["prompt_tokens"])
+            self.assertAlmostEqual(r["tokens_per_s"] * r["seconds"], 72, places=6)
+            self.assertEqual(r["goodput_share"], 1)
+            self.assertLessEqual(r["ttft_s"]["p50"], r["ttft_s"]["p99"])
+            self.assertLess(r["ttft_s"]["p50"], r["e2e_s"]["p50"])
+
+    def test_arrivals_take_their_time(self):
+        row, = self.rows("--rate", 50, "--requests", 40, "--ttft-deadline", 1e-9)
+        self.assertEqual((row["rate"], row["streams"], row["failed"]), (50, None, 0))
+        self.assertGreater(row["seconds"], 0.3)  # 39 gaps of 20 ms on average; less than half of it has a chance of 1e-6
+        self.assertEqual(row["goodput_share"], 0)  # nobody answers within a nanosecond
+
+    def test_a_page_of_several_runs_that_loads_nothing(self):
+        with tempfile.TemporaryDirectory() as folder:
+            first, page = pathlib.Path(folder) / "first.json", pathlib.Path(folder) / "page.html"
+            first.write_text(json.dumps(self.rows("--streams", "1,2", "--requests", 4, "--label", "one <&> two")))
+            both = self.rows("--streams", 2, "--requests", 4, "--label", "later", "--compare", first, "--html", page)
+            self.assertEqual([r["label"] for r in both], ["one <&> two", "one <&> two", "later"])
+            text = page.read_text()
+            html.parser.HTMLParser().feed(text)
+            self.assertEqual(text.count("<svg"), 2)
+            self.assertEqual(text.count("<polyline"), 4)  # two servers in two pictures
+            self.assertIn("one &lt;&amp;> two", text)
+            self.assertIsNone(re.search(r"<script|<link|<img|url\(|@import|https?://(?!127)", text))
+            alone = bench("--compare", first)
+            self.assertEqual(alone.returncode, 0, alone.stderr)
+            self.assertIn("one <&> two", alone.stdout)
+
+    def test_what_fails_is_counted_and_named(self):
+        done = bench("--url", self.url, "other-model", "--warmup", 0, "--requests", 3, "--json")
+        self.assertEqual(done.returncode, 1)
+        row, = json.loads(done.stdout)
+        self.assertEqual((row["failed"], row["errors"]), (3, {"404 Not Found": 3}))
+
+    def test_one_sentence_when_nothing_answers(self):
+        for args, words in [(["--url", "http://127.0.0.1:9"], "connection refused"), (["--url", "localhost:8000"], "http://host:port"),
+                            (["--url", self.url, "--max-tokens", "5-1"], "ends before it begins"),
+                            (["--url", self.url, "other-model"], "404 Not Found"), (["--compare", __file__], "no list of rows")]:
+            done = bench(*args)
+            self.assertEqual(done.returncode, 1, args)
+            self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+            self.assertIn(words, done.stderr)
+
+
+class Key(unittest.TestCase):
+    def test_the_key_is_sent(self):
+        with server("--api-key", "secret") as url:
+            self.assertEqual(bench("--url", url, "--requests", 2, "--api-key", "secret").returncode, 0)
+            refused = bench("--url", url, "--requests", 2)
+            self.assertEqual(refused.returncode, 1)
+            self.assertIn("401", refused.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
