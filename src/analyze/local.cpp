@@ -44,9 +44,17 @@ static double measure_bandwidth(ThreadPool& pool) {
   return read_bandwidth(std::span(&all, 1), best_isa(), pool);
 }
 
+// Programs that wanted to run in the last minute, on average.
+static double load_average() {
+  double load = 0;
+  std::ifstream("/proc/loadavg") >> load;
+  return load;
+}
+
 LocalMachine probe_local(int threads) {
   ThreadPool pool(threads);
   LocalMachine m;
+  m.busy = load_average() > 0.5 * threads;
   m.threads = threads;
   for (Isa isa : available_isas()) m.rates.push_back({std::string(name_of(isa)), float_rate(isa, pool), quantized_rate(isa, pool)});
   Chip& c = m.chip;
@@ -76,7 +84,7 @@ static bool read_cached(const fs::path& path, int threads, LocalMachine& m) {
   if (!j.is_object()) return false;
   try {
     if (j.at("cpu") != cpu_name() || j.at("threads") != threads) return false;
-    m = {chip_from(j.at("chip")), threads, {}};
+    m = {.chip = chip_from(j.at("chip")), .threads = threads};
     for (const Json& r : j.at("rates")) m.rates.push_back({r.at("isa"), r.at("f32_flops"), r.at("quantized_flops")});
   } catch (const Json::exception&) {  // written by another version
     return false;
@@ -90,6 +98,7 @@ LocalMachine local_machine(int threads, bool probe_again) {
   LocalMachine m;
   if (!probe_again && read_cached(path, threads, m)) return m;
   m = probe_local(threads);
+  if (m.busy) return m;     // not worth keeping
   std::error_code ignored;  // a folder that cannot be written costs the next run a second probe, no more
   fs::create_directories(path.parent_path(), ignored);
   std::ofstream(path) << json_of(m).dump(1) << "\n";

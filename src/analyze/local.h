@@ -16,6 +16,7 @@ struct LocalMachine {
   Chip chip;  // "local", at its best instruction set; activations are f32
   int threads = 0;
   std::vector<Rate> rates;  // one for each instruction set
+  bool busy = false;        // others were running while it was measured: the true limits are higher
 };
 
 LocalMachine probe_local(int threads);  // measures for a few seconds

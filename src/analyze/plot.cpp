@@ -9,7 +9,7 @@
 
 namespace mr {
 
-static constexpr double kWidth = 720, kHeight = 440, kLeft = 86, kRight = 24, kTop = 44, kBottom = 56;
+static constexpr double kWidth = 720, kHeight = 440, kLeft = 104, kRight = 24, kTop = 44, kBottom = 56;
 static constexpr const char* kColors[] = {"#1f2933", "#d1495b", "#2e7da8", "#3a8f5c", "#9aa5b1", "#e0902a"};
 
 std::string escaped(const std::string& text) {
@@ -37,6 +37,7 @@ double Plot::py(double y) const { return kHeight - kBottom - share(y, y_) * (kHe
 
 // "10 GB", "100 ms", "1".
 static std::string tick(double value, const std::string& unit) {
+  if (unit.empty() && value < 1) return fmt::format("{:g}", value);
   std::string text = with_unit(value * 1.0000001, unit.c_str());
   size_t dot = text.find('.'), space = text.find(' ');
   text = text.substr(0, dot) + text.substr(space);

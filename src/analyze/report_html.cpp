@@ -21,22 +21,26 @@ int64_t shown_batch(const Analysis& a) {
 }
 
 struct Dot {
-  double x, y;
-  std::string name;
+  double x, y, seconds;
+  std::string name, label;  // label: empty for what takes little time, or lies where another is labelled
 };
 
-// Operations of one phase that matter, by intensity; those of nearly one intensity become one dot.
+// The operations of one phase, those that take longest first; neighbours on the roof share a label.
 std::vector<Dot> dots(const Analysis& a, bool prefill, int64_t batch) {
-  std::vector<Dot> all, out;
+  std::vector<Dot> out;
+  double all = 0;
   for (const Analysis::Point& p : a.operations)
-    if (p.prefill == prefill && int64_t(p.phase.batch) == batch && p.op.flops > 0 && p.op.bytes() > 0)
-      all.push_back({p.op.intensity(), p.op.flops / p.time.seconds, p.op.name});
-  std::ranges::sort(all, {}, &Dot::x);
-  for (const Dot& d : all)
-    if (!out.empty() && d.x < out.back().x * 1.2 && d.y < out.back().y * 1.2 && d.y > out.back().y / 1.2)
-      out.back().name += ", " + d.name;
-    else
-      out.push_back(d);
+    if (p.prefill == prefill && int64_t(p.phase.batch) == batch && p.op.flops > 0 && p.op.bytes() > 0) {
+      out.push_back({p.op.intensity(), p.op.flops / p.time.seconds, p.time.seconds, p.op.name, ""});
+      all += p.time.seconds;
+    }
+  std::ranges::sort(out, std::greater{}, &Dot::seconds);
+  auto near = [](double a, double b) { return a < b * 1.4 && b < a * 1.4; };
+  for (size_t i = 0; i < out.size() && out[i].seconds > 0.02 * all; i++) {
+    auto first = std::find_if(out.begin(), out.begin() + int64_t(i),
+                              [&](const Dot& d) { return !d.label.empty() && near(d.x, out[i].x) && near(d.y, out[i].y); });
+    first->label += (first->label.empty() ? "" : ", ") + out[i].name;
+  }
   return out;
 }
 
@@ -97,27 +101,26 @@ std::string roofline_svg(const Analysis& a) {
   const double bandwidth = c.bandwidth * a.question.on.tp;
   struct Series {
     Color color;
+    int degrees;  // of its labels, so that those of one place do not cover each other
     std::string name;
     std::vector<Dot> dots;
   };
   int64_t first = a.question.batches[0], shown = shown_batch(a);
-  std::vector<Series> series{{red, fmt::format("generation, batch {}", first), dots(a, false, first)}};
-  if (shown != first) series.push_back({blue, fmt::format("generation, batch {}", shown), dots(a, false, shown)});
-  series.push_back({green, "prefill of one prompt", dots(a, true, 1)});
+  std::vector<Series> series{{green, 62, "prefill of one prompt", dots(a, true, 1)}};
+  if (shown != first) series.push_back({blue, 38, fmt::format("generation, batch {}", shown), dots(a, false, shown)});
+  series.push_back({red, 12, fmt::format("generation, batch {}", first), dots(a, false, first)});
   double roof = product_rate(c, a.question.subject.storage.block_product) * a.question.on.tp;
   double top = std::max(roof, c.bf16 * a.question.on.tp), low = 1, high = 4 * top / bandwidth;
   for (const Series& s : series)
     for (const Dot& d : s.dots) low = std::min(low, d.x), high = std::max(high, d.x);
   Plot plot("Roofline: " + a.question.subject.name + " on " + a.question.on.chip.name, {"flops a byte", "", low, high},
-            {"FLOP/s that can be reached", "FLOP/s", low * bandwidth, top});
+            {"FLOP/s that can be reached", "FLOP/s", std::pow(10, std::floor(std::log10(low))) * bandwidth, 1.5 * top});
   plot.line({{plot.x_low(), plot.x_low() * bandwidth}, {roof / bandwidth, roof}, {plot.x_high(), roof}}, ink);
   for (const Series& s : series) {
     plot.legend(s.color, s.name);
-    bool lower = false;
     for (const Dot& d : s.dots) {
       plot.point({d.x, d.y}, s.color, fmt::format("{}: {:.4g} flops a byte, {}", d.name, d.x, with_unit(d.y, "FLOP/s")));
-      plot.text({d.x, d.y}, s.color, shortened(d.name), lower ? 48 : 24);
-      lower = !lower;
+      if (!d.label.empty()) plot.text({d.x, d.y}, s.color, shortened(d.label), s.degrees);
     }
   }
   return plot.svg();
@@ -131,7 +134,7 @@ std::string throughput_svg(const Analysis& a) {
     quick = std::min({quick, r.latency_s, r.step.seconds, user}), slow = std::max({slow, r.latency_s, r.step.seconds, user});
   }
   Plot plot(fmt::format("Latency against throughput over B, context {}", a.question.contexts[0]), {"tokens/s, all users", "", low, high},
-            {"one step, a token for everyone", "s", quick, slow});
+            {"one step, a token for everyone", "s", quick, 1.5 * slow});
   std::vector<Plot::Point> napkin, step;
   for (const Row& r : curve) napkin.push_back({r.tokens_per_s, r.latency_s}), step.push_back({r.step_tokens_per_s, r.step.seconds});
   plot.line({{plot.x_low(), user}, {plot.x_high(), user}}, grey, true);
@@ -151,7 +154,7 @@ std::string memory_svg(const Analysis& a) {
   const Question& q = a.question;
   const double chip = q.on.chip.memory * q.on.tp, weights = a.rows[0].parameter_bytes;
   std::vector<Color> colors{blue, red, green, orange};
-  double most = double(std::clamp<int64_t>(a.limits[0].largest_batch * 4, 64, 1 << 16));
+  double most = std::pow(10, std::ceil(std::log10(std::clamp(double(a.limits[0].largest_batch) * 4, 64.0, 65536.0))));
   double high = chip;
   for (int64_t context : q.contexts)
     high = std::max(high, weights + most * state_bytes(q.subject.spec, q.subject.storage, double(context)));
@@ -159,7 +162,7 @@ std::string memory_svg(const Analysis& a) {
   plot.line({{1, chip}, {plot.x_high(), chip}}, ink, true);
   plot.text({1, chip}, ink, fmt::format("{} of {}", with_unit(chip, "B"), q.on.chip.name));
   plot.line({{1, weights}, {plot.x_high(), weights}}, grey);
-  plot.text({1, weights}, grey, "parameters alone");
+  plot.text({plot.x_high() / 6, weights}, grey, "parameters alone");
   for (size_t i = 0; i < q.contexts.size() && i < colors.size(); i++) {
     std::vector<Plot::Point> line;
     for (double b = 1; b <= plot.x_high() * 1.001; b *= std::pow(10, 0.05))

@@ -131,9 +131,9 @@ static std::string flash_line(const Analysis& a) {
     double s = double(a.question.contexts[0]), words = c.unit_memory / 2;
     return fmt::format(
         "\nA head of attention over a prompt of {} tokens: {} if nothing is masked; the matrix of scores would be {}; in tiles that fit "
-        "beside a unit\n({}) it is never written, extra memory grows with S alone and at least {} of words move.\n",
+        "beside a unit\n({}) it is never written, extra memory grows with S alone and at least {} words move.\n",
         a.question.contexts[0], with_unit(4 * s * s * at->head_dim, "FLOP"), with_unit(2 * s * s, "B"), with_unit(c.unit_memory, "B"),
-        with_unit(flash_traffic(s, at->head_dim, words), ""));
+        grouped(int64_t(flash_traffic(s, at->head_dim, words))));
   }
   return {};
 }
@@ -143,7 +143,8 @@ std::string text_report(const Analysis& a) {
   for (const Row& r : a.rows)
     if (r.fits && r.context == a.question.contexts[0]) shown = std::max(shown, double(r.batch));
   return about_model(a) + about_chip(a) + rows_table(a) + limits_table(a) + operations_table(a, true, 1) +
-         operations_table(a, false, shown) + flash_line(a);
+         "  The laws of attention count every pair of tokens; a causal prompt has half of them.\n" + operations_table(a, false, shown) +
+         flash_line(a);
 }
 
 std::string formats_table() {

@@ -37,11 +37,14 @@ void read_experts(const std::string& text, WhatIf& w) {
   check(ok && w.experts > 0 && w.experts <= 4096, "--experts {} is not of the form EXPERTS:USED, like 8:2", text);
 }
 
-Chip chip_from(const AnalyzeFlags& f) {
+// busy: it is this machine, and others were running while it was measured.
+Chip chip_from(const AnalyzeFlags& f, bool& busy) {
   Chip chip;
   if (f.hardware == "local") {
-    if (isatty(STDERR_FILENO)) fmt::print(stderr, "\rmeasuring this machine\r\033[K");
-    chip = local_machine(f.threads, f.probe).chip;
+    if (isatty(STDERR_FILENO)) fmt::print(stderr, "measuring this machine\r");
+    LocalMachine machine = local_machine(f.threads, f.probe);
+    if (isatty(STDERR_FILENO)) fmt::print(stderr, "\033[K");
+    chip = machine.chip, busy = machine.busy;
   } else {
     chip = chip_named(f.hardware);
   }
@@ -66,12 +69,15 @@ int run(AnalyzeFlags& f) {
   read_experts(f.experts, f.what_if);
   check(f.what_if.window || !f.what_if.global_every, "--global-every {} needs --window", f.what_if.global_every);
   q.subject.spec = apply(f.what_if, std::move(q.subject.spec));
-  q.on.chip = chip_from(f);
+  bool busy = false;
+  q.on.chip = chip_from(f, busy);
   q.subject.storage.activation = q.on.chip.activation_bytes;
   if (!f.weight_format.empty()) store_weights_as(q.subject.storage, f.weight_format);
   if (!f.kv_format.empty()) store_keys_as(q.subject.storage, f.kv_format);
   if (!f.draft.empty()) q.draft = {subject_of(f.draft), f.acceptance, f.lookahead};
   Analysis analysis = analyze(std::move(q));
+  if (busy)
+    fmt::print(stderr, "millrace: other programs were running while this machine was measured: its limits are too low, and not kept\n");
   if (!f.html.empty()) write_file(f.html, html_report(analysis));
   if (!f.svg.empty()) {
     std::filesystem::create_directories(f.svg);
@@ -80,6 +86,9 @@ int run(AnalyzeFlags& f) {
     write_file(std::filesystem::path(f.svg) / "memory.svg", memory_svg(analysis));
   }
   fmt::print("{}", f.json ? json_report(analysis).dump() + "\n" : text_report(analysis));
+  if (!f.json && f.model.empty() && f.config.empty())
+    fmt::print(
+        "\nThis was the default model. Others: --config NAME, a path; other chips: --hardware NAME; what if: --help lists the flags.\n");
   return 0;
 }
 

@@ -124,7 +124,9 @@ TEST(Laws, AProductHasTheIntensityOfItsBatch) {
     EXPECT_NEAR(up.intensity(), b * d * f / (b * d + d * f + b * f), 1e-9 * b);
     EXPECT_LE(up.intensity(), b);
     EXPECT_EQ(up.law_intensity, b);
-    if (b <= 64) { EXPECT_NEAR(up.intensity() / b, 1, 0.02); }
+    if (b <= 64) {
+      EXPECT_NEAR(up.intensity() / b, 1, 0.02);
+    }
   }
 }
 
@@ -254,7 +256,8 @@ TEST(Presets, AHybridThatSharesKeepsAFractionOfMha) {
   EXPECT_GT(mha / own, 20);  // Character.AI speaks of more than 20 times
   for (const LayerSpec& layer : spec.layers) {
     const AttentionSpec& a = std::get<AttentionSpec>(layer.mixer);
-    if (a.kv_owner >= 0) EXPECT_EQ(std::get<AttentionSpec>(spec.layers[size_t(a.kv_owner)].mixer).window, a.window);
+    if (a.kv_owner < 0) continue;
+    EXPECT_EQ(std::get<AttentionSpec>(spec.layers[size_t(a.kv_owner)].mixer).window, a.window);
   }
 }
 
