@@ -53,13 +53,15 @@ const Chip& chip_named(std::string_view name) {
 }
 
 Json json_of(const Chip& c) {
-  return {{"name", c.name},           {"title", c.title},
-          {"bf16_flops", c.bf16},     {"fp8_flops", c.fp8},
-          {"int8_flops", c.int8},     {"quantized_flops", c.quantized},
-          {"bandwidth", c.bandwidth}, {"memory_bytes", c.memory},
-          {"units", c.units},         {"unit_memory_bytes", c.unit_memory},
-          {"cache_bytes", c.cache},   {"link_bytes_per_s", c.link},
-          {"ratio", c.ratio()},       {"activation_bytes", c.activation_bytes}};
+  Json j{{"name", c.name},           {"title", c.title},
+         {"bf16_flops", c.bf16},     {"fp8_flops", c.fp8},
+         {"int8_flops", c.int8},     {"quantized_flops", c.quantized},
+         {"bandwidth", c.bandwidth}, {"memory_bytes", c.memory},
+         {"units", c.units},         {"unit_memory_bytes", c.unit_memory},
+         {"cache_bytes", c.cache},   {"link_bytes_per_s", c.link},
+         {"ratio", c.ratio()},       {"activation_bytes", c.activation_bytes}};
+  for (const Chip::Rate& r : c.rates) j["rates"].push_back({{"name", r.name}, {"flops", r.flops}});
+  return j;
 }
 
 Chip chip_from(const Json& j) {
@@ -68,6 +70,8 @@ Chip chip_from(const Json& j) {
   c.bf16 = j.at("bf16_flops"), c.fp8 = j.at("fp8_flops"), c.int8 = j.at("int8_flops"), c.quantized = j.at("quantized_flops");
   c.bandwidth = j.at("bandwidth"), c.memory = j.at("memory_bytes"), c.units = j.at("units"), c.unit_memory = j.at("unit_memory_bytes");
   c.cache = j.at("cache_bytes"), c.link = j.at("link_bytes_per_s"), c.activation_bytes = j.at("activation_bytes");
+  if (j.contains("rates"))
+    for (const Json& r : j.at("rates")) c.rates.push_back({r.at("name"), r.at("flops")});
   return c;
 }
 

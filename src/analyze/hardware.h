@@ -24,6 +24,12 @@ struct Chip {
   double quantized = 0;
   double activation_bytes = 2;  // of one value that flows between operations
 
+  struct Rate {
+    std::string name;  // "avx2 f32"
+    double flops;
+  };
+  std::vector<Rate> rates;  // of every instruction set and type, where they were measured
+
   double ratio() const { return bf16 / bandwidth; }  // flops a byte, where memory and arithmetic take equally long
 };
 

@@ -20,6 +20,10 @@ static std::string cpu_name() {
   return "unknown processor";
 }
 
+static std::string title(int threads) {
+  return fmt::format("{}, {} thread{}, {}", cpu_name(), threads, threads == 1 ? "" : "s", name_of(best_isa()));
+}
+
 // Bytes of the first core's cache of this level; 0: unknown.
 static double cache_bytes(const std::string& level) {
   for (int i = 0; i < 8; i++) {
@@ -55,13 +59,15 @@ LocalMachine probe_local(int threads) {
   ThreadPool pool(threads);
   LocalMachine m;
   m.busy = load_average() > 0.5 * threads;
-  m.threads = threads;
-  for (Isa isa : available_isas()) m.rates.push_back({std::string(name_of(isa)), float_rate(isa, pool), quantized_rate(isa, pool)});
   Chip& c = m.chip;
+  for (Isa isa : available_isas()) {
+    c.bf16 = float_rate(isa, pool);  // weights of 16 bits meet activations of 32
+    c.int8 = c.quantized = quantized_rate(isa, pool);
+    c.rates.push_back({fmt::format("{} f32", name_of(isa)), c.bf16});
+    c.rates.push_back({fmt::format("{} quantized", name_of(isa)), c.quantized});
+  }
   c.name = "local";
-  c.title = fmt::format("{}, {} thread{}, {}", cpu_name(), threads, threads == 1 ? "" : "s", name_of(best_isa()));
-  c.bf16 = m.rates.back().f32;  // weights of 16 bits meet activations of 32
-  c.int8 = c.quantized = m.rates.back().quantized;
+  c.title = title(threads);
   c.bandwidth = measure_bandwidth(pool);
   c.memory = double(physical_memory());
   c.units = threads;
@@ -71,37 +77,28 @@ LocalMachine probe_local(int threads) {
   return m;
 }
 
-static Json json_of(const LocalMachine& m) {
-  Json j{{"chip", json_of(m.chip)}, {"cpu", cpu_name()}, {"threads", m.threads}};
-  for (const LocalMachine::Rate& r : m.rates)
-    j["rates"].push_back({{"isa", r.isa}, {"f32_flops", r.f32}, {"quantized_flops", r.quantized}});
-  return j;
-}
-
-static bool read_cached(const fs::path& path, int threads, LocalMachine& m) {
+static bool read_cached(const fs::path& path, int threads, Chip& chip) {
   std::ifstream in(path);
   Json j = Json::parse(in, nullptr, false);
   if (!j.is_object()) return false;
   try {
-    if (j.at("cpu") != cpu_name() || j.at("threads") != threads) return false;
-    m = {.chip = chip_from(j.at("chip")), .threads = threads};
-    for (const Json& r : j.at("rates")) m.rates.push_back({r.at("isa"), r.at("f32_flops"), r.at("quantized_flops")});
+    chip = chip_from(j);
   } catch (const Json::exception&) {  // written by another version
     return false;
   }
-  return !m.rates.empty() && m.rates.back().isa == name_of(best_isa()) && m.chip.memory == double(physical_memory());
+  return chip.title == title(threads) && chip.memory == double(physical_memory()) && chip.bandwidth > 0 && chip.bf16 > 0;
 }
 
 LocalMachine local_machine(int threads, bool probe_again) {
   if (threads == 0) threads = default_threads();
   fs::path path = cache_dir() / "hardware.json";
   LocalMachine m;
-  if (!probe_again && read_cached(path, threads, m)) return m;
+  if (!probe_again && read_cached(path, threads, m.chip)) return m;
   m = probe_local(threads);
   if (m.busy) return m;     // not worth keeping
   std::error_code ignored;  // a folder that cannot be written costs the next run a second probe, no more
   fs::create_directories(path.parent_path(), ignored);
-  std::ofstream(path) << json_of(m).dump(1) << "\n";
+  std::ofstream(path) << json_of(m.chip).dump(1) << "\n";
   return m;
 }
 

@@ -9,14 +9,8 @@
 namespace mr {
 
 struct LocalMachine {
-  struct Rate {
-    std::string isa;
-    double f32, quantized;  // operations a second
-  };
-  Chip chip;  // "local", at its best instruction set; activations are f32
-  int threads = 0;
-  std::vector<Rate> rates;  // one for each instruction set
-  bool busy = false;        // others were running while it was measured: the true limits are higher
+  Chip chip;          // "local", at its best instruction set; activations are f32
+  bool busy = false;  // others were running while it was measured: the true limits are higher
 };
 
 LocalMachine probe_local(int threads);  // measures for a few seconds

@@ -88,8 +88,7 @@ std::string operations_table(const Analysis& a, bool prefill, int64_t batch) {
   for (const Analysis::Point& p : a.operations)
     if (p.prefill == prefill && int64_t(p.phase.batch) == batch)
       rows.push_back({p.op.name, std::to_string(p.op.layers), with_unit(p.op.flops, "FLOP"), with_unit(p.op.bytes(), "B"),
-                      fmt::format("{:.4g}", p.op.bytes() > 0 ? p.op.intensity() : 0), with_unit(p.time.seconds, "s"),
-                      std::string(name_of(p.time.bound)),
+                      fmt::format("{:.4g}", p.op.intensity()), with_unit(p.time.seconds, "s"), std::string(name_of(p.time.bound)),
                       p.op.law.empty() ? "" : fmt::format("{} = {:.4g}", p.op.law, p.op.law_intensity)});
   return table({"operation", "×", "flops", "moves", "flops a byte", "at least", "bound", "law"}, rows);
 }

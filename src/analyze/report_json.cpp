@@ -36,7 +36,7 @@ static Json operation_json(const Analysis::Point& p) {
          {"flops", whole(o.flops)},
          {"bytes_read", whole(o.weights + o.state + o.read)},
          {"bytes_written", whole(o.written)},
-         {"intensity", o.bytes() > 0 ? o.intensity() : 0},
+         {"intensity", o.intensity()},
          {"seconds", p.time.seconds},
          {"bound", name_of(p.time.bound)}};
   if (!o.law.empty()) j["law"] = o.law, j["law_intensity"] = o.law_intensity;
@@ -71,7 +71,7 @@ static Json state_json(const Analysis& a) {
   const Subject& s = a.question.subject;
   double context = double(a.question.contexts[0]), own = state_bytes(s.spec, s.storage, context);
   j["bytes_per_token"] = per_token, j["bytes_per_sequence"] = per_sequence;
-  if (own > 0) j["times_less_than_mha"] = mha_state_bytes(s.spec, s.storage, context) / own;
+  if (double mha = mha_state_bytes(s.spec, s.storage, context); mha > 0) j["times_less_than_mha"] = mha / own;
   return j;
 }
 

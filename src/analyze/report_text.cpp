@@ -60,6 +60,10 @@ static std::string about_chip(const Analysis& a) {
   std::string out = fmt::format("  chip         {} ({} for {} weights), {}, {}\n", with_unit(c.bf16, "FLOP/s"), with_unit(rate, "FLOP/s"),
                                 a.question.subject.storage.block_name, with_unit(c.bandwidth, "B/s"), with_unit(c.memory, "B"));
   out += fmt::format("               ratio {:.0f}: an operation of fewer flops a byte waits for memory\n", c.ratio());
+  if (!c.rates.empty()) {
+    out += "               measured, in GFLOP/s:";
+    for (const Chip::Rate& r : c.rates) out += fmt::format(" {} {:.0f}{}", r.name, r.flops / 1e9, &r == &c.rates.back() ? "\n" : ",");
+  }
   if (on.tp > 1 || on.replicas > 1)
     out += fmt::format("  deployment   {} group{} of {} chip{}{}\n", on.replicas, on.replicas == 1 ? "" : "s", on.tp, on.tp == 1 ? "" : "s",
                        on.tp > 1 ? fmt::format(", {} between them", with_unit(c.link, "B/s")) : "");

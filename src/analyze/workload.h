@@ -44,7 +44,7 @@ struct Operation {
   int state_ways = 0;  // the state can be split over at most so many chips; 0: over any number
 
   double bytes() const { return weights + state + read + written; }
-  double intensity() const { return flops / bytes(); }
+  double intensity() const { return bytes() > 0 ? flops / bytes() : 0; }
 };
 
 std::vector<Operation> operations(const ModelSpec&, const Storage&, const Phase&, int chips = 1);

@@ -52,6 +52,12 @@ Chip chip_from(const AnalyzeFlags& f, bool& busy) {
   return chip;
 }
 
+void store(Subject& s, const AnalyzeFlags& f, const Chip& chip) {
+  s.storage.activation = chip.activation_bytes;
+  if (!f.weight_format.empty()) store_weights_as(s.storage, f.weight_format);
+  if (!f.kv_format.empty()) store_keys_as(s.storage, f.kv_format);
+}
+
 void write_file(const std::filesystem::path& path, const std::string& text) {
   std::ofstream out(path);
   out << text;
@@ -71,10 +77,11 @@ int run(AnalyzeFlags& f) {
   q.subject.spec = apply(f.what_if, std::move(q.subject.spec));
   bool busy = false;
   q.on.chip = chip_from(f, busy);
-  q.subject.storage.activation = q.on.chip.activation_bytes;
-  if (!f.weight_format.empty()) store_weights_as(q.subject.storage, f.weight_format);
-  if (!f.kv_format.empty()) store_keys_as(q.subject.storage, f.kv_format);
-  if (!f.draft.empty()) q.draft = {subject_of(f.draft), f.acceptance, f.lookahead};
+  store(q.subject, f, q.on.chip);
+  if (!f.draft.empty()) {
+    q.draft = {subject_of(f.draft), f.acceptance, f.lookahead};
+    store(q.draft->subject, f, q.on.chip);
+  }
   Analysis analysis = analyze(std::move(q));
   if (busy)
     fmt::print(stderr, "millrace: other programs were running while this machine was measured: its limits are too low, and not kept\n");
