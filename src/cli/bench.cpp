@@ -83,14 +83,9 @@ double run_once(Engine& engine, int n_prompt, int n_generated) {
   request.sampling.ignore_eos = true;
   request.sampling.max_tokens = n_generated;
   Timing timing;
-  std::string error;
-  engine.submit(std::move(request), [&](const TokenEvent& event) {
+  run_alone(engine, std::move(request), [&](const TokenEvent& event) {
     if (event.finish != Finish::none) timing = event.timing;
-    if (event.finish == Finish::error) error = event.error;
   });
-  while (engine.step()) {
-  }
-  check(error.empty(), "{}", error);
   return n_generated == 1 ? timing.first_token_s - timing.started_s : timing.last_token_s - timing.first_token_s;
 }
 

@@ -77,8 +77,7 @@ int generate(GenerateFlags& f) {
   const int n_alternatives = request.sampling.logprobs;
   std::vector<Answer> answers(size_t(f.sampling.n));
   bool streaming = !f.json && f.sampling.n == 1;
-  std::string error;
-  engine->submit(std::move(request), [&](const TokenEvent& event) {
+  run_alone(*engine, std::move(request), [&](const TokenEvent& event) {
     Answer& a = answers[size_t(event.choice)];
     a.tokens.insert(a.tokens.end(), event.tokens.begin(), event.tokens.end());
     a.sampled.insert(a.sampled.end(), event.sampled.begin(), event.sampled.end());
@@ -86,11 +85,7 @@ int generate(GenerateFlags& f) {
     if (streaming) fmt::print("{}", event.text), std::fflush(stdout);
     if (event.finish == Finish::none) return;
     a.finish = event.finish, a.timing = event.timing;
-    if (event.finish == Finish::error) error = event.error;
   });
-  while (engine->step()) {
-  }
-  check(error.empty(), "{}", error);
 
   const Timing& timing = answers[0].timing;
   if (f.json) {

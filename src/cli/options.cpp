@@ -131,6 +131,17 @@ std::unique_ptr<Engine> start_engine(EngineFlags& f) {
   return engine;
 }
 
+void run_alone(Engine& engine, Request request, const Sink& sink) {
+  std::string error;
+  engine.submit(std::move(request), [&](const TokenEvent& event) {
+    sink(event);
+    if (event.finish == Finish::error) error = event.error;
+  });
+  while (engine.step()) {
+  }
+  check(error.empty(), "{}", error);
+}
+
 void add_sampling_flags(CLI::App& app, SamplingFlags& f) {
   const char* group = "Sampling";
   SamplingParams& p = f.params;

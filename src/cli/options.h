@@ -22,6 +22,8 @@ struct EngineFlags {
 void add_engine_flags(CLI::App&, EngineFlags&);
 std::unique_ptr<Engine> start_engine(EngineFlags&);  // with a progress bar when stderr is a terminal
 
+void run_alone(Engine&, Request, const Sink&);  // to its end; throws what went wrong
+
 struct SamplingFlags {
   SamplingParams params;
   std::vector<std::string> logit_bias;  // ID=BIAS

@@ -28,14 +28,9 @@ std::vector<float> score_tokens(Engine& engine, const std::vector<int32_t>& toke
   request.score_prompt = true;
   if (npy) request.on_logits = [&](int, std::span<const float> row) { npy->append(row); };
   std::vector<float> scores;
-  std::string error;
-  engine.submit(std::move(request), [&](const TokenEvent& event) {
+  run_alone(engine, std::move(request), [&](const TokenEvent& event) {
     for (const Sampled& s : event.prompt) scores.push_back(s.logprob);
-    if (event.finish == Finish::error) error = event.error;
   });
-  while (engine.step()) {
-  }
-  check(error.empty(), "{}", error);
   if (npy) npy->close();
   return scores;
 }

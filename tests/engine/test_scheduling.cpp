@@ -65,7 +65,9 @@ TEST(Batching, WaitsForTheBatchToFill) {
       engine->submit(greedy(prompt_of(10, 1), 3), sink);
     }
     for (int wanted = batching == Batching::fixed ? 2 : 1, n; (n = n_ended) < wanted;) n_ended.wait(n);
-    if (batching == Batching::dynamic) EXPECT_GE(Clock::now() - begin, std::chrono::milliseconds(200));
+    if (batching == Batching::dynamic) {
+      EXPECT_GE(Clock::now() - begin, std::chrono::milliseconds(200));
+    }
   }
 }
 
