@@ -29,6 +29,7 @@ void add_tokenize(CLI::App&, Action&);
 void add_detokenize(CLI::App&, Action&);
 void add_inspect(CLI::App&, Action&);
 void add_bench(CLI::App&, Action&);
+void add_analyze(CLI::App&, Action&);
 void add_serve(CLI::App&, Action&);
 
 }  // namespace mr

@@ -30,6 +30,8 @@ std::string layer_text(const LayerSpec& layer, const ModelSpec& spec) {
     text += a->rope < 0 ? ", no positions" : fmt::format(", rope theta {:g}", spec.ropes[size_t(a->rope)].theta);
     if (a->qk_norm) text += ", norms on q and k";
     if (a->kv_owner >= 0) text += fmt::format(", keys and values of layer {}", a->kv_owner);
+  } else if (auto* l = std::get_if<MlaSpec>(&layer.mixer)) {
+    text = fmt::format("latent attention, {} heads, latent {} and {} rotated", l->heads, l->kv_rank, l->rope_dim);
   } else if (auto* m = std::get_if<MambaSpec>(&layer.mixer)) {
     text = fmt::format("Mamba, inner {}, state {}, convolution {}", m->inner, m->n_state, m->conv);
   } else if (auto* m2 = std::get_if<Mamba2Spec>(&layer.mixer)) {

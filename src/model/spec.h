@@ -48,6 +48,15 @@ struct AttentionSpec {
   float softcap = 0;
 };
 
+// Multi-head latent attention (DeepSeek-V2 2024): keys and values of all heads are made from one latent vector a token, which
+// alone is kept, beside one rotated key that the heads share. It can be analysed; no mixer runs it.
+struct MlaSpec {
+  int heads = 0;
+  int q_rank = 0;                             // queries pass through a vector of this size; 0: they do not
+  int kv_rank = 0;                            // size of the latent
+  int nope_dim = 0, rope_dim = 0, v_dim = 0;  // of a head: parts of q and k without and with positions, v
+};
+
 struct MambaSpec {
   int inner = 0, n_state = 16, conv = 4, dt_rank = 0;
   bool conv_bias = true, proj_bias = false;
@@ -76,9 +85,10 @@ struct MoeSpec {
   int hidden = 0;  // of one expert
   Activation activation = Activation::silu;
   bool renormalize = true;  // the weights of the chosen sum to 1
+  int shared = 0;           // hidden size of a feed-forward that every token uses beside them; it can be analysed, not run
 };
 
-using MixerSpec = std::variant<AttentionSpec, MambaSpec, Mamba2Spec>;
+using MixerSpec = std::variant<AttentionSpec, MlaSpec, MambaSpec, Mamba2Spec>;
 using FfnSpec = std::variant<std::monostate, MlpSpec, MoeSpec>;
 
 struct LayerSpec {
@@ -104,6 +114,8 @@ struct ModelSpec {
 
 int64_t parameters(const ModelSpec&);
 int64_t active_parameters(const ModelSpec&);  // those that one token uses: of a layer's experts only the chosen
+int64_t norm_parameters(const ModelSpec&);    // of the norms around mixers and feed-forwards and before the output
+int64_t table_parameters(const ModelSpec&);   // of embedding tables and the output layer
 
 // What a layer keeps, and all layers together: the mixers declare exactly this, so it can be known before anything is loaded.
 StateSpec state_of(const MixerSpec&, DType kv_dtype);

@@ -24,7 +24,14 @@ static size_t n_characters(std::string_view utf8) {
   return n;
 }
 
-static OrderedJson finish_json(Finish f) { return f == Finish::none ? OrderedJson(nullptr) : OrderedJson(std::string(name_of(f))); }
+static OrderedJson finish_json(Finish f, bool called) {
+  if (f == Finish::none) return nullptr;
+  return f == Finish::stop && called ? "tool_calls" : std::string(name_of(f));
+}
+
+static OrderedJson call_json(const ToolCall& call) {
+  return {{"id", call.id}, {"type", "function"}, {"function", {{"name", call.name}, {"arguments", call.arguments}}}};
+}
 
 AnswerWriter::AnswerWriter(const Asked& asked, const ServedModel& model)
     : asked_(asked),
@@ -33,7 +40,18 @@ AnswerWriter::AnswerWriter(const Asked& asked, const ServedModel& model)
       created_(std::time(nullptr)),
       choices_(size_t(asked.n_choices())),
       scores_(asked.prompts.size()),
-      n_open_(asked.n_choices()) {}
+      n_open_(asked.n_choices()) {
+  if (!asked.tools.empty())
+    for (Choice& c : choices_) c.reader.emplace(asked.tools);
+}
+
+// What an event says: text, and calls once they are whole.
+ToolCallReader::News AnswerWriter::read(Choice& c, const TokenEvent& event) const {
+  if (!c.reader) return {event.text, {}};
+  auto news = c.reader->add(event.text, event.finish != Finish::none);
+  if (!asked_.parallel_tool_calls) news.calls.resize(std::min(news.calls.size(), size_t(c.calls.empty() ? 1 : 0)));
+  return news;
+}
 
 std::string AnswerWriter::add(int prompt, const TokenEvent& event) {
   const int index = prompt * asked_.n + event.choice;
@@ -44,8 +62,10 @@ std::string AnswerWriter::add(int prompt, const TokenEvent& event) {
     c.finish = event.finish;
     if (event.choice == 0) n_cached_ += event.timing.n_cached;
   }
-  if (asked_.stream) return chunk(index, c, event);
-  c.text += event.text;
+  const ToolCallReader::News news = read(c, event);
+  if (asked_.stream) return chunk(index, c, event, news);
+  c.text += news.content;
+  c.calls.insert(c.calls.end(), news.calls.begin(), news.calls.end());
   auto& scores = scores_[size_t(prompt)];
   scores.insert(scores.end(), event.prompt.begin(), event.prompt.end());
   if (asked_.logprobs) c.sampled.insert(c.sampled.end(), event.sampled.begin(), event.sampled.end());
@@ -83,6 +103,10 @@ OrderedJson AnswerWriter::choice_json(int index) const {
     j["message"] = {{"role", "assistant"}, {"content", c.text}};
   else
     j["text"] = echo_of(prompt) + c.text;
+  if (!c.calls.empty()) {
+    if (c.text.empty()) j["message"]["content"] = nullptr;
+    for (const ToolCall& call : c.calls) j["message"]["tool_calls"].push_back(call_json(call));
+  }
   j["logprobs"] = nullptr;
   if (asked_.logprobs) {
     std::vector<Sampled> all = scores_[size_t(prompt)];
@@ -90,45 +114,50 @@ OrderedJson AnswerWriter::choice_json(int index) const {
     size_t offset = 0;
     j["logprobs"] = logprobs_of(all, offset);
   }
-  j["finish_reason"] = finish_json(c.finish);
+  j["finish_reason"] = finish_json(c.finish, !c.calls.empty());
   return j;
 }
 
-std::string AnswerWriter::event(int index, OrderedJson content, OrderedJson logprobs, Finish finish) const {
+std::string AnswerWriter::event(int index, OrderedJson content, OrderedJson logprobs, OrderedJson finish) const {
   OrderedJson body = head("chat.completion.chunk", "text_completion");
   OrderedJson choice{{"index", index}};
   choice[asked_.chat ? "delta" : "text"] = std::move(content);
   choice["logprobs"] = std::move(logprobs);
-  choice["finish_reason"] = finish_json(finish);
+  choice["finish_reason"] = std::move(finish);
   body["choices"] = OrderedJson::array();
   body["choices"].push_back(std::move(choice));
   if (asked_.include_usage) body["usage"] = nullptr;
   return sse(body);
 }
 
-std::string AnswerWriter::chunk(int index, Choice& c, const TokenEvent& news) {
+std::string AnswerWriter::chunk(int index, Choice& c, const TokenEvent& event, const ToolCallReader::News& news) {
   std::string out, text;
   if (!c.begun) {
     c.begun = true;
-    if (asked_.chat) out = event(index, {{"role", "assistant"}, {"content", ""}}, nullptr, Finish::none);
+    if (asked_.chat) out = this->event(index, {{"role", "assistant"}, {"content", ""}}, nullptr, nullptr);
     text = echo_of(index / asked_.n);
     if (!asked_.request.score_prompt) c.offset = n_characters(text);  // else the prompt's tokens count it
   }
-  text += news.text;
+  text += news.content;
   OrderedJson logprobs;
   std::vector<Sampled> all;
   if (asked_.logprobs) {
-    all = news.prompt;
-    all.insert(all.end(), news.sampled.begin(), news.sampled.end());
+    all = event.prompt;
+    all.insert(all.end(), event.sampled.begin(), event.sampled.end());
   }
   if (!all.empty()) logprobs = logprobs_of(all, c.offset);
-  if (text.empty() && all.empty() && news.finish == Finish::none) return out;
+  if (text.empty() && news.calls.empty() && all.empty() && event.finish == Finish::none) return out;
   OrderedJson content = OrderedJson(text);
   if (asked_.chat) {
     content = OrderedJson::object();
     if (!text.empty() || !all.empty()) content["content"] = text;
+    for (const ToolCall& call : news.calls) {
+      content["tool_calls"].push_back({{"index", c.calls.size()}});
+      content["tool_calls"].back().update(call_json(call));
+      c.calls.push_back(call);
+    }
   }
-  return out + event(index, std::move(content), std::move(logprobs), news.finish);
+  return out + this->event(index, std::move(content), std::move(logprobs), finish_json(event.finish, !c.calls.empty()));
 }
 
 std::string AnswerWriter::stream_end() const {

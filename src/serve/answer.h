@@ -1,10 +1,12 @@
 // OpenAI's answers: from the engine's events to a chat.completion or text_completion, whole or in chunks.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "serve/openai.h"
+#include "serve/tool_calls.h"
 
 namespace mr {
 
@@ -22,6 +24,8 @@ class AnswerWriter {
  private:
   struct Choice {
     std::string text;
+    std::optional<ToolCallReader> reader;  // where there are tools
+    std::vector<ToolCall> calls;
     std::vector<Sampled> sampled;  // kept only for a whole answer with logprobs
     size_t offset = 0;             // characters of the text before the next token
     Finish finish = Finish::none;
@@ -31,8 +35,9 @@ class AnswerWriter {
   OrderedJson head(const char* chat_object, const char* text_object) const;
   OrderedJson usage() const;
   OrderedJson choice_json(int index) const;
-  std::string chunk(int index, Choice&, const TokenEvent&);
-  std::string event(int index, OrderedJson content, OrderedJson logprobs, Finish) const;
+  ToolCallReader::News read(Choice&, const TokenEvent&) const;
+  std::string chunk(int index, Choice&, const TokenEvent&, const ToolCallReader::News&);
+  std::string event(int index, OrderedJson content, OrderedJson logprobs, OrderedJson finish) const;
   OrderedJson logprobs_of(std::span<const Sampled>, size_t& offset) const;
   OrderedJson chat_logprobs(std::span<const Sampled>) const;
   OrderedJson text_logprobs(std::span<const Sampled>, size_t& offset) const;

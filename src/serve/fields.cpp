@@ -17,7 +17,7 @@ std::string error_body(const ApiError& e) {
   return body.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
-static int nesting_of(std::string_view text) {
+int nesting_of(std::string_view text) {
   int depth = 0, deepest = 0;
   bool quoted = false;
   for (size_t i = 0; i < text.size(); i++) {

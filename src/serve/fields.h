@@ -26,6 +26,8 @@ template <class... Args>
   throw ApiError(400, fmt::format(text, std::forward<Args>(args)...), std::move(param));
 }
 
+int nesting_of(std::string_view json);  // levels of lists and objects, counted in the text
+
 // The body as JSON. Nesting is counted before anything is built.
 OrderedJson parse_body(std::string_view body, int max_depth = 64);
 

@@ -366,11 +366,13 @@ HttpServer::HttpServer(const HttpOptions& options, Handler handler) : world_(std
   for (int i = 0; i < options.threads; i++) w.threads.emplace_back([&w] { w.io.run(); });
 }
 
-HttpServer::~HttpServer() {
+HttpServer::~HttpServer() { stop(); }
+
+void HttpServer::stop() {
   world_->workers.stop();
   world_->workers.join();
   world_->io.stop();
-  for (std::thread& t : world_->threads) t.join();
+  for (std::thread& t : std::exchange(world_->threads, {})) t.join();
 }
 
 int HttpServer::port() const { return world_->acceptor.local_endpoint().port(); }

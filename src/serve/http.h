@@ -63,6 +63,7 @@ class HttpServer {
   HttpServer(const HttpOptions&, Handler);  // listens and answers from here on; throws Error if the address cannot be had
   ~HttpServer();                            // drops every connection
 
+  void stop();  // its threads end; connections stay as they are
   int port() const;
   int n_busy() const;                               // connections with a request that is not answered to its last byte
   void on_signal(std::function<void(int)> action);  // SIGINT or SIGTERM came; on one of the server's threads

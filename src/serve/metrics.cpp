@@ -23,10 +23,18 @@ void Histogram::write(std::string& out, const char* name, const char* help) cons
   out += fmt::format("millrace_{}_bucket{{le=\"+Inf\"}} {}\nmillrace_{}_sum {}\nmillrace_{}_count {}\n", name, n, name, sum_, name, n);
 }
 
+static const std::vector<double> phase_bounds = {.01, .05, .1, .3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240};
+static const std::vector<double> length_bounds = {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000};
+
 ServeMetrics::ServeMetrics()
     : ttft_({.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80}),
       tpot_({.001, .0025, .005, .01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5}),
-      e2e_({.01, .05, .1, .3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240}) {}
+      e2e_(phase_bounds),
+      queue_(phase_bounds),
+      prefill_(phase_bounds),
+      decode_(phase_bounds),
+      prompt_(length_bounds),
+      generated_(length_bounds) {}
 
 void ServeMetrics::count(int64_t& n) {
   std::lock_guard lock(mutex_);
@@ -41,34 +49,75 @@ void ServeMetrics::answered(const TokenEvent& last, double seconds) {
   if (last.finish != Finish::stop && last.finish != Finish::length) return;
   const Timing& t = last.timing;
   e2e_.observe(seconds);
+  prompt_.observe(t.n_prompt);
+  generated_.observe(t.n_generated);
+  queue_.observe(t.started_s);
   if (t.n_generated > 0) ttft_.observe(t.first_token_s);
+  if (t.n_generated > 0) prefill_.observe(t.first_token_s - t.started_s);
+  if (t.n_generated > 0) decode_.observe(t.last_token_s - t.first_token_s);
   if (t.n_generated > 1) tpot_.observe((t.last_token_s - t.first_token_s) / (t.n_generated - 1));
 }
 
-std::string ServeMetrics::text(const Stats& s, int n_waiting, int64_t n_waiting_tokens, double step_age_s) const {
+// One sample for each reason, so that they add up to all who wait. Everyone waits for what the first lacks; who came since the
+// last step was planned waits for rows in the next.
+static void write_waiting(std::string& out, const Stats& s) {
+  const Waits lacking = s.waits_for == Waits::none ? Waits::tokens : s.waits_for;
+  describe(out, "num_requests_waiting", "gauge", "Requests that wait, by what the first of them lacks.");
+  for (auto [waits, reason] :
+       {std::pair(Waits::memory, "memory"), {Waits::sequences, "sequences"}, {Waits::tokens, "tokens"}, {Waits::batch, "batch"}})
+    out += fmt::format("millrace_num_requests_waiting{{reason=\"{}\"}} {}\n", reason, waits == lacking ? s.waiting : 0);
+}
+
+static void write_groups(std::string& out, const MemoryPlan& plan) {
+  describe(out, "state_units", "gauge", "Units of state (pages or slots) that sequences may hold, by group.");
+  for (size_t i = 0; i < plan.group.size(); i++) {
+    const MemoryPlan::GroupPlan& g = plan.group[i];
+    out += fmt::format("millrace_state_units{{group=\"{}\",kind=\"{}\",window=\"{}\"}} {}\n", i, g.paged() ? "paged" : "slot", g.window,
+                       g.n_units - 1);
+  }
+}
+
+std::string ServeMetrics::text(const Stats& s, const MemoryPlan& plan, const QueueStats& queue) const {
   std::string out;
   auto one = [&](const char* name, const char* type, const char* help, auto value) {
     describe(out, name, type, help);
     out += fmt::format("millrace_{} {}\n", name, value);
   };
   one("num_requests_running", "gauge", "Sequences that are computed.", s.running);
-  one("num_requests_waiting", "gauge", "Requests that wait for their first token or for memory.", std::max(s.waiting, n_waiting));
-  one("num_tokens_waiting", "gauge", "Prompt tokens of requests without a first token.", n_waiting_tokens);
+  write_waiting(out, s);
+  one("num_requests_queued", "gauge", "Requests without a first token.", queue.n_requests);
+  one("num_tokens_waiting", "gauge", "Prompt tokens of requests without a first token.", queue.n_tokens);
+  one("requests_total", "counter", "Requests that the engine took; a list of prompts is one for each.", s.requests);
+  one("requests_finished_total", "counter", "Those of them that have ended, whatever the reason.", s.finished);
   one("kv_cache_usage_ratio", "gauge", "The share of the state's units that sequences hold, in the fullest group.", s.state_usage);
+  write_groups(out, plan);
+  one("state_internal_waste_ratio", "gauge", "The share of the pages' tokens that sequences hold and have not filled.", s.internal_waste);
+  one("state_external_waste_ratio", "gauge", "The share of the pages in holes too short for a contiguous sequence.", s.external_waste);
+  one("swapped_units_total", "counter", "Units of state that were moved to host memory.", s.swapped_units);
   one("prefix_cache_queries_total", "counter", "Prompt tokens that were looked up in the prefix cache.", s.prompt_tokens);
   one("prefix_cache_hits_total", "counter", "Prompt tokens that were found there.", s.prefix_hit_tokens);
   one("prompt_tokens_total", "counter", "Prompt tokens that were taken.", s.prompt_tokens);
   one("generation_tokens_total", "counter", "Tokens that were generated.", s.generated_tokens);
   one("computed_tokens_total", "counter", "Rows that went through the model.", s.computed_tokens);
-  one("requests_total", "counter", "Requests that the engine took; a list of prompts is one for each.", s.requests);
-  one("requests_finished_total", "counter", "Those of them that have ended, whatever the reason.", s.finished);
   one("num_preemptions_total", "counter", "Sequences that lost their state for want of memory.", s.preemptions);
   one("engine_steps_total", "counter", "Steps of the engine.", s.steps);
-  one("engine_step_age_seconds", "gauge", "Time since the engine last moved while there was work; 0: it is idle.", step_age_s);
+  one("engine_prefill_seconds_total", "counter", "Time in steps with any row of a prompt.", s.prefill_s);
+  one("engine_decode_seconds_total", "counter", "Time in all other steps.", s.decode_s);
+  one("engine_step_age_seconds", "gauge", "Time since the engine last moved while there was work; 0: it is idle.", queue.step_age_s);
+  write_answers(out);
+  return out;
+}
+
+void ServeMetrics::write_answers(std::string& out) const {
   std::lock_guard lock(mutex_);
   ttft_.write(out, "time_to_first_token_seconds", "From the request to its first token.");
   tpot_.write(out, "time_per_output_token_seconds", "Between tokens of an answer, on average.");
   e2e_.write(out, "e2e_request_latency_seconds", "From the request to its last token.");
+  queue_.write(out, "request_queue_time_seconds", "From the request to its first step.");
+  prefill_.write(out, "request_prefill_time_seconds", "From the first step to the first token.");
+  decode_.write(out, "request_decode_time_seconds", "From the first token to the last.");
+  prompt_.write(out, "request_prompt_tokens", "Length of the prompt.");
+  generated_.write(out, "request_generation_tokens", "Length of the answer.");
   describe(out, "request_success_total", "counter", "Answers that ended, by the reason.");
   for (Finish f : {Finish::stop, Finish::length, Finish::cancelled, Finish::error})
     out += fmt::format("millrace_request_success_total{{finished_reason=\"{}\"}} {}\n",
@@ -78,7 +127,6 @@ std::string ServeMetrics::text(const Stats& s, int n_waiting, int64_t n_waiting_
     out += fmt::format("millrace_http_responses_total{{status=\"{}xx\"}} {}\n", digit, responses_[size_t(digit)]);
   describe(out, "requests_refused_total", "counter", "Requests that found the queue full.");
   out += fmt::format("millrace_requests_refused_total {}\n", n_refused_);
-  return out;
 }
 
 }  // namespace mr

@@ -8,6 +8,7 @@
 
 #include "engine/metrics.h"
 #include "engine/request.h"
+#include "state/memory_plan.h"
 
 namespace mr {
 
@@ -23,6 +24,13 @@ class Histogram {
   double sum_ = 0;
 };
 
+// What the server knows of a moment, beside the engine's own numbers.
+struct QueueStats {
+  int n_requests = 0;     // without a first token
+  int64_t n_tokens = 0;   // of their prompts
+  double step_age_s = 0;  // since the engine last moved; 0: it is idle
+};
+
 // Any thread.
 class ServeMetrics {
  public:
@@ -30,15 +38,17 @@ class ServeMetrics {
   void answered(const TokenEvent&, double seconds);  // the last event of an answer, and the time since its request came
   void responded(int status);
   void refused() { count(n_refused_); }
-  std::string text(const Stats&, int n_waiting, int64_t n_waiting_tokens, double step_age_s) const;
+  std::string text(const Stats&, const MemoryPlan&, const QueueStats&) const;
 
  private:
   void count(int64_t& n);
+  void write_answers(std::string& out) const;
 
   mutable std::mutex mutex_;
-  Histogram ttft_, tpot_, e2e_;
-  std::array<int64_t, 5> finished_{};   // by Finish
-  std::array<int64_t, 6> responses_{};  // by the first digit of the status
+  Histogram ttft_, tpot_, e2e_, queue_, prefill_, decode_;  // seconds
+  Histogram prompt_, generated_;                            // tokens
+  std::array<int64_t, 5> finished_{};                       // by Finish
+  std::array<int64_t, 6> responses_{};                      // by the first digit of the status
   int64_t n_refused_ = 0;
 };
 

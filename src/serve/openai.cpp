@@ -141,6 +141,22 @@ static std::string joined_parts(const OrderedJson& parts, const std::string& par
   return text;
 }
 
+// A conversation's earlier calls have their arguments as text; templates want to see what is in it.
+static void open_arguments(OrderedJson& message, const std::string& param) {
+  auto calls = message.find("tool_calls");
+  if (calls == message.end() || calls->is_null()) return;
+  if (!calls->is_array()) refuse(param + ".tool_calls", "{}.tool_calls must be a list, not {}", param, calls->type_name());
+  for (OrderedJson& call : *calls) {
+    if (!call.is_object() || !call.contains("function") || !call["function"].is_object())
+      refuse(param + ".tool_calls", "{}.tool_calls must hold objects with a function", param);
+    OrderedJson& function = call["function"];
+    if (!function.contains("arguments") || !function["arguments"].is_string()) continue;
+    const std::string text = function["arguments"];
+    OrderedJson arguments = nesting_of(text) > 64 ? OrderedJson() : OrderedJson::parse(text, nullptr, false);
+    if (arguments.is_object()) function["arguments"] = std::move(arguments);
+  }
+}
+
 static OrderedJson read_messages(const Fields& f, const RequestLimits& limits) {
   const OrderedJson* list = f.list("messages", limits.max_messages);
   if (!list || list->empty()) refuse("messages", "messages must be a list of at least one message");
@@ -157,19 +173,35 @@ static OrderedJson read_messages(const Fields& f, const RequestLimits& limits) {
       refuse(param + ".content", "{}.content must be a string or a list of parts", param);
     else if (!content && !m.find("tool_calls"))
       refuse(param + ".content", "{}.content is missing", param);
+    open_arguments(messages.back(), param);
   }
   return messages;
 }
 
-static std::vector<int32_t> chat_tokens(const Fields& f, const ServedModel& model, const RequestLimits& limits) {
+// The tools that the template is to show; null: none, or the model is not to use them.
+static const OrderedJson* read_tools(const Fields& f, std::vector<std::string>& names) {
+  const OrderedJson* tools = f.list("tools", 1024);
+  const OrderedJson* choice = f.find("tool_choice");
+  if (choice && *choice != "none" && *choice != "auto")
+    refuse("tool_choice", "tool_choice must be auto or none: that the model calls a function cannot be promised");
+  if (!tools || tools->empty() || (choice && *choice == "none")) return nullptr;
+  for (size_t i = 0; i < tools->size(); i++) {
+    const std::string param = fmt::format("tools[{}]", i);
+    Fields tool((*tools)[i], param + ".");
+    const OrderedJson* function = tool.find("function");
+    if (!function) refuse(param + ".function", "{}.function is missing", param);
+    names.push_back(Fields(*function, param + ".function.").text("name", max_name));
+    if (names.back().empty()) refuse(param + ".function.name", "{}.function.name is missing", param);
+  }
+  return tools;
+}
+
+static std::vector<int32_t> chat_tokens(const Fields& f, const ServedModel& model, const RequestLimits& limits,
+                                        std::vector<std::string>& tool_names) {
   OrderedJson messages = read_messages(f, limits);
   if (!model.chat) refuse("messages", "this model comes without a chat template: use /v1/completions, or serve it with --chat-template");
   OrderedJson extra = OrderedJson::object();
-  const OrderedJson* tools = f.list("tools", 1024);
-  const OrderedJson* choice = f.find("tool_choice");
-  bool wanted = !choice || *choice == "auto";
-  if (choice && !wanted && *choice != "none") refuse("tool_choice", "tool_choice must be auto or none: nothing else is supported");
-  if (tools && !tools->empty() && wanted) extra["tools"] = *tools;
+  if (const OrderedJson* tools = read_tools(f, tool_names)) extra["tools"] = *tools;
   if (const OrderedJson* more = f.find("chat_template_kwargs"))
     for (const auto& [key, value] : (Fields(*more, "chat_template_kwargs."), more->items())) extra[key] = value;
   try {
@@ -189,7 +221,8 @@ Asked read_chat_completion(const OrderedJson& body, const ServedModel& model, co
   if (sampling.logprobs && !asked.logprobs) refuse("top_logprobs", "top_logprobs is only allowed with logprobs");
   const char* name = f.find("max_completion_tokens") ? "max_completion_tokens" : "max_tokens";
   int64_t n_answer = f.integer(name, -1, 1, most);
-  asked.prompts = {chat_tokens(f, model, limits)};
+  asked.prompts = {chat_tokens(f, model, limits, asked.tools)};
+  asked.parallel_tool_calls = f.flag("parallel_tool_calls", true);
   check_prompt(asked.prompts[0], model, "messages", 1);
   sampling.max_tokens = n_answer > 0 ? int(n_answer) : longest_answer(asked, model);
   return asked;
@@ -242,7 +275,8 @@ Asked read_completion(const OrderedJson& body, const ServedModel& model, const R
 std::vector<int32_t> read_tokenize(const OrderedJson& body, const ServedModel& model, const RequestLimits& limits) {
   Fields f(body);
   check_model(f, model);
-  if (f.find("messages")) return chat_tokens(f, model, limits);
+  std::vector<std::string> tools;
+  if (f.find("messages")) return chat_tokens(f, model, limits, tools);
   if (!f.find("prompt")) refuse("prompt", "prompt is missing");
   return need_tokenizer(model, "prompt").encode(f.text("prompt", max_text), f.flag("add_special_tokens", true));
 }

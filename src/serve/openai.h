@@ -34,6 +34,8 @@ struct RequestLimits {
 struct Asked {
   bool chat = false, stream = false, include_usage = false, echo = false, logprobs = false;
   int n = 1;
+  std::vector<std::string> tools;   // functions that the answer may call
+  bool parallel_tool_calls = true;  // more than one in an answer
   std::vector<std::vector<int32_t>> prompts;
   Request request;  // all but the prompt
 

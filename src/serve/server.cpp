@@ -31,7 +31,9 @@ class Server::Call : public std::enable_shared_from_this<Call> {
       abandon();
       refuse(asked_.chat ? "messages" : "prompt", "{}", e.what());
     }
-    out_->on_hang_up([self = shared_from_this()] { self->abandon(); });
+    out_->on_hang_up([weak = weak_from_this()] {  // the sinks own the call, the call owns its connection
+      if (auto self = weak.lock()) self->abandon();
+    });
     if (!asked_.stream) return;
     Headers headers = headers_;
     headers.emplace_back("Cache-Control", "no-cache");
@@ -108,7 +110,11 @@ Server::Server(ServeOptions options) : options_(std::move(options)), work_since_
   http_->on_signal([this](int) { stop(); });
 }
 
-Server::~Server() = default;
+// First the threads, then the engine with its sinks, which hold connections, then the world in which connections live.
+Server::~Server() {
+  http_->stop();
+  engine_.reset();
+}
 
 void Server::stop() {
   std::lock_guard lock(mutex_);
@@ -241,9 +247,10 @@ static HttpResponse error_response(const ApiError& e) {
   return r;
 }
 
-// On the connection's strand. A body is read by a worker: one huge prompt must not hold up other clients' streams.
+// On the connection's strand. A large body is read by a worker: huge prompts must hold up nobody but each other.
 void Server::handle(HttpRequest request, std::shared_ptr<Responder> out) {
-  if (request.body.empty()) return give(answer(request), request, out);
+  constexpr size_t small = 16 << 10;  // bytes: milliseconds at worst
+  if (request.body.size() <= small) return give(answer(request), request, out);
   auto asked = std::make_shared<HttpRequest>(std::move(request));
   out->work([this, asked, out] {
     auto reply = std::make_shared<Reply>(answer(*asked));
@@ -263,13 +270,15 @@ Server::Reply Server::answer(const HttpRequest& request) {
 
 void Server::give(Reply reply, const HttpRequest& request, const std::shared_ptr<Responder>& out) {
   Headers cors = cors_headers(request);
-  if (auto* asked = std::get_if<Asked>(&reply)) try {
+  try {
+    if (auto* asked = std::get_if<Asked>(&reply)) {
       if (draining_) throw ApiError(503, "the server is shutting down");
       return std::make_shared<Call>(*this, std::move(*asked), out, cors)->begin();
-    } catch (const ApiError& e) {
-      reply = error_response(e);
     }
-  auto& whole = std::get<HttpResponse>(reply);
+  } catch (const ApiError& e) {
+    reply = error_response(e);
+  }
+  HttpResponse& whole = std::get<HttpResponse>(reply);
   whole.headers.insert(whole.headers.end(), cors.begin(), cors.end());
   send(*out, std::move(whole));
 }
@@ -362,13 +371,12 @@ Server::Reply Server::ready(const HttpRequest&) {
 }
 
 Server::Reply Server::metrics(const HttpRequest&) {
-  int n_waiting;
-  int64_t n_tokens;
+  QueueStats queue{.step_age_s = step_age()};
   {
     std::lock_guard lock(mutex_);
-    n_waiting = n_queued_, n_tokens = n_queued_tokens_;
+    queue.n_requests = n_queued_, queue.n_tokens = n_queued_tokens_;
   }
-  return HttpResponse{.body = metrics_.text(engine_->stats(), n_waiting, n_tokens, step_age()),
+  return HttpResponse{.body = metrics_.text(engine_->stats(), engine_->memory_plan(), queue),
                       .type = "text/plain; version=0.0.4; charset=utf-8"};
 }
 

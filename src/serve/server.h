@@ -1,5 +1,5 @@
-// The server: routes, who may ask, how many may wait, and how it all ends. Workers parse and tokenize, the connections' strands
-// format, and the engine has one thread of its own, whose sinks only hand events over.
+// The server: routes, who may ask, how many may wait, and how it all ends. HTTP threads parse, tokenize and format, large bodies
+// on workers of their own; the engine has one thread, whose sinks only hand events over.
 #pragma once
 
 #include <atomic>

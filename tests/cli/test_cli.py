@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 import time
 import unittest
+import xml.etree.ElementTree
 
 PROGRAM = os.environ["MILLRACE"]
 FIXTURES = pathlib.Path(__file__).parent.parent / "fixtures" / "models"
@@ -206,6 +207,66 @@ class Bench(unittest.TestCase):
         self.assertIn("attend", ok("bench", "--prefill", 32, "--decode", 8, "--repeat", 1, "--explain"))
 
 
+class Analyze(unittest.TestCase):
+    CLASSIC = ["analyze", "--config", "llama-2-13b", "--hardware", "h100", "--batch", "1,16,64,256", "--context", "1024"]
+
+    def test_the_classic_example(self):
+        out = as_json(*self.CLASSIC)
+        self.assertEqual((out["model"], out["hardware"], out["parameters"]), ("llama-2-13b", "h100", 13_015_449_600))
+        self.assertEqual([round(r["memory_bytes"] / 1e9, 2) for r in out["rows"]], [26.87, 39.45, 79.72, 240.78])
+        self.assertEqual([round(r["latency_s"] * 1e3, 2) for r in out["rows"]], [8.02, 11.78, 23.80, 71.87])
+        self.assertEqual([round(r["tokens_per_s"]) for r in out["rows"]], [125, 1359, 2689, 3562])
+        self.assertEqual([r["fits"] for r in out["rows"]], [True, True, True, False])
+        grouped = as_json(*self.CLASSIC, "--kv-heads", 8)["rows"]
+        self.assertEqual([round(r["tokens_per_s"]) for r in grouped[2:]], [6417, 13068])
+        self.assertIn("26.87 GB", ok(*self.CLASSIC))
+
+    def test_the_default_model_on_this_machine(self):
+        out = as_json("analyze")
+        self.assertEqual(out["hardware"], "local")
+        self.assertGreater(out["chip"]["bandwidth"], 1e8)
+        self.assertEqual(out["state"]["bytes_per_token"], as_json("inspect")["state_bytes_per_token"])
+        self.assertIn("What fits", ok("analyze"))
+
+    def test_state_is_what_inspect_says_of_every_fixture(self):
+        for folder in sorted(FIXTURES.iterdir()):
+            model = folder / "model.gguf" if (folder / "model.gguf").exists() else folder
+            if folder.name in ("smollm2", "gemma3n"):  # no model, an unknown family
+                continue
+            inspected, analysed = as_json("inspect", model), as_json("analyze", model, "--hardware", "h100")["state"]
+            self.assertEqual(analysed["bytes_per_token"], inspected["state_bytes_per_token"], folder.name)
+            self.assertEqual(analysed["bytes_per_sequence"], inspected["state_bytes_per_sequence"], folder.name)
+
+    def test_a_bare_configuration_will_do(self):
+        out = as_json("analyze", FIXTURES / "jamba" / "config.json", "--hardware", "a100")
+        self.assertEqual(out["architecture"], "jamba")
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copy(FIXTURES / "qwen3" / "config.json", folder)
+            self.assertEqual(as_json("analyze", folder, "--hardware", "a100")["architecture"], "qwen3")
+
+    def test_what_ifs(self):
+        plain = as_json(*self.CLASSIC)["rows"][0]
+        small = as_json(*self.CLASSIC, "--weight-format", "int4", "--kv-format", "fp8", "--tp", 4, "--replicas", 8)["rows"][0]
+        self.assertLess(small["memory_bytes"], plain["memory_bytes"] / 3)
+        self.assertGreater(small["tokens_per_s"], 8 * 4 * 3 * plain["tokens_per_s"])
+        self.assertLess(as_json(*self.CLASSIC, "--window", 256, "--kv-share", 2)["state"]["bytes_per_token"], 819200)
+        experts = as_json(*self.CLASSIC, "--experts", "8:2")
+        self.assertGreater(experts["parameters"], 2 * experts["active_parameters"])
+        drafted = as_json(*self.CLASSIC, "--draft", "smollm2-135m", "--acceptance", 0.7, "--lookahead", 4)["rows"][0]
+        self.assertGreater(drafted["draft_speedup"], 1.5)
+        self.assertGreater(as_json(*self.CLASSIC, "--demand", "100e9")["limits"][0]["chips_for_demand"], 100)
+        self.assertIn("e4m3", ok("analyze", "--formats"))
+
+    def test_a_page_of_its_own(self):
+        with tempfile.TemporaryDirectory() as folder:
+            page = pathlib.Path(folder) / "page.html"
+            ok(*self.CLASSIC, "--html", page, "--svg", folder)
+            root = xml.etree.ElementTree.fromstring(page.read_text().removeprefix("<!DOCTYPE html>"))
+            self.assertEqual(len(root.findall(".//{http://www.w3.org/2000/svg}svg")), 3)
+            for name in ("roofline", "throughput", "memory"):
+                xml.etree.ElementTree.parse(pathlib.Path(folder) / f"{name}.svg")
+
+
 class Chat(unittest.TestCase):
     def test_piped_conversation_remembers(self):
         out = ok("chat", "--temperature", 0, "--max-tokens", 24, stdin="What is the capital of France?\nWhat did I just ask you about?\n")
@@ -292,6 +353,18 @@ class Errors(unittest.TestCase):
         self.fails(["generate", "-p", "x", "--logit-bias", "seven=1"], "seven=1")
         self.fails(["generate", "-p", "x", "--memory", "lots"], "lots")
         self.fails(["detokenize", MODEL, "99999999"], 99999999)
+
+    def test_impossible_analyses(self):
+        classic = ["analyze", "--config", "llama-2-13b", "--hardware"]
+        self.fails([*classic, "abacus"], "abacus", "h100")
+        self.fails(["analyze", "--config", "llama-99", "--hardware", "h100"], "llama-99", "llama-2-13b")
+        self.fails([*classic, "h100", "--kv-heads", 7], 40, 7)
+        self.fails([*classic, "h100", "--batch", 0], "batch of 0")
+        self.fails([*classic, "h100", "--weight-format", "int3"], "int3", "int4")
+        self.fails([*classic, "h100", "--experts", "many"], "many", "8:2")
+        self.fails([*classic, "local", "--tp", 2], "link")
+        self.fails(["analyze", "--config", "mamba-2.8b", "--hardware", "h100", "--kv-heads", 1], "keys and values")
+        self.fails([*classic, "h100", "--html", "/no/such/folder/page.html"], "/no/such/folder/page.html")
 
 
 if __name__ == "__main__":

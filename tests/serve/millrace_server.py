@@ -1,5 +1,6 @@
 """A server in a process of its own, for tests: only the loopback is used, and every wait is bounded."""
 
+import atexit
 import http.client
 import json
 import os
@@ -21,6 +22,7 @@ class Server:
     def __init__(self, *args):
         command = [PROGRAM, "serve", *map(str, args), "--port", "0"]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        atexit.register(self.process.kill)  # of a test that fails
         killer = threading.Timer(120, self.process.kill)  # a server that never says where it is
         killer.start()
         line = self.process.stderr.readline()
@@ -46,11 +48,11 @@ class Server:
         return response.status, json.loads(data)
 
     def metric(self, name):
+        """Of one sample, or of all samples of that name together."""
         text = self.raw("GET", "/metrics")[1].decode()
-        for line in text.splitlines():
-            if line.startswith("millrace_" + name + " "):
-                return float(line.split()[-1])
-        raise AssertionError(f"no {name} in\n{text}")
+        found = [float(line.split()[-1]) for line in text.splitlines() if line.startswith(("millrace_" + name + " ", "millrace_" + name + "{"))]
+        assert found, f"no {name} in\n{text}"
+        return sum(found)
 
     def wait_for(self, condition, seconds=30):
         end = time.time() + seconds

@@ -184,6 +184,52 @@ class DefaultModel(WithServer):
         self.assertEqual(caught.exception.code, "context_length_exceeded")
 
 
+class Tools(WithServer):
+    """The template shows the last message alone. Greedily the model goes on as the lines before it go, and those are calls."""
+
+    TOOL = {"type": "function", "function": {"name": "get_weather", "description": "Says the weather.", "parameters": {"type": "object"}}}
+
+    @classmethod
+    def setUpClass(cls):
+        with tempfile.NamedTemporaryFile("w", suffix=".jinja") as template:
+            template.write("{{ messages[-1].content }}")
+            template.flush()
+            cls.ARGS = ["--chat-template", template.name]
+            super().setUpClass()
+
+    def ask(self, line, **more):
+        more = {"tools": [self.TOOL], "temperature": 0, "max_tokens": 60, "stop": "\n", **more}
+        return self.client.chat.completions.create(model=NAME, messages=[{"role": "user", "content": (line + "\n") * 6}], **more)
+
+    def check(self, line, arguments):
+        said = self.ask(line, tools=[]).choices[0]
+        self.assertEqual((said.message.content, said.finish_reason), (line, "stop"))  # the model does say it
+        choice = self.ask(line).choices[0]
+        self.assertEqual((choice.finish_reason, choice.message.content), ("tool_calls", None))
+        [call] = choice.message.tool_calls
+        self.assertEqual((call.type, call.function.name, json.loads(call.function.arguments)), ("function", "get_weather", arguments))
+        chunks = [c.choices[0] for c in self.ask(line, stream=True)]
+        [[call]] = [c.delta.tool_calls for c in chunks if c.delta.tool_calls]
+        self.assertEqual((call.index, call.type, call.function.name, json.loads(call.function.arguments)), (0, "function", "get_weather", arguments))
+        self.assertEqual((chunks[0].delta.role, chunks[-1].finish_reason), ("assistant", "tool_calls"))
+        self.assertEqual("".join(c.delta.content or "" for c in chunks), "")
+        self.assertEqual(self.ask(line, tool_choice="none").choices[0].message, said.message)
+
+    def test_calls_come_back(self):
+        self.check('<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>', {"city": "Paris"})
+        self.check('{"name": "get_weather", "parameters": {"city": "Paris", "days": 3}}', {"city": "Paris", "days": 3})
+        self.check('[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Rome"}}]', {"city": "Rome"})
+
+    def test_what_cannot_be_promised_is_refused(self):
+        for choice in ["required", {"type": "function", "function": {"name": "get_weather"}}]:
+            with self.assertRaises(openai.BadRequestError) as caught:
+                self.ask("x", tool_choice=choice)
+            self.assertEqual(caught.exception.param, "tool_choice")
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.ask("x", tools=[{"type": "function", "function": {}}])
+        self.assertEqual(caught.exception.param, "tools[0].function.name")
+
+
 class Tiny(WithServer):
     """Without a tokenizer, and with every door that a server has."""
 
@@ -242,7 +288,7 @@ class Tiny(WithServer):
         self.assertEqual(self.server.metric("num_requests_waiting"), 0)
         text = self.server.raw("GET", "/metrics")[1].decode()
         for line in text.splitlines():
-            self.assertRegex(line, r'^(# (HELP|TYPE) millrace_\w+ .+|millrace_\w+(\{\w+="[^"]+"\})? [-+.e\d]+)$')
+            self.assertRegex(line, r'^(# (HELP|TYPE) millrace_\w+ .+|millrace_\w+(\{(\w+="[^"]+",?)+\})? [-+.e\d]+)$')
 
 
 class Key(WithServer):
@@ -269,7 +315,8 @@ class Crowded(WithServer):
         running = self.client.completions.create(**LONG)
         next(iter(running))  # it has its first token: it is no longer in the queue
         waiting = self.server.new_client().completions.create(**LONG)
-        self.server.wait_for(lambda: self.server.metric("num_requests_waiting") == 1)
+        self.server.wait_for(lambda: self.server.metric('num_requests_waiting{reason="sequences"}') == 1)
+        self.assertEqual(self.server.metric("num_requests_waiting"), 1)
         with self.assertRaises(openai.RateLimitError) as caught:
             self.client.completions.create(model=NAME, prompt="x", max_tokens=1)
         self.assertGreaterEqual(int(caught.exception.response.headers["retry-after"]), 1)

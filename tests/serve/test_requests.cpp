@@ -157,6 +157,9 @@ TEST(Chat, MessagesAreChecked) {
   refused(R"({"messages":[{"role":"user","content":7}]})", "messages[0].content");
   refused(R"({"messages":[{"role":"user","content":[{"type":"image_url"}]}]})", "messages[0].content");
   refused(R"({"messages":[{"role":"user","content":"hi"}]})", "messages");  // no template
+  refused(R"({"messages":[{"role":"assistant","tool_calls":{}}]})", "messages[0].tool_calls");
+  refused(R"({"messages":[{"role":"assistant","tool_calls":[7]}]})", "messages[0].tool_calls");
+  refused(R"({"messages":[{"role":"assistant","tool_calls":[{"function":7}]}]})", "messages[0].tool_calls");
   refused(R"({"messages":[{"role":"user","content":"hi"}],"top_logprobs":2})", "top_logprobs");
   refused(R"({"messages":[{"role":"user","content":"hi"}],"max_completion_tokens":0})", "max_completion_tokens");
 }
@@ -208,6 +211,25 @@ TEST(Metrics, BucketsAreCumulative) {
   EXPECT_NE(out.find("millrace_x_bucket{le=\"4\"} 4\n"), std::string::npos) << out;
   EXPECT_NE(out.find("millrace_x_bucket{le=\"+Inf\"} 5\n"), std::string::npos) << out;
   EXPECT_NE(out.find("millrace_x_sum 107\nmillrace_x_count 5\n"), std::string::npos) << out;
+}
+
+TEST(Metrics, WhoWaitsIsCountedUnderOneReason) {
+  MemoryPlan plan;
+  plan.group = {{StateSpec::Kind::paged, 0, 1024, 9}, {StateSpec::Kind::slot, 0, 64, 5}};
+  for (auto [waits, reason] : {std::pair(Waits::memory, "memory"),
+                               {Waits::sequences, "sequences"},
+                               {Waits::tokens, "tokens"},
+                               {Waits::batch, "batch"},
+                               {Waits::none, "tokens"}}) {
+    std::string text = ServeMetrics().text({.waiting = 3, .waits_for = waits}, plan, {.n_requests = 4, .n_tokens = 40});
+    for (const char* other : {"memory", "sequences", "tokens", "batch"}) {
+      std::string line =
+          fmt::format("millrace_num_requests_waiting{{reason=\"{}\"}} {}\n", other, std::string_view(other) == reason ? 3 : 0);
+      EXPECT_NE(text.find(line), std::string::npos) << line << text;
+    }
+    EXPECT_NE(text.find("millrace_num_requests_queued 4\n"), std::string::npos);
+    EXPECT_NE(text.find("millrace_state_units{group=\"1\",kind=\"slot\",window=\"0\"} 4\n"), std::string::npos) << text;
+  }
 }
 
 TEST(Key, ComparesWhole) {

@@ -88,6 +88,18 @@ TEST(Server, AStopEndsTheWaitForTheModel) {
   EXPECT_EQ(over.get_future().wait_for(20s), std::future_status::ready);
 }
 
+TEST(Server, GoesWithRequestsThatNobodyAnswers) {
+  std::unique_ptr<SocketClient> client;
+  {
+    Server server(tiny_options());
+    ASSERT_TRUE(server.load([](Server::Progress) { return tiny_engine(); }));
+    client = std::make_unique<SocketClient>(server.port());
+    client->say(fmt::format("POST /v1/completions HTTP/1.1\r\nContent-Length: {}\r\n\r\n{}", two_tokens.size(), two_tokens));
+    while (ask(server, "GET", "/metrics").find("millrace_num_requests_queued 1\n") == std::string::npos) std::this_thread::sleep_for(10ms);
+  }
+  EXPECT_EQ(client->hear("}"), "");
+}
+
 TEST(Server, AModelThatCannotBeLoadedIsSaid) {
   Server server(tiny_options());
   EXPECT_THROW(server.load([](Server::Progress) -> std::unique_ptr<Engine> { fail("no such model"); }), Error);

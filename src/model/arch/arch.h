@@ -45,7 +45,8 @@ struct Described {
   ModelSpec spec;
   NameMap names;
 };
-Described describe(const Checkpoint&);  // by config.json or GGUF metadata
+Described describe(const Checkpoint&);                              // by config.json or GGUF metadata
+ModelSpec spec_from(const Json& config, const std::string& where);  // config.json alone; errors name `where`
 
 // GGUF metadata under the names of config.json.
 Json config_from_gguf(const Checkpoint&);

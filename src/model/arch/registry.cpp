@@ -20,6 +20,7 @@ ModelSpec gemma2_spec(const Config&);
 ModelSpec gemma3_spec(const Config&);
 ModelSpec gemma4_spec(const Config&);
 NameMap gemma_names();
+ModelSpec deepseek_v2_spec(const Config&);
 ModelSpec jamba_spec(const Config&);
 NameMap jamba_names();
 
@@ -37,6 +38,7 @@ static const Arch kArchs[] = {
     {"gemma3_text", gemma3_spec, gemma_names, nullptr},
     {"gemma4_text", gemma4_spec, gemma_names, nullptr},
     {"jamba", jamba_spec, jamba_names, nullptr},
+    {"deepseek_v2", deepseek_v2_spec, decoder_names, nullptr},
 };
 
 std::vector<std::string_view> arch_names() {
@@ -75,11 +77,17 @@ Described describe(const Checkpoint& files) {
     d.spec.arch = arch.name;
     return d;
   }
-  Config config(raw, (files.path() / "config.json").string());
+  ModelSpec spec = spec_from(raw, (files.path() / "config.json").string());
+  NameMap names = arch_named(spec.arch).names();
+  return {std::move(spec), std::move(names)};
+}
+
+ModelSpec spec_from(const Json& json, const std::string& where) {
+  Config config(json, where);
   const Arch& arch = arch_named(config.text("model_type", "(none given)"));
-  Described d{arch.spec(config), arch.names()};
-  d.spec.arch = arch.name;
-  return d;
+  ModelSpec spec = arch.spec(config);
+  spec.arch = arch.name;
+  return spec;
 }
 
 }  // namespace mr

@@ -1,0 +1,113 @@
+#include "analyze/analysis.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
+
+namespace mr {
+
+namespace {
+
+constexpr double kTokensAWord = 4.0 / 3;
+
+double memory_per_chip(const Question& q, double batch, double context) {
+  return parameter_bytes(q.subject.spec, q.subject.storage) / q.on.tp +
+         batch * state_bytes(q.subject.spec, q.subject.storage, context, q.on.tp);
+}
+
+StepCost cost_of(const Question& q, const Phase& phase) { return step_cost(q.subject.spec, q.subject.storage, phase, q.on); }
+
+double price_per_million(const Question& q, double tokens_per_s) { return q.price * q.on.tp / 3600 / tokens_per_s * 1e6; }
+
+// A step drafts `lookahead` tokens one by one, then verifies them all at once; accepted ones and one more are kept
+// (Leviathan et al. 2022).
+double draft_speedup(const Question& q, const Row& row) {
+  const Question::Draft& d = *q.draft;
+  double kept = d.acceptance == 1 ? d.lookahead + 1 : (1 - std::pow(d.acceptance, d.lookahead + 1)) / (1 - d.acceptance);
+  Phase verify{double(row.batch), double(d.lookahead + 1), double(row.context + d.lookahead), true};
+  double draft = step_cost(d.subject.spec, d.subject.storage, Phase::generation(double(row.batch), double(row.context)), q.on).seconds;
+  return kept * row.step.seconds / (cost_of(q, verify).seconds + d.lookahead * draft);
+}
+
+Row row_of(const Question& q, int64_t batch, int64_t context) {
+  Row r{batch, context};
+  r.parameter_bytes = parameter_bytes(q.subject.spec, q.subject.storage);
+  r.state_bytes_per_sequence = state_bytes(q.subject.spec, q.subject.storage, double(context));
+  r.memory_bytes = r.parameter_bytes + double(batch) * r.state_bytes_per_sequence;
+  r.memory_per_chip = memory_per_chip(q, double(batch), double(context));
+  r.fits = r.memory_per_chip <= q.on.chip.memory;
+  r.latency_s = r.memory_per_chip / q.on.chip.bandwidth;
+  r.tokens_per_s = double(batch) / r.latency_s * q.on.replicas;
+  r.step = cost_of(q, Phase::generation(double(batch), double(context)));
+  r.step_tokens_per_s = double(batch) / r.step.seconds * q.on.replicas;
+  r.price_per_million = price_per_million(q, r.step_tokens_per_s / q.on.replicas);
+  if (q.draft) r.draft_speedup = draft_speedup(q, r);
+  return r;
+}
+
+Limits limits_at(const Question& q, int64_t context) {
+  Limits l{context};
+  const double s = double(context);
+  l.ttft_s = cost_of(q, Phase::prefill(1, s)).seconds;
+  auto fits = [&](int64_t b) { return memory_per_chip(q, double(b), s) <= q.on.chip.memory; };
+  auto fast = [&](int64_t b) { return cost_of(q, Phase::generation(double(b), s)).seconds <= 1 / q.user_tokens_per_s; };
+  auto prompt = [&](int64_t b) { return cost_of(q, Phase::prefill(double(b), s)).seconds <= q.deadline_s; };
+  l.largest_batch = largest(fits);
+  l.users = largest([&](int64_t b) { return fits(b) && fast(b); });
+  l.within_deadline = largest([&](int64_t b) { return fits(b) && prompt(b); });
+  l.both = std::min(l.users, l.within_deadline);
+  if (!l.users) return l;
+  double each = double(l.users) / cost_of(q, Phase::generation(double(l.users), s)).seconds;
+  l.tokens_per_s = each * q.on.replicas;
+  l.price_per_million = price_per_million(q, each);
+  if (q.demand_words > 0) l.chips_for_demand = int64_t(std::ceil(q.demand_words * kTokensAWord / 86400 / each)) * q.on.tp;
+  return l;
+}
+
+void check_question(const Question& q) {
+  check(!q.batches.empty() && !q.contexts.empty(), "an analysis needs a batch and a context");
+  for (int64_t n : q.batches) check(n >= 1 && n <= 1 << 24, "a batch of {} sequences was asked for", n);
+  for (int64_t n : q.contexts) check(n >= 1 && n <= 1 << 30, "a context of {} tokens was asked for", n);
+  check(q.on.tp >= 1 && q.on.replicas >= 1, "{} replicas of {} chips were asked for", q.on.replicas, q.on.tp);
+  check(q.on.tp == 1 || q.on.chip.link > 0, "{} chips of kind '{}' cannot share a layer: they have no link", q.on.tp, q.on.chip.name);
+  check(q.user_tokens_per_s > 0 && q.deadline_s > 0 && q.price >= 0 && q.demand_words >= 0,
+        "speeds and deadlines must be above 0, prices and demand not below");
+  if (q.draft)
+    check(q.draft->acceptance >= 0 && q.draft->acceptance <= 1 && q.draft->lookahead >= 1,
+          "an acceptance of {} with {} drafted tokens was asked for", q.draft->acceptance, q.draft->lookahead);
+}
+
+}  // namespace
+
+Analysis analyze(Question question) {
+  check_question(question);
+  Analysis a{std::move(question)};
+  const Question& q = a.question;
+  const Subject& subject = q.subject;
+  a.parameters_with_norms = parameters(subject.spec);
+  a.parameters = a.parameters_with_norms - norm_parameters(subject.spec);
+  a.active_parameters = active_parameters(subject.spec);
+  a.state = state_kinds(subject.spec, subject.storage);
+  for (int64_t context : q.contexts) {
+    a.limits.push_back(limits_at(q, context));
+    for (int64_t batch : q.batches) a.rows.push_back(row_of(q, batch, context));
+  }
+  for (int64_t batch = 1; batch <= std::clamp<int64_t>(a.limits[0].largest_batch, 1, 4096); batch *= 2)
+    a.curve.push_back(row_of(q, batch, q.contexts[0]));
+  for (int64_t batch : q.batches)
+    a.longest_context.emplace_back(batch,
+                                   largest([&](int64_t s) { return memory_per_chip(q, double(batch), double(s)) <= q.on.chip.memory; }));
+
+  auto add = [&](bool prefill, Phase phase) {
+    for (Operation& o : operations(subject.spec, subject.storage, phase, q.on.tp)) {
+      Timing t = time_of(o, q.on);
+      a.operations.push_back({prefill, phase, std::move(o), t});
+    }
+  };
+  add(true, Phase::prefill(1, double(q.contexts[0])));
+  for (int64_t batch : q.batches) add(false, Phase::generation(double(batch), double(q.contexts[0])));
+  return a;
+}
+
+}  // namespace mr

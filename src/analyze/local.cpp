@@ -1,0 +1,105 @@
+#include "analyze/local.h"
+
+#include <cstring>
+#include <fstream>
+
+#include "backend/cpu/probe.h"
+#include "core/config.h"
+#include "core/error.h"
+#include "core/tensor.h"
+
+namespace mr {
+
+namespace fs = std::filesystem;
+
+static std::string cpu_name() {
+  std::ifstream in("/proc/cpuinfo");
+  for (std::string line; std::getline(in, line);)
+    if (line.starts_with("model name"))
+      if (size_t colon = line.find(": "); colon != std::string::npos) return line.substr(colon + 2);
+  return "unknown processor";
+}
+
+static std::string title(int threads) {
+  return fmt::format("{}, {} thread{}, {}", cpu_name(), threads, threads == 1 ? "" : "s", name_of(best_isa()));
+}
+
+// Bytes of the first core's cache of this level; 0: unknown.
+static double cache_bytes(const std::string& level) {
+  for (int i = 0; i < 8; i++) {
+    fs::path at = fmt::format("/sys/devices/system/cpu/cpu0/cache/index{}", i);
+    std::string its_level, type, size;
+    std::ifstream(at / "level") >> its_level;
+    std::ifstream(at / "type") >> type;
+    std::ifstream(at / "size") >> size;
+    if (its_level != level || type == "Instruction" || size.empty()) continue;
+    return std::atof(size.c_str()) * (size.back() == 'K' ? 1024 : size.back() == 'M' ? 1048576 : 1);
+  }
+  return 0;
+}
+
+// Over memory that no cache holds.
+static double measure_bandwidth(ThreadPool& pool) {
+  double bytes = std::max(512.0 * 1048576, 4 * cache_bytes("3"));
+  Buffer memory(size_t(std::min(bytes, double(physical_memory()) / 4)));
+  pool.parallel(int64_t(memory.size()), 1 << 20,
+                [&](int64_t begin, int64_t end, int) { std::memset(memory.data() + begin, 1, size_t(end - begin)); });
+  std::span<const std::byte> all(memory.data(), memory.size());
+  return read_bandwidth(std::span(&all, 1), best_isa(), pool);
+}
+
+// Programs that wanted to run in the last minute, on average.
+static double load_average() {
+  double load = 0;
+  std::ifstream("/proc/loadavg") >> load;
+  return load;
+}
+
+LocalMachine probe_local(int threads) {
+  ThreadPool pool(threads);
+  LocalMachine m;
+  m.busy = load_average() > 0.5 * threads;
+  Chip& c = m.chip;
+  for (Isa isa : available_isas()) {
+    c.bf16 = float_rate(isa, pool);  // weights of 16 bits meet activations of 32
+    c.int8 = c.quantized = quantized_rate(isa, pool);
+    c.rates.push_back({fmt::format("{} f32", name_of(isa)), c.bf16});
+    c.rates.push_back({fmt::format("{} quantized", name_of(isa)), c.quantized});
+  }
+  c.name = "local";
+  c.title = title(threads);
+  c.bandwidth = measure_bandwidth(pool);
+  c.memory = double(physical_memory());
+  c.units = threads;
+  c.unit_memory = cache_bytes("2");
+  c.cache = cache_bytes("3");
+  c.activation_bytes = 4;
+  return m;
+}
+
+static bool read_cached(const fs::path& path, int threads, Chip& chip) {
+  std::ifstream in(path);
+  Json j = Json::parse(in, nullptr, false);
+  if (!j.is_object()) return false;
+  try {
+    chip = chip_from(j);
+  } catch (const Json::exception&) {  // written by another version
+    return false;
+  }
+  return chip.title == title(threads) && chip.memory == double(physical_memory()) && chip.bandwidth > 0 && chip.bf16 > 0;
+}
+
+LocalMachine local_machine(int threads, bool probe_again) {
+  if (threads == 0) threads = default_threads();
+  fs::path path = cache_dir() / "hardware.json";
+  LocalMachine m;
+  if (!probe_again && read_cached(path, threads, m.chip)) return m;
+  m = probe_local(threads);
+  if (m.busy) return m;     // not worth keeping
+  std::error_code ignored;  // a folder that cannot be written costs the next run a second probe, no more
+  fs::create_directories(path.parent_path(), ignored);
+  std::ofstream(path) << json_of(m.chip).dump(1) << "\n";
+  return m;
+}
+
+}  // namespace mr

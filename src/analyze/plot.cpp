@@ -1,0 +1,107 @@
+#include "analyze/plot.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "analyze/report.h"
+
+namespace mr {
+
+static constexpr double kWidth = 720, kHeight = 440, kLeft = 104, kRight = 24, kTop = 44, kBottom = 56;
+static constexpr const char* kColors[] = {"#1f2933", "#d1495b", "#2e7da8", "#3a8f5c", "#9aa5b1", "#e0902a"};
+
+std::string escaped(const std::string& text) {
+  std::string out;
+  for (char c : text) out += c == '&' ? "&amp;" : c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '"' ? "&quot;" : std::string(1, c);
+  return out;
+}
+
+static void widen(Plot::Axis& a) {
+  a.low = std::pow(10, std::floor(std::log10(a.low) + 1e-9));
+  a.high = std::pow(10, std::ceil(std::log10(a.high) - 1e-9));
+  if (a.high <= a.low) a.high = a.low * 10;
+}
+
+Plot::Plot(std::string title, Axis x, Axis y) : title_(std::move(title)), x_(std::move(x)), y_(std::move(y)) {
+  widen(x_), widen(y_);
+  grid();
+}
+
+static double share(double v, const Plot::Axis& a) {
+  return std::clamp((std::log10(std::max(v, a.low)) - std::log10(a.low)) / (std::log10(a.high) - std::log10(a.low)), 0.0, 1.0);
+}
+double Plot::px(double x) const { return kLeft + share(x, x_) * (kWidth - kLeft - kRight); }
+double Plot::py(double y) const { return kHeight - kBottom - share(y, y_) * (kHeight - kTop - kBottom); }
+
+// "10 GB", "100 ms", "1".
+static std::string tick(double value, const std::string& unit) {
+  if (unit.empty() && value < 1) return fmt::format("{:g}", value);
+  std::string text = with_unit(value * 1.0000001, unit.c_str());
+  size_t dot = text.find('.'), space = text.find(' ');
+  text = text.substr(0, dot) + text.substr(space);
+  return text.ends_with(' ') ? text.substr(0, text.size() - 1) : text;
+}
+
+void Plot::grid() {
+  int decades = int(std::lround(std::log10(x_.high / x_.low)));
+  for (double v = x_.low; v <= x_.high * 1.001; v *= 10) {
+    body_ += fmt::format(R"(<line class="g" x1="{0:.1f}" y1="{1}" x2="{0:.1f}" y2="{2}"/>)", px(v), kTop, kHeight - kBottom);
+    body_ += fmt::format(R"(<text class="t" x="{:.1f}" y="{}" text-anchor="middle">{}</text>)", px(v), kHeight - kBottom + 18,
+                         decades > 9 ? "" : escaped(tick(v, x_.unit)));
+  }
+  for (double v = y_.low; v <= y_.high * 1.001; v *= 10) {
+    body_ += fmt::format(R"(<line class="g" x1="{1}" y1="{0:.1f}" x2="{2}" y2="{0:.1f}"/>)", py(v), kLeft, kWidth - kRight);
+    body_ +=
+        fmt::format(R"(<text class="t" x="{}" y="{:.1f}" text-anchor="end">{}</text>)", kLeft - 8, py(v) + 4, escaped(tick(v, y_.unit)));
+  }
+  body_ += "\n";
+}
+
+void Plot::line(const std::vector<Point>& points, int color, bool dashed) {
+  std::string path;
+  for (Point p : points) path += fmt::format("{:.1f},{:.1f} ", px(p.x), py(p.y));
+  body_ += fmt::format(R"(<polyline points="{}" fill="none" stroke="{}" stroke-width="2"{}/>)", path, kColors[color],
+                       dashed ? R"( stroke-dasharray="6 4")" : "");
+  body_ += "\n";
+}
+
+void Plot::point(Point p, int color, const std::string& tooltip) {
+  body_ += fmt::format(R"(<circle cx="{:.1f}" cy="{:.1f}" r="4.5" fill="{}"><title>{}</title></circle>)", px(p.x), py(p.y), kColors[color],
+                       escaped(tooltip));
+  body_ += "\n";
+}
+
+void Plot::text(Point p, int color, const std::string& text, int degrees) {
+  double x = px(p.x) + 7, y = py(p.y) + (degrees ? 10 : -7);
+  body_ += fmt::format(R"_(<text class="l" x="{0:.1f}" y="{1:.1f}" fill="{2}" transform="rotate({3} {0:.1f} {1:.1f})">{4}</text>)_", x, y,
+                       kColors[color], degrees, escaped(text));
+  body_ += "\n";
+}
+
+void Plot::legend(int color, const std::string& text) {
+  double y = kTop + 18 + 18 * n_legend_++;
+  body_ += fmt::format(R"(<rect x="{}" y="{}" width="10" height="10" fill="{}"/><text class="l" x="{}" y="{}">{}</text>)", kLeft + 14,
+                       y - 9, kColors[color], kLeft + 30, y, escaped(text));
+  body_ += "\n";
+}
+
+std::string Plot::svg() const {
+  std::string out =
+      fmt::format(R"(<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {0} {1}" width="{0}" height="{1}" role="img" aria-label="{2}">)",
+                  kWidth, kHeight, escaped(title_));
+  out +=
+      "<style>text{font-family:system-ui,sans-serif}.t{font-size:12px;fill:#52606d}.l{font-size:12px}"
+      ".h{font-size:15px;font-weight:600;fill:#1f2933}.g{stroke:#e4e7eb}</style>\n";
+  out += fmt::format(R"(<rect width="{}" height="{}" fill="#ffffff"/><text class="h" x="{}" y="24">{}</text>)", kWidth, kHeight, kLeft,
+                     escaped(title_));
+  out += "\n" + body_;
+  out += fmt::format(R"(<text class="t" x="{}" y="{}" text-anchor="middle">{}</text>)", (kLeft + kWidth - kRight) / 2, kHeight - 14,
+                     escaped(x_.label));
+  out += fmt::format(R"_(<text class="t" transform="translate(16 {}) rotate(-90)" text-anchor="middle">{}</text>)_",
+                     (kTop + kHeight - kBottom) / 2, escaped(y_.label));
+  return out + "\n</svg>\n";
+}
+
+}  // namespace mr

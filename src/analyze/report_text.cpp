@@ -1,0 +1,161 @@
+#include <fmt/core.h>
+
+#include <cmath>
+
+#include "analyze/report.h"
+
+namespace mr {
+
+std::string with_unit(double value, const char* unit) {
+  static constexpr std::pair<double, const char*> kPrefixes[] = {{1e15, "P"}, {1e12, "T"}, {1e9, "G"},  {1e6, "M"},
+                                                                 {1e3, "k"},  {1, ""},     {1e-3, "m"}, {1e-6, "µ"}};
+  for (auto [scale, prefix] : kPrefixes)
+    if (std::fabs(value) >= scale || scale == 1e-6 || value == 0) {
+      double v = value / (value == 0 ? 1 : scale);
+      return fmt::format("{:.{}f} {}{}", v, v >= 100 ? 1 : 2, value == 0 ? "" : prefix, unit);
+    }
+  return {};
+}
+
+std::string grouped(int64_t value) {
+  std::string text = std::to_string(value);
+  for (int i = int(text.size()) - 3; i > (value < 0 ? 1 : 0); i -= 3) text.insert(size_t(i), 1, ',');
+  return text;
+}
+
+static std::string speed(double tokens_per_s) {
+  return tokens_per_s >= 1000 ? grouped(int64_t(std::llround(tokens_per_s))) : fmt::format("{:.1f}", tokens_per_s);
+}
+
+static std::string count_or(int64_t n, int64_t unlimited) { return n >= unlimited ? "any" : grouped(n); }
+
+static std::string about_model(const Analysis& a) {
+  const Subject& s = a.question.subject;
+  std::string out = fmt::format("{} on {}\n\n", s.name, a.question.on.chip.title);
+  out += fmt::format("  parameters   {} ({} with the norms", grouped(a.parameters), grouped(a.parameters_with_norms));
+  if (a.active_parameters != a.parameters_with_norms) out += fmt::format(", {} of them used by a token", grouped(a.active_parameters));
+  out += fmt::format(")\n  weights      {} in {}", with_unit(parameter_bytes(s.spec, s.storage), "B"), s.storage.block_name);
+  if (s.storage.table_name != s.storage.block_name) out += fmt::format(", tables in {}", s.storage.table_name);
+  out += fmt::format("; keys and values in {}\n", s.storage.kv_name);
+  int64_t per_token = 0, per_sequence = 0;
+  for (const StateKind& k : a.state) {
+    out += fmt::format("  state        {} layer{} {}:", k.layers, k.layers == 1 ? "" : "s", k.name);
+    if (k.bytes_per_token) out += fmt::format(" {} bytes a token{}", grouped(k.bytes_per_token), k.window ? " in the window" : "");
+    if (k.bytes_per_sequence) out += fmt::format(" {} bytes a sequence", grouped(k.bytes_per_sequence));
+    out += k.bytes_per_token || k.bytes_per_sequence ? "\n" : " nothing of their own\n";
+    per_token += k.bytes_per_token, per_sequence += k.bytes_per_sequence;
+  }
+  double context = double(a.question.contexts[0]), mha = mha_state_bytes(s.spec, s.storage, context);
+  double own = state_bytes(s.spec, s.storage, context);
+  if (mha > own * 1.001)
+    out += fmt::format("               a sequence of {} tokens keeps {}, {:.1f} times less than keys and values of every head\n",
+                       a.question.contexts[0], with_unit(own, "B"), mha / own);
+  return out;
+}
+
+static std::string about_chip(const Analysis& a) {
+  const Deployment& on = a.question.on;
+  const Chip& c = on.chip;
+  double rate = product_rate(c, a.question.subject.storage.block_product);
+  std::string out = fmt::format("  chip         {} ({} for {} weights), {}, {}\n", with_unit(c.bf16, "FLOP/s"), with_unit(rate, "FLOP/s"),
+                                a.question.subject.storage.block_name, with_unit(c.bandwidth, "B/s"), with_unit(c.memory, "B"));
+  out += fmt::format("               ratio {:.0f}: an operation of fewer flops a byte waits for memory\n", c.ratio());
+  if (!c.rates.empty()) {
+    out += "               measured, in GFLOP/s:";
+    for (const Chip::Rate& r : c.rates) out += fmt::format(" {} {:.0f}{}", r.name, r.flops / 1e9, &r == &c.rates.back() ? "\n" : ",");
+  }
+  if (on.tp > 1 || on.replicas > 1)
+    out += fmt::format("  deployment   {} group{} of {} chip{}{}\n", on.replicas, on.replicas == 1 ? "" : "s", on.tp, on.tp == 1 ? "" : "s",
+                       on.tp > 1 ? fmt::format(", {} between them", with_unit(c.link, "B/s")) : "");
+  return out;
+}
+
+static std::string rows_table(const Analysis& a) {
+  const bool draft = a.question.draft.has_value();
+  std::string out =
+      "\nGeneration. Left the napkin: memory = parameters + state, and a step reads all of it. Right what the operations move.\n";
+  out += fmt::format("  {:>6} {:>8} {:>10} {:>5} {:>10} {:>9}  | {:>10} {:>10} {:>9} {:>8} {:>9}{}\n", "batch", "context", "memory", "fits",
+                     "latency", "tok/s", "step", "latency", "tok/s", "bound", "$/Mtok", draft ? "   drafts" : "");
+  for (const Row& r : a.rows)
+    out += fmt::format("  {:>6} {:>8} {:>10} {:>5} {:>10} {:>9}  | {:>10} {:>10} {:>9} {:>8} {:>9.4g}{}\n", r.batch, r.context,
+                       with_unit(r.memory_bytes, "B"), r.fits ? "yes" : "no", with_unit(r.latency_s, "s"), speed(r.tokens_per_s),
+                       with_unit(r.step.bytes, "B"), with_unit(r.step.seconds, "s"), speed(r.step_tokens_per_s), name_of(r.step.bound),
+                       r.price_per_million, draft ? fmt::format("   × {:.2f}", r.draft_speedup) : "");
+  out += fmt::format("  $/Mtok at {} an hour for a chip.", fmt::format("${:g}", a.question.price));
+  if (draft)
+    out += fmt::format(" drafts: {} tokens of {} at a time, {:.0f} % accepted.", a.question.draft->lookahead,
+                       a.question.draft->subject.name, 100 * a.question.draft->acceptance);
+  return out + "\n";
+}
+
+static std::string limits_table(const Analysis& a) {
+  const Question& q = a.question;
+  std::string out =
+      fmt::format("\nWhat fits: the largest batch by memory; with {:g} tokens/s for every user; with all prompts read within {:g} s.\n",
+                  q.user_tokens_per_s, q.deadline_s);
+  out += fmt::format("  {:>8} {:>12} {:>12} {:>10} {:>10} {:>10} {:>11} {:>9}{}\n", "context", "first token", "by memory", "by speed",
+                     "by prompt", "by both", "tok/s", "$/Mtok", q.demand_words > 0 ? "      chips" : "");
+  for (const Limits& l : a.limits)
+    out += fmt::format("  {:>8} {:>12} {:>12} {:>10} {:>10} {:>10} {:>11} {:>9.4g}{}\n", l.context, with_unit(l.ttft_s, "s"),
+                       count_or(l.largest_batch, int64_t(1) << 39), grouped(l.users), grouped(l.within_deadline), grouped(l.both),
+                       speed(l.tokens_per_s), l.price_per_million,
+                       q.demand_words > 0 ? fmt::format(" {:>10}", l.chips_for_demand ? grouped(l.chips_for_demand) : "none") : "");
+  if (q.demand_words > 0)
+    out += fmt::format("  chips: for {} words a day, 4 tokens for 3 words, spread evenly.\n", with_unit(q.demand_words, ""));
+  out += "  Longest context by memory:";
+  for (auto [batch, context] : a.longest_context) out += fmt::format("  {} for batch {}", count_or(context, int64_t(1) << 39), batch);
+  return out + fmt::format(" (the model was made for {}).\n", grouped(q.subject.spec.max_context));
+}
+
+static std::string operations_table(const Analysis& a, bool prefill, double batch) {
+  std::string out;
+  StepCost all;
+  for (const Analysis::Point& p : a.operations) {
+    if (p.prefill != prefill || p.phase.batch != batch) continue;
+    all.seconds += p.time.seconds, all.bytes += p.op.bytes(), all.flops += p.op.flops;
+    std::string law = p.op.law.empty() ? "" : fmt::format("{:>9.4g} = {}", p.op.law_intensity, p.op.law);
+    out += fmt::format("  {:<24} {:>4} {:>12} {:>10} {:>10} {:>10.4g} {:>10} {:<8} {}\n", p.op.name, p.op.layers,
+                       with_unit(p.op.flops, "FLOP"), with_unit(p.op.weights + p.op.state + p.op.read, "B"), with_unit(p.op.written, "B"),
+                       p.op.intensity(), with_unit(p.time.seconds, "s"), name_of(p.time.bound), law);
+  }
+  std::string head =
+      fmt::format("\n{}, batch {:g}, context {}: {}, {}, {}\n", prefill ? "Prefill" : "Generation", batch, a.question.contexts[0],
+                  with_unit(all.flops, "FLOP"), with_unit(all.bytes, "B"), with_unit(all.seconds, "s"));
+  return head +
+         fmt::format("  {:<24} {:>4} {:>12} {:>10} {:>10} {:>10} {:>10} {:<8} {}\n", "operation", "×", "flops", "read", "written",
+                     "intensity", "at least", "bound", "law") +
+         out;
+}
+
+static std::string flash_line(const Analysis& a) {
+  const Chip& c = a.question.on.chip;
+  for (const LayerSpec& layer : a.question.subject.spec.layers) {
+    auto* at = std::get_if<AttentionSpec>(&layer.mixer);
+    if (!at || c.unit_memory <= 0) continue;
+    double s = double(a.question.contexts[0]), words = c.unit_memory / 2;
+    return fmt::format(
+        "\nA head of attention over a prompt of {} tokens: {} if nothing is masked; the matrix of scores would be {}; in tiles that fit "
+        "beside a unit\n({}) it is never written, extra memory grows with S alone and at least {} words move.\n",
+        a.question.contexts[0], with_unit(4 * s * s * at->head_dim, "FLOP"), with_unit(2 * s * s, "B"), with_unit(c.unit_memory, "B"),
+        grouped(int64_t(flash_traffic(s, at->head_dim, words))));
+  }
+  return {};
+}
+
+std::string text_report(const Analysis& a) {
+  double shown = double(a.question.batches[0]);  // the largest batch that fits
+  for (const Row& r : a.rows)
+    if (r.fits && r.context == a.question.contexts[0]) shown = std::max(shown, double(r.batch));
+  return about_model(a) + about_chip(a) + rows_table(a) + limits_table(a) + operations_table(a, true, 1) +
+         "  The laws of attention count every pair of tokens; a causal prompt has half of them.\n" + operations_table(a, false, shown) +
+         flash_line(a);
+}
+
+std::string formats_table() {
+  std::string out = fmt::format("  {:<9} {:>8} {:>12} {:>12} {:>12}  {}\n", "format", "bytes", "largest", "smallest", "step", "");
+  for (const NumberFormat& f : number_formats())
+    out += fmt::format("  {:<9} {:>8.4g} {:>12.5g} {:>12.5g} {:>12.5g}  {}\n", f.name, f.bytes, f.largest, f.smallest, f.step, f.note);
+  return out;
+}
+
+}  // namespace mr

@@ -1,0 +1,31 @@
+// How long operations take at least on a chip: each as long as its flops, its bytes or its messages need, whichever is most
+// (Williams et al. 2009).
+#pragma once
+
+#include "analyze/workload.h"
+
+namespace mr {
+
+struct Deployment {
+  Chip chip;
+  int tp = 1;        // chips that share every layer
+  int replicas = 1;  // such groups, each with requests of its own
+};
+
+enum class Bound : uint8_t { memory, compute, link };
+std::string_view name_of(Bound);
+
+struct Timing {
+  double seconds = 0;
+  Bound bound = Bound::memory;
+};
+Timing time_of(const Operation&, const Deployment&);
+
+// A whole step: operations one after the other.
+struct StepCost {
+  double seconds = 0, bytes = 0, flops = 0;  // bytes and flops: of all chips together
+  Bound bound = Bound::memory;               // where most of the time goes
+};
+StepCost step_cost(const ModelSpec&, const Storage&, const Phase&, const Deployment&);
+
+}  // namespace mr

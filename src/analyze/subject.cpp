@@ -1,0 +1,80 @@
+#include "analyze/subject.h"
+
+#include <algorithm>
+#include <map>
+
+#include "core/config.h"
+#include "core/error.h"
+#include "model/arch/arch.h"
+
+namespace mr {
+
+namespace fs = std::filesystem;
+
+// Matrices that are stored together: mean bytes of a weight, and the format that most of the bytes are in.
+struct Stored {
+  std::map<std::string, double> bytes;
+  double weights = 0;
+
+  void add(const StoredTensor& t) {
+    double n = 1;
+    for (int64_t d : t.shape) n *= double(d);
+    weights += n;
+    bytes[t.format] += double(t.bytes.size());
+  }
+  void into(double& each, NumberFormat::Product& product, std::string& name) const {
+    double sum = 0, most = 0;
+    for (auto& [format, n] : bytes) {
+      sum += n;
+      if (n > most) most = n, name = format;
+    }
+    each = sum / weights;
+    for (const NumberFormat& f : number_formats())
+      if (f.name == name) product = f.product;
+  }
+};
+
+static Storage storage_of(const Checkpoint& files, const NameMap& names) {
+  Stored blocks, tables;
+  auto is_table = [&](const std::string& tensor) {
+    for (const char* role : {"embedding", "output", "per_layer_embedding"})
+      if (names.find(role) && tensor.starts_with(names.name(role, {}) + ".")) return true;
+    return false;
+  };
+  for (const StoredTensor& t : files.tensors())
+    if (t.shape.size() >= 2) (is_table(t.name) ? tables : blocks).add(t);
+  Storage s;
+  if (blocks.weights > 0) blocks.into(s.block, s.block_product, s.block_name);
+  if (tables.weights > 0) tables.into(s.table, s.table_product, s.table_name);
+  s.kv_name = "f16";
+  return s;
+}
+
+Subject subject_of(const Preset& p) { return {std::string(p.name), spec_of(p), {}}; }
+
+Subject subject_of(const std::string& model) {
+  if (!model.empty() && !fs::exists(model))
+    if (const Preset* p = find_preset(model)) return subject_of(*p);
+  fs::path path = find_model(model);
+  if (path.extension() == ".json") return {path.string(), spec_from(read_json(path), path.string()), {}};
+  std::error_code ignored;
+  bool weights = !fs::is_directory(path) || fs::exists(path / "model.safetensors", ignored) ||
+                 fs::exists(path / "model.safetensors.index.json", ignored);
+  auto files = Checkpoint::open(path, weights ? Checkpoint::Want::tensors : Checkpoint::Want::configuration);
+  Described d = describe(*files);
+  return {path.filename().empty() ? path.string() : path.filename().string(), std::move(d.spec), storage_of(*files, d.names)};
+}
+
+void store_weights_as(Storage& s, std::string_view name) {
+  const NumberFormat& f = number_format(name);
+  s.block = s.table = f.bytes;
+  s.block_product = s.table_product = f.product;
+  s.block_name = s.table_name = f.name;
+}
+
+void store_keys_as(Storage& s, std::string_view name) {
+  s.kv = number_format(name).bytes;
+  s.kv_name = name;
+}
+
+}  // namespace mr

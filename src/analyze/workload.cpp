@@ -1,0 +1,331 @@
+#include "analyze/workload.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
+
+namespace mr {
+
+double experts_read(double experts, double used, double rows) { return experts * (1 - std::pow(1 - used / experts, rows)); }
+
+double flash_traffic(double context, double head_dim, double fast_words) {
+  return std::max(4 * context * head_dim, context * context * head_dim * head_dim / fast_words);  // q, k, v and the result at least once
+}
+
+namespace {
+
+class Counter {
+ public:
+  Counter(const ModelSpec& spec, const Storage& storage, const Phase& phase, int chips)
+      : spec_(spec), s_(storage), phase_(phase), chips_(chips), rows_(phase.batch * phase.rows), a_(storage.activation) {}
+
+  std::vector<Operation> count() {
+    const double dim = spec_.dim;
+    Operation& embed = op("embedding");
+    embed.read += rows_ * dim * s_.table, embed.written += rows_ * dim * a_;
+    if (spec_.per_layer) per_layer_inputs();
+    for (const LayerSpec& layer : spec_.layers) {
+      norms(layer.post_norms ? 2 : 1, rows_);
+      std::visit([&](const auto& mixer) { mix(mixer); }, layer.mixer);
+      all_reduce();
+      if (!std::holds_alternative<std::monostate>(layer.ffn)) {
+        norms(layer.post_norms ? 2 : 1, rows_);
+        std::visit([&](const auto& ffn) { feed(ffn); }, layer.ffn);
+        all_reduce();
+      }
+      if (spec_.per_layer) per_layer_gate();
+    }
+    output();
+    return std::move(ops_);
+  }
+
+ private:
+  Operation& op(const std::string& name) {
+    for (Operation& o : ops_)
+      if (o.name == name) return o.layers++, o;
+    ops_.push_back({.name = name, .layers = 1});
+    return ops_.back();
+  }
+
+  // [rows, in] . [in, out]: reads the weights and its input, writes its output.
+  Operation& product(const std::string& name, double rows, double in, double out, bool table = false) {
+    Operation& o = op(name);
+    const double bytes = table ? s_.table : s_.block;
+    o.product = true;
+    o.format = table ? s_.table_product : s_.block_product;
+    o.flops += 2 * rows * in * out;
+    o.weights += in * out * bytes;
+    o.read += rows * in * a_;
+    o.written += rows * out * a_;
+    law(o, table ? "B" : "B·T", table ? out_rows() : rows, bytes);
+    return o;
+  }
+
+  // Of numbers of 2 bytes; smaller ones raise the intensity.
+  static void law(Operation& o, const char* symbols, double value, double bytes) {
+    o.law = bytes == 2 ? symbols : fmt::format("{} · 2/{:.3g}", symbols, bytes);
+    o.law_intensity = value * 2 / bytes;
+  }
+
+  void elementwise(const std::string& name, double flops, double read, double written) {
+    Operation& o = op(name);
+    o.flops += rows_ * flops, o.read += rows_ * read * a_, o.written += rows_ * written * a_;
+  }
+
+  // With the residual: each reads it and what is added, writes both the sum and the normed sum. Every chip does them whole.
+  void norms(int n, double rows) {
+    Operation& o = op("norms, residual");
+    const double values = n * rows * spec_.dim;
+    o.split = false;
+    o.flops += 5 * values;
+    o.weights += double(n) * spec_.dim * a_;
+    o.read += 2 * values * a_, o.written += 2 * values * a_;
+  }
+
+  void all_reduce() {
+    if (chips_ == 1) return;
+    Operation& o = op("all-reduce");
+    o.split = false;
+    o.link += 2.0 * (chips_ - 1) / chips_ * rows_ * spec_.dim * a_;  // a ring
+  }
+
+  double seen(int window) const { return window ? std::min<double>(phase_.context, window) : phase_.context; }
+
+  // Query-key pairs of one sequence: row i sees context - rows + i + 1 tokens, at most its window.
+  double pairs(int window) const {
+    const double first = phase_.context - phase_.rows + 1, last = phase_.context, w = window ? window : last;
+    if (first >= w) return phase_.rows * w;
+    const double free = std::min(last, w);  // rows up to this one see everything before them
+    return (first + free) * (free - first + 1) / 2 + (last - free) * w;
+  }
+
+  // Tokens whose keys and values the rows of one sequence read.
+  double keys(int window) const { return window ? std::min(phase_.context, window + phase_.rows - 1) : phase_.context; }
+
+  void mix(const AttentionSpec& a) {
+    const double q = double(a.heads) * a.head_dim, kv = double(a.kv_heads) * a.head_dim, own = a.kv_owner < 0 ? 1 : 0;
+    product("q, k, v", rows_, spec_.dim, q + 2 * own * kv);
+    Operation& store = op("rope, store K/V");
+    store.flops += 3 * rows_ * (q + own * kv);
+    store.read += rows_ * (q + 2 * own * kv) * a_;
+    store.written += rows_ * (q * a_ + 2 * own * kv * s_.kv);
+
+    Operation& o = op(a.window ? fmt::format("attention, window {}", a.window) : "attention");
+    o.flops += 4 * phase_.batch * pairs(a.window) * q;
+    o.state += phase_.batch * keys(a.window) * 2 * kv * s_.kv;
+    o.read += rows_ * q * a_, o.written += rows_ * q * a_;
+    o.state_ways = a.kv_heads;
+    const double g = double(a.heads) / a.kv_heads, s = seen(a.window), t = phase_.rows;
+    law(o, g == 1 ? "S·T/(S+T)" : "G·S·T/(S+G·T)", g * s * t / (s + g * t), s_.kv);
+    product("attention out", rows_, q, spec_.dim);
+  }
+
+  // Absorbed: queries are taken into the latent's space, so that only latents are read. Expanded: keys and values are made of
+  // the latents first, cheaper where many rows share them.
+  void mix(const MlaSpec& m) {
+    const double n = m.heads, latent = m.kv_rank + m.rope_dim, qk = m.nope_dim + m.rope_dim;
+    if (m.q_rank) product("q down", rows_, spec_.dim, m.q_rank);
+    product("q up", rows_, m.q_rank ? m.q_rank : spec_.dim, n * qk);
+    product("latent down", rows_, spec_.dim, latent);
+    op("store latent").written += rows_ * latent * s_.kv;
+
+    const double all = phase_.batch * pairs(0), kept = phase_.batch * phase_.context;
+    const double absorb = 2 * rows_ * n * m.kv_rank * (m.nope_dim + m.v_dim), absorbed = 2 * all * n * (latent + m.kv_rank);
+    const double expand = 2 * kept * n * m.kv_rank * (m.nope_dim + m.v_dim), expanded = 2 * all * n * (qk + m.v_dim);
+    const bool absorbs = absorb + absorbed <= expand + expanded;
+    Operation& up = op(absorbs ? "absorb latent" : "expand latent");
+    up.product = true, up.format = s_.block_product;
+    up.flops += absorbs ? absorb : expand;
+    up.weights += double(m.kv_rank) * n * (m.nope_dim + m.v_dim) * s_.block;
+    up.read += (absorbs ? rows_ * n * (m.nope_dim + m.kv_rank) : kept * m.kv_rank) * a_;
+    up.written += (absorbs ? rows_ * n * (m.kv_rank + m.v_dim) : kept * n * (m.nope_dim + m.v_dim)) * a_;
+
+    Operation& o = op("latent attention");
+    o.flops += absorbs ? absorbed : expanded;
+    o.state_ways = 1;
+    if (absorbs) {
+      o.state += kept * latent * s_.kv;
+      o.read += rows_ * n * latent * a_, o.written += rows_ * n * m.kv_rank * a_;
+      law(o, "N·(2r+d)/(r+d)", n * (latent + m.kv_rank) / latent * phase_.rows, s_.kv);
+    } else {
+      o.read += (kept * n * (qk + m.v_dim) + rows_ * n * qk) * a_, o.written += rows_ * n * m.v_dim * a_;
+      law(o, "S·T/(S+T)", phase_.context * phase_.rows / (phase_.context + phase_.rows), 2);
+    }
+    product("attention out", rows_, n * m.v_dim, spec_.dim);
+  }
+
+  void convolve(double channels, double width, double state_bytes) {
+    Operation& o = op("convolution");
+    o.flops += rows_ * channels * (2 * width + 4);
+    o.weights += channels * width * a_;
+    o.state += phase_.batch * state_bytes;
+    o.read += rows_ * channels * a_;
+    o.written += rows_ * channels * a_ + phase_.batch * state_bytes;
+  }
+
+  // values: of the state h; flops a value and token: decay, input, output.
+  void scan(double inner, double values, double flops, double inputs, double weights) {
+    Operation& o = op("scan");
+    o.flops += rows_ * (flops * values + 3 * inner);
+    o.weights += weights * 4;
+    o.state += phase_.batch * values * 4;
+    o.read += rows_ * inputs * a_;
+    o.written += rows_ * inner * a_ + phase_.batch * values * 4;
+    o.law = "T·f/8", o.law_intensity = phase_.rows * flops / 8;  // each value is read and written once a step, 4 bytes each
+  }
+
+  void mix(const MambaSpec& m) {
+    const double inner = m.inner, dbc = m.dt_rank + 2.0 * m.n_state;
+    product("in", rows_, spec_.dim, 2 * inner);
+    convolve(inner, m.conv, double(conv_state_bytes(m)));
+    product("dt, B, C", rows_, inner, dbc);
+    product("dt", rows_, m.dt_rank, inner);
+    scan(inner, inner * m.n_state, 7, 2 * inner + 2.0 * m.n_state, inner * m.n_state);
+    elementwise("gate", 5 * inner, 2 * inner, inner);
+    product("out", rows_, inner, spec_.dim);
+  }
+
+  void mix(const Mamba2Spec& m) {
+    const double inner = m.inner();
+    product("in", rows_, spec_.dim, inner + m.conv_channels() + m.heads);
+    convolve(m.conv_channels(), m.conv, double(conv_state_bytes(m)));
+    scan(inner, inner * m.n_state, 5, m.conv_channels() + m.heads, 2.0 * m.heads);
+    elementwise("gate", 9 * inner, 2 * inner, inner);
+    product("out", rows_, inner, spec_.dim);
+  }
+
+  void feed(std::monostate) {}
+
+  void feed(const MlpSpec& m) {
+    const double f = m.hidden;
+    product("feed-forward up", rows_, spec_.dim, (m.gated ? 2 : 1) * f);
+    elementwise("gate", 5 * f, (m.gated ? 2 : 1) * f, f);
+    product("feed-forward down", rows_, f, spec_.dim);
+  }
+
+  void feed(const MoeSpec& m) {
+    const double f = m.hidden, chosen = rows_ * m.used;
+    product("router", rows_, spec_.dim, m.experts);
+    Operation& o = op("experts");
+    o.product = true, o.format = s_.block_product;
+    o.flops += 6 * chosen * spec_.dim * f;
+    o.weights += experts_read(m.experts, m.used, rows_) * 3 * spec_.dim * f * s_.block;
+    o.read += chosen * (spec_.dim + 3 * f + spec_.dim) * a_;
+    o.written += chosen * (3 * f + spec_.dim) * a_ + rows_ * spec_.dim * a_;
+    law(o, "B·T·k/E(1-(1-k/E)^(B·T))", chosen / experts_read(m.experts, m.used, rows_), s_.block);
+    if (m.shared) feed(MlpSpec{m.shared});
+  }
+
+  void per_layer_inputs() {
+    const double width = double(spec_.layers.size()) * spec_.per_layer;
+    op("embedding").read += rows_ * width * s_.table;
+    product("per-layer inputs", rows_, spec_.dim, width);
+  }
+
+  void per_layer_gate() {
+    product("per-layer gate", rows_, spec_.dim, spec_.per_layer);
+    product("per-layer out", rows_, spec_.per_layer, spec_.dim);
+    norms(1, rows_);
+  }
+
+  double out_rows() const { return phase_.batch * (phase_.all_outputs ? phase_.rows : 1); }
+
+  void output() {
+    const double n = out_rows();
+    norms(1, n);
+    Operation& o = product("output layer", n, spec_.dim, spec_.vocab, true);
+    o.written += n * spec_.vocab * (4 - a_);  // logits are f32
+    Operation& sample = op("sampling");
+    sample.flops += 3 * n * spec_.vocab, sample.read += n * spec_.vocab * 4;
+    sample.split = false;
+  }
+
+  const ModelSpec& spec_;
+  const Storage& s_;
+  const Phase& phase_;
+  int chips_;
+  double rows_;  // of the whole batch
+  double a_;     // bytes of an activation
+  std::vector<Operation> ops_;
+};
+
+// What a layer keeps when a key or value takes `kv` bytes; nothing where it shares another's.
+StateSpec kept_by(const LayerSpec& layer, double kv) {
+  StateSpec state = state_of(layer.mixer, DType::f32);
+  if (state.kind == StateSpec::Kind::paged) state.bytes = int64_t(std::ceil(double(state.bytes) / 4 * kv));
+  if (auto* a = std::get_if<AttentionSpec>(&layer.mixer); a && a->kv_owner >= 0) state.bytes = 0;
+  return state;
+}
+
+int state_ways(const MixerSpec& mixer) {
+  if (auto* a = std::get_if<AttentionSpec>(&mixer)) return a->kv_heads;
+  return std::holds_alternative<MlaSpec>(mixer) ? 1 : 0;
+}
+
+std::string kind_of(const MixerSpec& mixer) {
+  if (auto* m = std::get_if<MlaSpec>(&mixer)) return fmt::format("MLA {} + {}", m->kv_rank, m->rope_dim);
+  if (std::holds_alternative<MambaSpec>(mixer)) return "Mamba";
+  if (std::holds_alternative<Mamba2Spec>(mixer)) return "Mamba-2";
+  const AttentionSpec& a = std::get<AttentionSpec>(mixer);
+  std::string text = a.kv_heads == a.heads ? "MHA" : a.kv_heads == 1 ? "MQA" : "GQA";
+  text += fmt::format(" {}:{}", a.heads, a.kv_heads);
+  if (a.window) text += fmt::format(", window {}", a.window);
+  return text + (a.kv_owner >= 0 ? ", shares K/V" : "");
+}
+
+}  // namespace
+
+std::vector<Operation> operations(const ModelSpec& spec, const Storage& storage, const Phase& phase, int chips) {
+  check(phase.batch >= 1 && phase.rows >= 1 && phase.context >= phase.rows, "a step of {} sequences with {} rows in {} tokens is none",
+        phase.batch, phase.rows, phase.context);
+  return Counter(spec, storage, phase, chips).count();
+}
+
+double parameter_bytes(const ModelSpec& spec, const Storage& s) {
+  double tables = double(table_parameters(spec)), rest = double(parameters(spec) - norm_parameters(spec)) - tables;
+  return tables * s.table + rest * s.block;
+}
+
+double state_bytes(const ModelSpec& spec, const Storage& storage, double context, int chips) {
+  double bytes = 0;
+  for (const LayerSpec& layer : spec.layers) {
+    StateLayout one;  // rounds as the engine does
+    StateSpec state = kept_by(layer, storage.kv);
+    if (!state.bytes) continue;
+    one.add(state);
+    int ways = state_ways(layer.mixer);
+    double share = 1.0 / (ways ? std::min(ways, chips) : chips), tokens = state.window ? std::min<double>(context, state.window) : context;
+    bytes += share * (tokens * double(one.bytes_per_token()) + double(one.bytes_per_sequence()));
+  }
+  return bytes;
+}
+
+double mha_state_bytes(const ModelSpec& spec, const Storage& storage, double context) {
+  double values = 0;
+  for (const LayerSpec& layer : spec.layers) {
+    if (auto* a = std::get_if<AttentionSpec>(&layer.mixer)) values += 2.0 * a->heads * a->head_dim;
+    if (auto* m = std::get_if<MlaSpec>(&layer.mixer)) values += double(m->heads) * (m->nope_dim + m->rope_dim + m->v_dim);
+  }
+  return values * storage.kv * context;
+}
+
+std::vector<StateKind> state_kinds(const ModelSpec& spec, const Storage& storage) {
+  std::vector<StateKind> kinds;
+  for (const LayerSpec& layer : spec.layers) {
+    std::string name = kind_of(layer.mixer);
+    auto kind = std::ranges::find(kinds, name, &StateKind::name);
+    if (kind == kinds.end()) kind = kinds.insert(kind, {.name = name});
+    kind->layers++;
+    StateSpec state = kept_by(layer, storage.kv);
+    kind->window = state.window;
+    if (!state.bytes) continue;
+    StateLayout one;
+    one.add(state);
+    kind->bytes_per_token += one.bytes_per_token();
+    kind->bytes_per_sequence += one.bytes_per_sequence();
+  }
+  return kinds;
+}
+
+}  // namespace mr

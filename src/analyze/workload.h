@@ -1,0 +1,71 @@
+// What a step must compute and move, operation by operation, from a model's specification alone. Symbols: B sequences, T new
+// tokens of each, S context, D model width, F feed-forward, H head size, N query heads, K key/value heads, G = N / K, V vocabulary.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "analyze/numbers.h"
+#include "model/spec.h"
+
+namespace mr {
+
+// Bytes of one number, by where it lies.
+struct Storage {
+  double block = 2, table = 2;  // weights of the layers; of embedding tables and output layer
+  double kv = 2;                // keys, values, latents; recurrent state is always f32
+  double activation = 2;
+  NumberFormat::Product block_product = NumberFormat::Product::bf16, table_product = NumberFormat::Product::bf16;
+  std::string block_name = "bf16", table_name = "bf16", kv_name = "bf16";
+};
+
+struct Phase {
+  double batch = 1;          // B
+  double rows = 1;           // T: 1 in generation, the whole prompt in prefill
+  double context = 1;        // S: tokens that the last row sees, itself included
+  bool all_outputs = false;  // every row passes through the output layer, as when drafts are verified; else the last one
+
+  static Phase generation(double batch, double context) { return {batch, 1, context}; }
+  static Phase prefill(double batch, double context) { return {batch, context, context}; }
+};
+
+struct Operation {
+  std::string name;
+  std::string law;           // the simple law of its intensity, in symbols; empty: none
+  double law_intensity = 0;  // its value
+  int layers = 0;            // how often it happens in a step
+  double flops = 0;
+  double weights = 0, state = 0, read = 0;  // bytes read; `read` are activations
+  double written = 0;                       // bytes, state included
+  double link = 0;                          // bytes that every chip sends to others
+  bool product = false;                     // a product with weights, whose speed depends on their format
+  NumberFormat::Product format = NumberFormat::Product::bf16;
+  bool split = true;   // over chips that share a layer
+  int state_ways = 0;  // the state can be split over at most so many chips; 0: over any number
+
+  double bytes() const { return weights + state + read + written; }
+  double intensity() const { return bytes() > 0 ? flops / bytes() : 0; }
+};
+
+std::vector<Operation> operations(const ModelSpec&, const Storage&, const Phase&, int chips = 1);
+
+// Experts that at least one of `rows` tokens uses, when each takes `used` of them evenly: E (1 - (1 - k/E)^rows).
+double experts_read(double experts, double used, double rows);
+
+// FlashAttention (Dao et al. 2022) on one head of a sequence of S tokens: words read and written with M words of fast memory.
+double flash_traffic(double context, double head_dim, double fast_words);
+
+double parameter_bytes(const ModelSpec&, const Storage&);  // of all matrices; the norms are left out, as in the napkin law
+double state_bytes(const ModelSpec&, const Storage&, double context, int chips = 1);  // of one sequence, on one chip
+double mha_state_bytes(const ModelSpec&, const Storage&, double context);             // had every attention layer its own K/V for each head
+
+// The state of layers of one kind.
+struct StateKind {
+  std::string name;  // "GQA 32:8", "MLA 512 + 64", "window 1024, MQA", "Mamba", "shares layer 3"
+  int layers = 0;
+  int64_t bytes_per_token = 0, bytes_per_sequence = 0;  // of all these layers; as the engine allocates them
+  int window = 0;
+};
+std::vector<StateKind> state_kinds(const ModelSpec&, const Storage&);
+
+}  // namespace mr

@@ -1,0 +1,157 @@
+// millrace analyze: what the arithmetic says before anything runs.
+#include <unistd.h>
+
+#include <fstream>
+
+#include "analyze/local.h"
+#include "analyze/report.h"
+#include "cli/cli.h"
+#include "core/error.h"
+
+namespace mr {
+
+namespace {
+
+struct AnalyzeFlags {
+  std::string model, config, hardware = "local", link, weight_format, kv_format, experts, draft, html, svg;
+  Question question;
+  WhatIf what_if;
+  double acceptance = 0.7;
+  int lookahead = 4, threads = 0;
+  bool probe = false, formats = false, json = false;
+};
+
+Subject subject_from(const AnalyzeFlags& f) {
+  if (f.config.empty()) return subject_of(f.model);
+  check(f.model.empty(), "both a model ({}) and --config {} were given", f.model, f.config);
+  const Preset* preset = find_preset(f.config);
+  check(preset, "there is no preset '{}': {} are known", f.config, preset_names());
+  return subject_of(*preset);
+}
+
+// "8:2": of 8 experts a token uses 2.
+void read_experts(const std::string& text, WhatIf& w) {
+  if (text.empty()) return;
+  int used = 0;
+  bool ok = std::sscanf(text.c_str(), "%d:%d%n", &w.experts, &w.experts_used, &used) == 2 && used == int(text.size());
+  check(ok && w.experts > 0 && w.experts <= 4096, "--experts {} is not of the form EXPERTS:USED, like 8:2", text);
+}
+
+// busy: it is this machine, and others were running while it was measured.
+Chip chip_from(const AnalyzeFlags& f, bool& busy) {
+  Chip chip;
+  if (f.hardware == "local") {
+    if (isatty(STDERR_FILENO)) fmt::print(stderr, "measuring this machine\r");
+    LocalMachine machine = local_machine(f.threads, f.probe);
+    if (isatty(STDERR_FILENO)) fmt::print(stderr, "\033[K");
+    chip = machine.chip, busy = machine.busy;
+  } else {
+    chip = chip_named(f.hardware);
+  }
+  if (!f.link.empty()) chip.link = link_named(f.link).bytes_per_s;
+  return chip;
+}
+
+void store(Subject& s, const AnalyzeFlags& f, const Chip& chip) {
+  s.storage.activation = chip.activation_bytes;
+  if (!f.weight_format.empty()) store_weights_as(s.storage, f.weight_format);
+  if (!f.kv_format.empty()) store_keys_as(s.storage, f.kv_format);
+}
+
+void write_file(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream out(path);
+  out << text;
+  out.flush();
+  check(out.good(), "cannot write {}", path.string());
+}
+
+int run(AnalyzeFlags& f) {
+  if (f.formats && !f.json) {
+    fmt::print("{}", formats_table());
+    return 0;
+  }
+  Question& q = f.question;
+  q.subject = subject_from(f);
+  read_experts(f.experts, f.what_if);
+  check(f.what_if.window || !f.what_if.global_every, "--global-every {} needs --window", f.what_if.global_every);
+  q.subject.spec = apply(f.what_if, std::move(q.subject.spec));
+  bool busy = false;
+  q.on.chip = chip_from(f, busy);
+  store(q.subject, f, q.on.chip);
+  if (!f.draft.empty()) {
+    q.draft = {subject_of(f.draft), f.acceptance, f.lookahead};
+    store(q.draft->subject, f, q.on.chip);
+  }
+  Analysis analysis = analyze(std::move(q));
+  if (busy)
+    fmt::print(stderr, "millrace: other programs were running while this machine was measured: its limits are too low, and not kept\n");
+  if (!f.html.empty()) write_file(f.html, html_report(analysis));
+  if (!f.svg.empty()) {
+    std::filesystem::create_directories(f.svg);
+    write_file(std::filesystem::path(f.svg) / "roofline.svg", roofline_svg(analysis));
+    write_file(std::filesystem::path(f.svg) / "throughput.svg", throughput_svg(analysis));
+    write_file(std::filesystem::path(f.svg) / "memory.svg", memory_svg(analysis));
+  }
+  fmt::print("{}", f.json ? json_report(analysis).dump() + "\n" : text_report(analysis));
+  if (!f.json && f.model.empty() && f.config.empty())
+    fmt::print(
+        "\nThis was the default model. Others: --config NAME, a path; other chips: --hardware NAME; what if: --help lists the flags.\n");
+  return 0;
+}
+
+void add_what_if(CLI::App& app, AnalyzeFlags& f) {
+  const char* group = "What if";
+  app.add_option("--kv-heads", f.what_if.kv_heads, "so many key/value heads in every layer")->check(CLI::Range(1, 65536))->group(group);
+  app.add_option("--window", f.what_if.window, "every layer sees only so many tokens")->check(CLI::Range(1, 1 << 30))->group(group);
+  app.add_option("--global-every", f.what_if.global_every, "but every n-th layer, which sees all")
+      ->check(CLI::Range(1, 4096))
+      ->group(group);
+  app.add_option("--kv-share", f.what_if.kv_share, "so many successive layers of one kind share keys and values")
+      ->check(CLI::Range(1, 4096))
+      ->group(group);
+  app.add_option("--experts", f.experts, "EXPERTS:USED, like 8:2, in place of every feed-forward")->group(group);
+  app.add_option("--weight-format", f.weight_format, "how weights are stored: bf16, fp8, int8, int4, ...; --formats lists them")
+      ->group(group);
+  app.add_option("--kv-format", f.kv_format, "how keys and values are stored")->group(group);
+  app.add_option("--tp", f.question.on.tp, "chips that share every layer")->check(CLI::Range(1, 4096))->group(group);
+  app.add_option("--link", f.link, "what joins them: nvlink4, pcie5, ...; the chip's own if absent")->group(group);
+  app.add_option("--replicas", f.question.on.replicas, "such groups")->check(CLI::Range(1, 1 << 20))->group(group);
+  app.add_option("--draft", f.draft, "a smaller model that drafts tokens for this one to verify")->group(group);
+  app.add_option("--acceptance", f.acceptance, "share of drafted tokens that are accepted")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--lookahead", f.lookahead, "tokens drafted at a time")->check(CLI::Range(1, 1024))->capture_default_str()->group(group);
+}
+
+}  // namespace
+
+void add_analyze(CLI::App& program, Action& chosen) {
+  add_command<AnalyzeFlags>(
+      program, chosen, "analyze", "what the arithmetic says before anything runs: memory, speed, what fits",
+      [](CLI::App& app, AnalyzeFlags& f) {
+        Question& q = f.question;
+        app.add_option("MODEL", f.model, "Hugging Face directory, config.json, .gguf file or short name; the default model if absent");
+        app.add_option("--config", f.config, "a model by name, in place of MODEL: " + preset_names());
+        app.add_option("--hardware", f.hardware, "local (this machine, measured once), " + chip_names())->capture_default_str();
+        app.add_option("--batch", q.batches, "sequences at once: 1,16,64")->delimiter(',')->allow_extra_args(false)->capture_default_str();
+        app.add_option("--context", q.contexts, "tokens of each: 1024,8192")
+            ->delimiter(',')
+            ->allow_extra_args(false)
+            ->capture_default_str();
+        app.add_option("--user-speed", q.user_tokens_per_s, "tokens/s that every user is to get")->capture_default_str();
+        app.add_option("--deadline", q.deadline_s, "seconds to the first token")->capture_default_str();
+        app.add_option("--price", q.price, "of one chip for an hour")->capture_default_str();
+        app.add_option("--demand", q.demand_words, "words a day, to be served: how many chips?");
+        app.add_option("--threads", f.threads, "of this machine; 0: one per core")->check(CLI::Range(0, 1024));
+        app.add_flag("--probe", f.probe, "measure this machine again");
+        add_what_if(app, f);
+        app.add_flag("--formats", f.formats, "the number formats: bytes and ranges");
+        app.add_flag("--json", f.json, "one JSON object");
+        app.add_option("--html", f.html, "write a page with pictures to this file");
+        app.add_option("--svg", f.svg, "write the pictures alone into this folder");
+      },
+      run);
+}
+
+}  // namespace mr

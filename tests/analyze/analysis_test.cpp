@@ -1,0 +1,366 @@
+// The arithmetic against published numbers and against mathematics; the state against what the engine's mixers declare.
+#include "analyze/analysis.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "core/error.h"
+#include "model/arch/arch.h"
+#include "model/model.h"
+
+namespace mr {
+namespace {
+
+namespace fs = std::filesystem;
+
+Question question(const char* preset, const char* chip) {
+  Question q;
+  q.subject = subject_of(*find_preset(preset));
+  q.on.chip = chip_named(chip);
+  return q;
+}
+
+const Operation& op(const std::vector<Operation>& ops, const std::string& name) {
+  for (const Operation& o : ops)
+    if (o.name == name) return o;
+  throw Error("no operation " + name);
+}
+
+struct Printed {
+  int batch;
+  double gigabytes, milliseconds, tokens_per_s;
+  bool fits;
+};
+
+// To the digits that the example prints.
+void expect_rows(const Analysis& a, const std::vector<Printed>& printed) {
+  ASSERT_EQ(a.rows.size(), printed.size());
+  for (size_t i = 0; i < printed.size(); i++) {
+    const Row& r = a.rows[i];
+    const Printed& p = printed[i];
+    EXPECT_EQ(r.batch, p.batch);
+    EXPECT_NEAR(r.memory_bytes / 1e9, p.gigabytes, p.gigabytes > 100 ? 0.05 : 0.005) << p.batch;
+    EXPECT_NEAR(r.latency_s * 1e3, p.milliseconds, 0.005) << p.batch;
+    EXPECT_NEAR(r.tokens_per_s, p.tokens_per_s, p.tokens_per_s < 1000 ? 0.05 : 0.5) << p.batch;
+    EXPECT_EQ(r.fits, p.fits) << p.batch;
+  }
+}
+
+TEST(Classic, Llama2Of13BillionOnAnH100) {
+  Question q = question("llama-2-13b", "h100");
+  Analysis a = analyze(q);
+  EXPECT_EQ(a.parameters, 13'015'449'600);
+  EXPECT_EQ(a.parameters_with_norms, 13'015'864'320);
+  EXPECT_EQ(a.rows[0].memory_bytes, 2.0 * 13'015'449'600 + 1024.0 * 40 * 128 * 40 * 2 * 2);
+  expect_rows(
+      a, {{1, 26.87, 8.02, 124.7, true}, {16, 39.45, 11.78, 1359, true}, {64, 79.72, 23.80, 2689, true}, {256, 240.8, 71.87, 3562, false}});
+  EXPECT_NEAR(q.on.chip.ratio(), 295, 0.5);
+  EXPECT_NEAR(chip_named("a100").ratio(), 153, 0.5);
+}
+
+TEST(Classic, WithEightKeyValueHeads) {
+  Question q = question("llama-2-13b", "h100");
+  q.subject.spec = apply({.kv_heads = 8}, q.subject.spec);
+  q.batches = {64, 256};
+  expect_rows(analyze(q), {{64, 33.41, 9.97, 6417, true}, {256, 65.63, 19.59, 13068, true}});
+}
+
+// What a step really moves: all weights but the embedding table, norms, activations, the state read once and written by one token.
+TEST(Classic, AStepReadsNoEmbeddingTable) {
+  Question q = question("llama-2-13b", "h100");
+  q.batches = {1};
+  Row r = analyze(q).rows[0];
+  double most = 2 * (13'015'449'600.0 - 32000.0 * 5120) + r.state_bytes_per_sequence;
+  EXPECT_GT(r.step.bytes, most);
+  EXPECT_LT(r.step.bytes, most * 1.001);
+  EXPECT_LT(r.step.bytes, r.memory_bytes);
+  EXPECT_EQ(r.step.bound, Bound::memory);
+  EXPECT_NEAR(r.step.seconds, r.step.bytes / 3.35e12, 1e-3 * r.step.seconds);
+}
+
+TEST(Parameters, OfPublishedModels) {
+  auto all = [](const char* name) { return double(parameters(spec_of(*find_preset(name)))); };
+  auto active = [](const char* name) { return double(active_parameters(spec_of(*find_preset(name)))); };
+  EXPECT_EQ(all("smollm2-135m"), 134'515'008);
+  EXPECT_EQ(all("llama-2-7b"), 6'738'415'616);
+  EXPECT_EQ(all("llama-2-70b"), 68'976'648'192);
+  EXPECT_EQ(all("llama-3.1-8b"), 8'030'261'248);
+  EXPECT_EQ(all("llama-3.1-70b"), 70'553'706'496);
+  EXPECT_EQ(all("llama-3.1-405b"), 405'853'388'800);
+  EXPECT_EQ(all("mistral-7b"), 7'241'732'096);
+  EXPECT_EQ(all("mixtral-8x7b"), 46'702'792'704);
+  EXPECT_EQ(all("qwen2.5-7b"), 7'615'616'512);
+  EXPECT_EQ(all("qwen3-8b"), 8'190'735'360);
+  EXPECT_EQ(all("gemma-2-9b"), 9'241'705'984);
+  EXPECT_EQ(all("deepseek-v2"), 235'741'434'880);
+  EXPECT_NEAR(active("deepseek-v2") / 1e9, 21, 0.5);
+  EXPECT_NEAR(active("mixtral-8x7b") / 1e9, 12.9, 0.05);
+  EXPECT_NEAR(all("mamba-2.8b") / 1e9, 2.77, 0.005);
+  EXPECT_NEAR(all("jamba") / 1e9, 51.6, 0.05);
+  EXPECT_NEAR(active("jamba") / 1e9, 12, 0.2);
+}
+
+TEST(Laws, AForwardIsTwiceTokensTimesParametersAndAttention) {
+  ModelSpec spec = spec_of(*find_preset("llama-2-13b"));
+  for (double s : {128.0, 1024.0}) {
+    double flops = 0;
+    for (const Operation& o : operations(spec, {}, Phase::prefill(1, s)))
+      if (o.product || o.name == "attention") flops += o.flops;
+    double table = 32000.0 * 5120, blocks = 13'015'449'600.0 - 2 * table;
+    EXPECT_EQ(flops, 2 * s * blocks + 2 * table + 4 * (s * (s + 1) / 2) * 5120 * 40);  // one row needs the output layer
+  }
+}
+
+// Intensity of a product [B, D] . [D, F] in numbers of 2 bytes is B D F / (B D + D F + B F): at most B, and B where B << D, F.
+TEST(Laws, AProductHasTheIntensityOfItsBatch) {
+  ModelSpec spec = spec_of(*find_preset("llama-2-13b"));
+  for (double b : {1.0, 8.0, 64.0, 512.0}) {
+    auto ops = operations(spec, {}, Phase::generation(b, 1024));
+    const Operation& up = op(ops, "feed-forward up");
+    double d = 5120, f = 2 * 13824;
+    EXPECT_NEAR(up.intensity(), b * d * f / (b * d + d * f + b * f), 1e-9 * b);
+    EXPECT_LE(up.intensity(), b);
+    EXPECT_EQ(up.law_intensity, b);
+    if (b <= 64) {
+      EXPECT_NEAR(up.intensity() / b, 1, 0.02);
+    }
+  }
+}
+
+TEST(Laws, AttentionInGenerationHasTheIntensityOfItsGroups) {
+  for (auto [kv_heads, group] : {std::pair{40, 1.0}, {8, 5.0}, {1, 40.0}}) {
+    ModelSpec spec = apply({.kv_heads = kv_heads}, spec_of(*find_preset("llama-2-13b")));
+    for (double b : {1.0, 64.0})
+      for (double s : {256.0, 65536.0}) {
+        auto ops = operations(spec, {}, Phase::generation(b, s));
+        const Operation& o = op(ops, "attention");
+        EXPECT_NEAR(o.intensity(), group * s / (s + group), 1e-9 * group);  // whatever B is
+        EXPECT_NEAR(o.intensity(), o.law_intensity, 1e-9 * group);
+      }
+  }
+}
+
+// Chunks of T rows against a context: S T / (S + T), but for what causality takes off.
+TEST(Laws, AttentionOfAPrompt) {
+  ModelSpec spec = spec_of(*find_preset("llama-2-13b"));
+  auto ops = operations(spec, {}, {1, 64, 65536});
+  EXPECT_NEAR(op(ops, "attention").intensity() / (65536.0 * 64 / (65536 + 64)), 1, 1e-3);
+  ops = operations(spec, {}, Phase::prefill(1, 4096));
+  EXPECT_NEAR(op(ops, "attention").intensity() / op(ops, "attention").law_intensity, 0.5, 1e-3);
+}
+
+TEST(Laws, AWindowBoundsPairsAndState) {
+  ModelSpec full = spec_of(*find_preset("llama-2-13b")), windowed = apply({.window = 512}, full);
+  for (int s : {100, 511, 512, 513, 3000})
+    for (int t : {1, 7, 100}) {
+      double pairs = 0, keys = std::min(s, 512 + t - 1);
+      for (int i = s - t + 1; i <= s; i++) pairs += std::min(i, 512);
+      auto ops = operations(windowed, {}, {3, double(t), double(s)});
+      const Operation& o = op(ops, "attention, window 512");
+      EXPECT_EQ(o.flops, 40 * 4 * 5120 * 3 * pairs) << s << " " << t;
+      EXPECT_EQ(o.state, 40 * 2.0 * 5120 * 2 * 3 * keys) << s << " " << t;
+    }
+  EXPECT_EQ(state_bytes(windowed, {}, 8192), state_bytes(full, {}, 512));
+}
+
+TEST(Laws, DeepSeeksLatentIsReadOnceForAllHeads) {
+  ModelSpec spec = spec_of(*find_preset("deepseek-v2"));
+  auto ops = operations(spec, {}, Phase::generation(8, 1e6));
+  EXPECT_NEAR(op(ops, "latent attention").intensity(), 242, 0.5);
+  EXPECT_EQ(state_bytes(spec, {}, 1000), 1000.0 * (512 + 64) * 2 * 60);
+  EXPECT_NEAR(mha_state_bytes(spec, {}, 1000) / state_bytes(spec, {}, 1000), 128.0 * (192 + 128) / 576, 1e-9);
+  ops = operations(spec, {}, Phase::prefill(1, 4096));  // many rows share the keys that are made of the latents
+  EXPECT_EQ(op(ops, "latent attention").flops, 60.0 * 2 * (4096.0 * 4097 / 2) * 128 * (192 + 128));
+}
+
+// Against a count of what random choices really touch.
+TEST(Laws, ExpertsReadInAStep) {
+  std::mt19937 rng(1);
+  for (auto [experts, used, rows] : {std::tuple{8, 2, 1}, {8, 2, 4}, {160, 6, 32}, {16, 1, 10}}) {
+    double touched = 0;
+    const int tries = 4000;
+    for (int i = 0; i < tries; i++) {
+      std::vector<bool> seen(static_cast<size_t>(experts));
+      std::vector<int> ids(static_cast<size_t>(experts));
+      for (int r = 0; r < rows; r++) {
+        for (int e = 0; e < experts; e++) ids[size_t(e)] = e;
+        std::shuffle(ids.begin(), ids.end(), rng);
+        for (int k = 0; k < used; k++) seen[size_t(ids[size_t(k)])] = true;
+      }
+      touched += double(std::ranges::count(seen, true)) / tries;
+    }
+    EXPECT_NEAR(experts_read(experts, used, rows) / touched, 1, 0.02) << experts << " " << rows;
+  }
+  EXPECT_NEAR(experts_read(8, 2, 1), 2, 1e-12);
+  EXPECT_NEAR(experts_read(8, 2, 1000), 8, 1e-12);
+}
+
+TEST(Laws, FlashAttentionMovesLessWithMoreFastMemory) {
+  EXPECT_EQ(flash_traffic(8192, 128, 65536), 8192.0 * 8192 * 128 * 128 / 65536);
+  EXPECT_EQ(flash_traffic(8192, 128, 1e9), 4.0 * 8192 * 128);  // no less than its inputs and its result
+}
+
+std::vector<fs::path> fixtures() {
+  std::vector<fs::path> paths;
+  for (auto& entry : fs::directory_iterator(fs::path(MR_FIXTURES) / "models")) {
+    if (fs::exists(entry.path() / "model.gguf")) paths.push_back(entry.path() / "model.gguf");
+    if (!fs::exists(entry.path() / "config.json")) continue;
+    std::string family = read_json(entry.path() / "config.json")["model_type"];
+    if (std::ranges::count(arch_names(), family)) paths.push_back(entry.path());
+  }
+  return paths;
+}
+
+TEST(State, IsWhatTheEngineAllocates) {
+  auto backend = make_ref_backend();
+  for (const fs::path& path : fixtures()) {
+    Subject subject = subject_of(path.string());
+    for (auto [name, dtype] : {std::pair{"f16", DType::f16}, {"bf16", DType::bf16}, {"f32", DType::f32}}) {
+      auto files = Checkpoint::open(path);
+      auto model = Model::load(*files, *backend, {dtype});
+      store_keys_as(subject.storage, name);
+      int64_t per_token = 0, per_sequence = 0;
+      for (const StateKind& k : state_kinds(subject.spec, subject.storage))
+        per_token += k.bytes_per_token, per_sequence += k.bytes_per_sequence;
+      EXPECT_EQ(per_token, model->layout().bytes_per_token()) << path;
+      EXPECT_EQ(per_sequence, model->layout().bytes_per_sequence()) << path;
+      double held = 0;  // of one sequence of 20 tokens
+      for (const Group& g : model->layout().groups())
+        held += double(g.bytes) * (g.kind == StateSpec::Kind::slot ? 1 : g.window ? std::min(20, g.window) : 20);
+      EXPECT_EQ(state_bytes(subject.spec, subject.storage, 20), held) << path;
+    }
+  }
+}
+
+// Bytes of the matrices in a file, counted from the file.
+TEST(State, ParameterBytesAreThoseOfTheFile) {
+  for (const fs::path& path : fixtures()) {
+    Subject subject = subject_of(path.string());
+    double stored = 0, vectors = 0;
+    auto files = Checkpoint::open(path);
+    for (const StoredTensor& t : files->tensors()) (t.shape.size() >= 2 ? stored : vectors) += double(t.bytes.size());
+    EXPECT_NEAR(parameter_bytes(subject.spec, subject.storage), stored, vectors + 1) << path;
+  }
+}
+
+TEST(Presets, AHybridThatSharesKeepsAFractionOfMha) {
+  ModelSpec spec = spec_of(*find_preset("character-hybrid"));
+  double s = 8192;
+  // 8 global and 40 local layers of one head, in pairs; MHA has 48 layers of 40.
+  double own = (4 * s + 20 * 1024) * 2 * 128 * 2, mha = 48 * s * 40 * 2 * 128 * 2;
+  EXPECT_EQ(state_bytes(spec, {}, s), own);
+  EXPECT_EQ(mha_state_bytes(spec, {}, s), mha);
+  EXPECT_GT(mha / own, 20);  // Character.AI speaks of more than 20 times
+  for (const LayerSpec& layer : spec.layers) {
+    const AttentionSpec& a = std::get<AttentionSpec>(layer.mixer);
+    if (a.kv_owner < 0) continue;
+    EXPECT_EQ(std::get<AttentionSpec>(spec.layers[size_t(a.kv_owner)].mixer).window, a.window);
+  }
+}
+
+TEST(Presets, AllCanBeAnalysed) {
+  for (const Preset& p : presets())
+    for (const Chip& chip : chips()) {
+      Question q = question(std::string(p.name).c_str(), chip.name.c_str());
+      q.contexts = {512, 4096};
+      Analysis a = analyze(q);
+      EXPECT_EQ(a.rows.size(), 8u);
+      for (const Row& r : a.rows) EXPECT_TRUE(r.step.seconds > 0 && std::isfinite(r.step.seconds) && r.latency_s > 0) << p.name;
+    }
+}
+
+TEST(Limits, AreTheLargestThatHold) {
+  Question q = question("llama-2-13b", "h100");
+  q.contexts = {1024};
+  Analysis a = analyze(q);
+  int64_t b = a.limits[0].largest_batch;
+  EXPECT_EQ(b, int64_t((80e9 - 2 * 13'015'449'600.0) / 838'860'800.0));
+  int64_t users = a.limits[0].users;
+  auto step = [&](int64_t n) { return step_cost(q.subject.spec, q.subject.storage, Phase::generation(double(n), 1024), q.on).seconds; };
+  EXPECT_TRUE(users == b || (step(users) <= 0.1 && step(users + 1) > 0.1));
+  for (auto [batch, context] : a.longest_context) {
+    double left = 80e9 - 2 * 13'015'449'600.0, a_token = double(batch) * 819200;
+    EXPECT_EQ(context, int64_t(left / a_token)) << batch;
+  }
+  q.deadline_s = 0.1;
+  a = analyze(q);
+  auto prompts = [&](int64_t n) { return step_cost(q.subject.spec, q.subject.storage, Phase::prefill(double(n), 1024), q.on).seconds; };
+  EXPECT_LE(prompts(a.limits[0].within_deadline), 0.1);
+  EXPECT_GT(prompts(a.limits[0].within_deadline + 1), 0.1);
+}
+
+TEST(WhatIf, FormatsChipsReplicasAndDemand) {
+  Question q = question("llama-2-13b", "h100");
+  q.batches = {16};
+  Row plain = analyze(q).rows[0];
+
+  Question smaller = q;
+  store_weights_as(smaller.subject.storage, "int4");
+  store_keys_as(smaller.subject.storage, "fp8");
+  Row r = analyze(smaller).rows[0];
+  EXPECT_NEAR(r.parameter_bytes, plain.parameter_bytes * 4.125 / 16, 1);
+  EXPECT_EQ(r.state_bytes_per_sequence, plain.state_bytes_per_sequence / 2);
+
+  Question four = q;
+  four.on.tp = 4;
+  r = analyze(four).rows[0];
+  EXPECT_EQ(r.memory_bytes, plain.memory_bytes);
+  EXPECT_EQ(r.memory_per_chip, plain.memory_bytes / 4);
+  EXPECT_GT(r.step.seconds, plain.step.seconds / 4);  // messages and norms are not shared
+  EXPECT_LT(r.step.seconds, plain.step.seconds / 3);
+  four.subject.spec = apply({.kv_heads = 1}, four.subject.spec);  // one head cannot be split
+  EXPECT_EQ(state_bytes(four.subject.spec, {}, 100, 4), state_bytes(four.subject.spec, {}, 100, 1));
+
+  Question many = q;
+  many.on.replicas = 8;
+  many.demand_words = 100e9;
+  Analysis a = analyze(many);
+  EXPECT_EQ(a.rows[0].tokens_per_s, 8 * plain.tokens_per_s);
+  EXPECT_EQ(a.rows[0].price_per_million, plain.price_per_million);
+  EXPECT_EQ(a.limits[0].chips_for_demand, int64_t(std::ceil(100e9 * 4 / 3 / 86400 / (a.limits[0].tokens_per_s / 8))));
+}
+
+TEST(WhatIf, Drafts) {
+  Question q = question("llama-3.1-70b", "h200");
+  store_weights_as(q.subject.storage, "fp8");
+  q.batches = {1};
+  q.draft = {subject_of(*find_preset("smollm2-135m")), 1, 4};
+  double all = analyze(q).rows[0].draft_speedup;
+  EXPECT_GT(all, 4.5);  // five tokens for hardly more than one step
+  EXPECT_LT(all, 5);
+  q.draft->acceptance = 0;
+  double none = analyze(q).rows[0].draft_speedup;
+  EXPECT_LT(none, 1);
+  q.draft->acceptance = 0.7;
+  EXPECT_NEAR(analyze(q).rows[0].draft_speedup / none, (1 - std::pow(0.7, 5)) / 0.3, 1e-9);
+}
+
+TEST(WhatIf, ImpossibleOnesAreSentences) {
+  ModelSpec llama = spec_of(*find_preset("llama-2-13b")), mamba = spec_of(*find_preset("mamba-2.8b"));
+  EXPECT_THROW(apply({.kv_heads = 7}, llama), Error);
+  EXPECT_THROW(apply({.kv_heads = 1}, mamba), Error);
+  EXPECT_THROW(apply({.experts = 2, .experts_used = 3}, llama), Error);
+  Question q = question("llama-2-13b", "h100");
+  q.batches = {0};
+  EXPECT_THROW(analyze(q), Error);
+  EXPECT_THROW(chip_named("abacus"), Error);
+  EXPECT_THROW(number_format("int3"), Error);
+}
+
+// Ranges as numeric limits and the formats' definitions give them.
+TEST(Formats, Ranges) {
+  EXPECT_EQ(number_format("f32").largest, double(std::numeric_limits<float>::max()));
+  EXPECT_EQ(number_format("f32").smallest, double(std::numeric_limits<float>::min()));
+  EXPECT_EQ(number_format("f32").step, double(std::numeric_limits<float>::epsilon()));
+  EXPECT_EQ(number_format("f16").largest, double(f32_from_f16(0x7bff)));
+  EXPECT_EQ(number_format("f16").smallest, double(f32_from_f16(0x0400)));
+  EXPECT_EQ(number_format("bf16").largest, double(f32_from_bf16(0x7f7f)));
+  EXPECT_EQ(number_format("bf16").step, double(f32_from_bf16(0x3f81)) - 1);
+  for (const FormatOps* f : formats()) EXPECT_EQ(number_format(f->format.name).bytes, f->format.bytes_per_weight()) << f->format.name;
+}
+
+}  // namespace
+}  // namespace mr

@@ -1,0 +1,114 @@
+// The reports: digits as the example prints them, JSON with its promised fields, pages that are well-formed.
+#include "analyze/report.h"
+
+#include <gtest/gtest.h>
+
+namespace mr {
+namespace {
+
+Analysis classic() {
+  Question q;
+  q.subject = subject_of(*find_preset("llama-2-13b"));
+  q.on.chip = chip_named("h100");
+  q.contexts = {1024, 4096};
+  return analyze(q);
+}
+
+TEST(Text, PrintsTheExamplesDigits) {
+  std::string text = text_report(classic());
+  for (const char* digits : {"13,015,449,600", "13,015,864,320", "26.87 GB", "8.02 ms", "124.7", "39.45 GB", "11.78 ms", "1,359",
+                             "79.72 GB", "23.80 ms", "2,689", "240.8 GB", "71.87 ms", "3,562", "ratio 295"})
+    EXPECT_NE(text.find(digits), std::string::npos) << digits;
+}
+
+TEST(Text, Numbers) {
+  EXPECT_EQ(grouped(0), "0");
+  EXPECT_EQ(grouped(999), "999");
+  EXPECT_EQ(grouped(1000), "1,000");
+  EXPECT_EQ(grouped(-1234567), "-1,234,567");
+  EXPECT_EQ(with_unit(0, "B"), "0.00 B");
+  EXPECT_EQ(with_unit(3.35e12, "B/s"), "3.35 TB/s");
+  EXPECT_EQ(with_unit(0.00802, "s"), "8.02 ms");
+  EXPECT_EQ(with_unit(240.8e9, "B"), "240.8 GB");
+  EXPECT_EQ(with_unit(5e-8, "s"), "0.05 µs");
+}
+
+TEST(JsonReport, HasThePromisedFields) {
+  Json j = Json::parse(json_report(classic()).dump());
+  EXPECT_EQ(j["model"], "llama-2-13b");
+  EXPECT_EQ(j["hardware"], "h100");
+  ASSERT_EQ(j["rows"].size(), 8u);
+  for (const Json& row : j["rows"])
+    for (const char* field : {"batch", "context", "parameter_bytes", "state_bytes_per_sequence", "memory_bytes", "fits", "latency_s",
+                              "tokens_per_s", "step_bytes", "step_latency_s", "bound"})
+      EXPECT_TRUE(row.contains(field)) << field;
+  EXPECT_EQ(j["rows"][0]["memory_bytes"], 26'869'760'000);
+  EXPECT_EQ(j["rows"][3]["fits"], false);
+  EXPECT_EQ(j["rows"][0]["bound"], "memory");
+  ASSERT_FALSE(j["operations"].empty());
+  for (const Json& o : j["operations"])
+    for (const char* field : {"phase", "operation", "flops", "bytes_read", "bytes_written", "intensity", "seconds", "bound"})
+      EXPECT_TRUE(o.contains(field)) << field;
+}
+
+// Every tag is closed in order, every attribute quoted, nothing but the known entities.
+void expect_well_formed(const std::string& page) {
+  std::vector<std::string> open;
+  for (size_t i = 0; i < page.size(); i++) {
+    if (page[i] == '&') {
+      std::string rest = page.substr(i, 6);
+      EXPECT_TRUE(rest.starts_with("&amp;") || rest.starts_with("&lt;") || rest.starts_with("&gt;") || rest.starts_with("&quot;")) << rest;
+    }
+    if (page[i] != '<') {
+      EXPECT_NE(page[i], '>') << "a stray > at " << i;
+      continue;
+    }
+    size_t end = page.find('>', i);
+    ASSERT_NE(end, std::string::npos);
+    std::string tag = page.substr(i + 1, end - i - 1);
+    i = end;
+    if (tag.starts_with("!")) continue;
+    EXPECT_EQ(std::count(tag.begin(), tag.end(), '"') % 2, 0) << tag;
+    std::string name = tag.substr(tag[0] == '/' ? 1 : 0, tag.find_first_of(" /", 1) - (tag[0] == '/' ? 1 : 0));
+    if (tag[0] == '/') {
+      ASSERT_FALSE(open.empty());
+      EXPECT_EQ(open.back(), name);
+      open.pop_back();
+    } else if (tag.back() != '/') {
+      open.push_back(name);
+    }
+  }
+  EXPECT_TRUE(open.empty());
+}
+
+TEST(Html, IsWellFormedAndNeedsNothingElse) {
+  Analysis a = classic();
+  a.question.subject.name = "a <model> & \"more\"";
+  std::string page = html_report(a);
+  expect_well_formed(page);
+  EXPECT_EQ(page.find("<model>"), std::string::npos);
+  for (size_t i = page.find("http"); i != std::string::npos; i = page.find("http", i + 1))
+    EXPECT_EQ(page.substr(i, 26), "http://www.w3.org/2000/svg");
+  EXPECT_EQ(page.find("<script"), std::string::npos);
+  for (const std::string& svg : {roofline_svg(a), throughput_svg(a), memory_svg(a)}) {
+    expect_well_formed(svg);
+    EXPECT_EQ(svg.find("nan"), std::string::npos);
+    EXPECT_EQ(svg.find("inf"), std::string::npos);
+    EXPECT_NE(svg.find("<polyline"), std::string::npos);
+  }
+  EXPECT_NE(roofline_svg(a).find("<circle"), std::string::npos);
+}
+
+TEST(Html, OfEveryPreset) {
+  for (const Preset& p : presets()) {
+    Question q;
+    q.subject = subject_of(p);
+    q.on.chip = chip_named("tpu-v5e");  // where most of them do not fit
+    std::string page = html_report(analyze(q));
+    expect_well_formed(page);
+    EXPECT_EQ(page.find("nan"), std::string::npos) << p.name;
+  }
+}
+
+}  // namespace
+}  // namespace mr
