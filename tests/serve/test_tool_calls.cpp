@@ -2,6 +2,8 @@
 // calling and Qwen (tags), SmolLM2's model card (a list between tags), Llama 3.1's and Mistral's guides (JSON).
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "serve/answer.h"
 
 namespace mr {
@@ -94,6 +96,36 @@ TEST(ToolCalls, WhatIsNoCallIsContent) {
   ToolCallReader reader(names);
   std::string deep = R"({"name": "get_current_weather", "parameters": )" + std::string(300000, '[') + std::string(300000, ']') + "}";
   EXPECT_EQ(reader.add(deep, true).content, deep);
+}
+
+TEST(ToolCalls, PiecesMakeNoDifferenceAndNothingIsLost) {
+  const char* parts[] = {"<tool_call>",
+                         "</tool_call>",
+                         R"({"name": "get_current_weather")",
+                         R"(, "arguments": {})",
+                         "[TOOL_CALLS]",
+                         "<|python_tag|>",
+                         "<tool",
+                         "_call>",
+                         "{",
+                         "}",
+                         "[",
+                         "]",
+                         " ",
+                         "\n",
+                         ";",
+                         "x",
+                         "<",
+                         "\"",
+                         "\\"};
+  std::mt19937 chance(7);
+  for (int i = 0; i < 20000; i++) {
+    std::string text;
+    for (size_t n = 1 + chance() % 12; n > 0; n--) text += parts[chance() % std::size(parts)];
+    const Read whole = read_in_pieces(text, text.size());
+    ASSERT_EQ(read_in_pieces(text, 1 + chance() % 5), whole) << text;
+    ASSERT_TRUE(!whole.calls.empty() || whole.content == text) << text;
+  }
 }
 
 Asked with_tools(bool stream) {
