@@ -55,7 +55,8 @@ inline void expect_same(const Answer& a, const Answer& b, const std::string& wha
   EXPECT_EQ(a.finish, b.finish) << what;
   EXPECT_EQ(a.text, b.text) << what;
   ASSERT_EQ(a.logprobs.size(), b.logprobs.size()) << what;
-  EXPECT_EQ(std::memcmp(a.logprobs.data(), b.logprobs.data(), a.logprobs.size() * 4), 0) << what << ": log-probabilities differ";
+  for (size_t i = 0; i < a.logprobs.size(); i++)
+    EXPECT_EQ(std::memcmp(&a.logprobs[i], &b.logprobs[i], 4), 0) << what << ": log-probability " << i;
   ASSERT_EQ(a.prompt.size(), b.prompt.size()) << what;
   for (size_t i = 0; i < a.prompt.size(); i++)
     EXPECT_EQ(std::memcmp(&a.prompt[i].logprob, &b.prompt[i].logprob, 4), 0) << what << ": prompt token " << i;
