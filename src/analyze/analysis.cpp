@@ -22,7 +22,7 @@ double price_per_million(const Question& q, double tokens_per_s) { return q.pric
 
 // A step drafts `lookahead` tokens one by one, then verifies them all at once; accepted ones and one more are kept
 // (Leviathan et al. 2022).
-double draft_speedup(const Question& q, const Row& row) {
+double draft_speedup(const Question& q, const AnalysisRow& row) {
   const Question::Draft& d = *q.draft;
   double kept = d.acceptance == 1 ? d.lookahead + 1 : (1 - std::pow(d.acceptance, d.lookahead + 1)) / (1 - d.acceptance);
   Phase verify{double(row.batch), double(d.lookahead + 1), double(row.context + d.lookahead), true};
@@ -30,8 +30,8 @@ double draft_speedup(const Question& q, const Row& row) {
   return kept * row.step.seconds / (cost_of(q, verify).seconds + d.lookahead * draft);
 }
 
-Row row_of(const Question& q, int64_t batch, int64_t context) {
-  Row r{batch, context};
+AnalysisRow row_of(const Question& q, int64_t batch, int64_t context) {
+  AnalysisRow r{batch, context};
   r.parameter_bytes = parameter_bytes(q.subject.spec, q.subject.storage);
   r.state_bytes_per_sequence = state_bytes(q.subject.spec, q.subject.storage, double(context));
   r.memory_bytes = r.parameter_bytes + double(batch) * r.state_bytes_per_sequence;
@@ -46,8 +46,8 @@ Row row_of(const Question& q, int64_t batch, int64_t context) {
   return r;
 }
 
-Limits limits_at(const Question& q, int64_t context) {
-  Limits l{context};
+Fitting limits_at(const Question& q, int64_t context) {
+  Fitting l{context};
   const double s = double(context);
   l.ttft_s = cost_of(q, Phase::prefill(1, s)).seconds;
   auto fits = [&](int64_t b) { return memory_per_chip(q, double(b), s) <= q.on.chip.memory; };
@@ -101,7 +101,7 @@ Analysis analyze(Question question) {
 
   auto add = [&](bool prefill, Phase phase) {
     for (Operation& o : operations(subject.spec, subject.storage, phase, q.on.tp)) {
-      Timing t = time_of(o, q.on);
+      RoofTime t = time_of(o, q.on);
       a.operations.push_back({prefill, phase, std::move(o), t});
     }
   };

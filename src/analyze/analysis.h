@@ -28,7 +28,7 @@ struct Question {
 
 // One batch at one context. memory, latency_s, tokens_per_s: the napkin law, memory = parameters + state, all of it read in a
 // step. step_*: what the operations move, each at the roofline.
-struct Row {
+struct AnalysisRow {
   int64_t batch = 0, context = 0;
   double parameter_bytes = 0, state_bytes_per_sequence = 0, memory_bytes = 0, memory_per_chip = 0;
   bool fits = false;
@@ -40,7 +40,7 @@ struct Row {
 };
 
 // What fits at one context.
-struct Limits {
+struct Fitting {
   int64_t context = 0;
   double ttft_s = 0;            // one prompt of this length
   int64_t largest_batch = 0;    // that fits in memory; 0: not even one
@@ -56,15 +56,15 @@ struct Analysis {
   Question question;
   int64_t parameters = 0, parameters_with_norms = 0, active_parameters = 0;
   std::vector<StateKind> state;
-  std::vector<Row> rows;                                     // every batch at every context
-  std::vector<Row> curve;                                    // batches 1, 2, 4, ... that fit, at the first context
-  std::vector<Limits> limits;                                // one for each context
+  std::vector<AnalysisRow> rows;                             // every batch at every context
+  std::vector<AnalysisRow> curve;                            // batches 1, 2, 4, ... that fit, at the first context
+  std::vector<Fitting> limits;                               // one for each context
   std::vector<std::pair<int64_t, int64_t>> longest_context;  // for each batch; 0: it does not fit
   struct Point {
     bool prefill;
     Phase phase;
     Operation op;
-    Timing time;
+    RoofTime time;
   };
   std::vector<Point> operations;  // prefill of one prompt, then generation of every batch, at the first context
 };

@@ -15,7 +15,7 @@ enum Color { ink, red, blue, green, grey, orange };
 // The largest batch that fits, of those asked for; the first if none does.
 int64_t shown_batch(const Analysis& a) {
   int64_t batch = a.question.batches[0];
-  for (const Row& r : a.rows)
+  for (const AnalysisRow& r : a.rows)
     if (r.fits && r.context == a.question.contexts[0]) batch = std::max(batch, r.batch);
   return batch;
 }
@@ -64,7 +64,7 @@ std::string table(const std::vector<std::string>& head, const std::vector<std::v
 
 std::string rows_table(const Analysis& a) {
   std::vector<std::vector<std::string>> rows;
-  for (const Row& r : a.rows)
+  for (const AnalysisRow& r : a.rows)
     rows.push_back({grouped(r.batch), grouped(r.context), with_unit(r.memory_bytes, "B"), r.fits ? "yes" : "no",
                     with_unit(r.latency_s, "s"), fmt::format("{:.1f}", r.tokens_per_s), with_unit(r.step.bytes, "B"),
                     with_unit(r.step.seconds, "s"), fmt::format("{:.1f}", r.step_tokens_per_s), std::string(name_of(r.step.bound)),
@@ -75,7 +75,7 @@ std::string rows_table(const Analysis& a) {
 
 std::string limits_table(const Analysis& a) {
   std::vector<std::vector<std::string>> rows;
-  for (const Limits& l : a.limits)
+  for (const Fitting& l : a.limits)
     rows.push_back({grouped(l.context), with_unit(l.ttft_s, "s"), grouped(l.largest_batch), grouped(l.users), grouped(l.within_deadline),
                     grouped(l.both), fmt::format("{:.1f}", l.tokens_per_s), l.chips_for_demand ? grouped(l.chips_for_demand) : ""});
   return table(
@@ -126,16 +126,16 @@ std::string roofline_svg(const Analysis& a) {
 }
 
 std::string throughput_svg(const Analysis& a) {
-  const std::vector<Row>& curve = a.curve;
+  const std::vector<AnalysisRow>& curve = a.curve;
   double low = 1e300, high = 0, slow = 0, quick = 1e300, user = 1 / a.question.user_tokens_per_s;
-  for (const Row& r : curve) {
+  for (const AnalysisRow& r : curve) {
     low = std::min({low, r.tokens_per_s, r.step_tokens_per_s}), high = std::max({high, r.tokens_per_s, r.step_tokens_per_s});
     quick = std::min({quick, r.latency_s, r.step.seconds, user}), slow = std::max({slow, r.latency_s, r.step.seconds, user});
   }
   Plot plot(fmt::format("Latency against throughput over B, context {}", a.question.contexts[0]), {"tokens/s, all users", "", low, high},
             {"one step, a token for everyone", "s", quick, 1.5 * slow});
   std::vector<Plot::Point> napkin, step;
-  for (const Row& r : curve) napkin.push_back({r.tokens_per_s, r.latency_s}), step.push_back({r.step_tokens_per_s, r.step.seconds});
+  for (const AnalysisRow& r : curve) napkin.push_back({r.tokens_per_s, r.latency_s}), step.push_back({r.step_tokens_per_s, r.step.seconds});
   plot.line({{plot.x_low(), user}, {plot.x_high(), user}}, grey, true);
   plot.text({plot.x_low(), user}, grey, fmt::format("{:g} tokens/s for every user", a.question.user_tokens_per_s));
   plot.line(napkin, orange, true);

@@ -6,7 +6,7 @@ namespace mr {
 
 static int64_t whole(double bytes) { return int64_t(std::llround(bytes)); }
 
-static Json row_json(const Row& r) {
+static Json row_json(const AnalysisRow& r) {
   Json j{{"batch", r.batch},
          {"context", r.context},
          {"parameter_bytes", whole(r.parameter_bytes)},
@@ -44,7 +44,7 @@ static Json operation_json(const Analysis::Point& p) {
   return j;
 }
 
-static Json limits_json(const Limits& l) {
+static Json limits_json(const Fitting& l) {
   Json j{{"context", l.context},
          {"ttft_s", l.ttft_s},
          {"largest_batch", l.largest_batch},
@@ -94,9 +94,9 @@ Json json_report(const Analysis& a) {
          {"user_tokens_per_s", q.user_tokens_per_s},
          {"state", state_json(a)}};
   j["rows"] = j["curve"] = j["limits"] = j["longest_context"] = j["operations"] = Json::array();
-  for (const Row& r : a.rows) j["rows"].push_back(row_json(r));
-  for (const Row& r : a.curve) j["curve"].push_back(row_json(r));
-  for (const Limits& l : a.limits) j["limits"].push_back(limits_json(l));
+  for (const AnalysisRow& r : a.rows) j["rows"].push_back(row_json(r));
+  for (const AnalysisRow& r : a.curve) j["curve"].push_back(row_json(r));
+  for (const Fitting& l : a.limits) j["limits"].push_back(limits_json(l));
   for (auto [batch, context] : a.longest_context) j["longest_context"].push_back({{"batch", batch}, {"context", context}});
   for (const Analysis::Point& p : a.operations) j["operations"].push_back(operation_json(p));
   if (q.demand_words > 0) j["demand_words_per_day"] = q.demand_words;

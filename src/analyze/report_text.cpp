@@ -76,7 +76,7 @@ static std::string rows_table(const Analysis& a) {
       "\nGeneration. Left the napkin: memory = parameters + state, and a step reads all of it. Right what the operations move.\n";
   out += fmt::format("  {:>6} {:>8} {:>10} {:>5} {:>10} {:>9}  | {:>10} {:>10} {:>9} {:>8} {:>9}{}\n", "batch", "context", "memory", "fits",
                      "latency", "tok/s", "step", "latency", "tok/s", "bound", "$/Mtok", draft ? "   drafts" : "");
-  for (const Row& r : a.rows)
+  for (const AnalysisRow& r : a.rows)
     out += fmt::format("  {:>6} {:>8} {:>10} {:>5} {:>10} {:>9}  | {:>10} {:>10} {:>9} {:>8} {:>9.4g}{}\n", r.batch, r.context,
                        with_unit(r.memory_bytes, "B"), r.fits ? "yes" : "no", with_unit(r.latency_s, "s"), speed(r.tokens_per_s),
                        with_unit(r.step.bytes, "B"), with_unit(r.step.seconds, "s"), speed(r.step_tokens_per_s), name_of(r.step.bound),
@@ -95,7 +95,7 @@ static std::string limits_table(const Analysis& a) {
                   q.user_tokens_per_s, q.deadline_s);
   out += fmt::format("  {:>8} {:>12} {:>12} {:>10} {:>10} {:>10} {:>11} {:>9}{}\n", "context", "first token", "by memory", "by speed",
                      "by prompt", "by both", "tok/s", "$/Mtok", q.demand_words > 0 ? "      chips" : "");
-  for (const Limits& l : a.limits)
+  for (const Fitting& l : a.limits)
     out += fmt::format("  {:>8} {:>12} {:>12} {:>10} {:>10} {:>10} {:>11} {:>9.4g}{}\n", l.context, with_unit(l.ttft_s, "s"),
                        count_or(l.largest_batch, int64_t(1) << 39), grouped(l.users), grouped(l.within_deadline), grouped(l.both),
                        speed(l.tokens_per_s), l.price_per_million,
@@ -144,7 +144,7 @@ static std::string flash_line(const Analysis& a) {
 
 std::string text_report(const Analysis& a) {
   double shown = double(a.question.batches[0]);  // the largest batch that fits
-  for (const Row& r : a.rows)
+  for (const AnalysisRow& r : a.rows)
     if (r.fits && r.context == a.question.contexts[0]) shown = std::max(shown, double(r.batch));
   return about_model(a) + about_chip(a) + rows_table(a) + limits_table(a) + operations_table(a, true, 1) +
          "  The laws of attention count every pair of tokens; a causal prompt has half of them.\n" + operations_table(a, false, shown) +

@@ -15,11 +15,11 @@ struct Deployment {
 enum class Bound : uint8_t { memory, compute, link };
 std::string_view name_of(Bound);
 
-struct Timing {
+struct RoofTime {
   double seconds = 0;
   Bound bound = Bound::memory;
 };
-Timing time_of(const Operation&, const Deployment&);
+RoofTime time_of(const Operation&, const Deployment&);
 
 // A whole step: operations one after the other.
 struct StepCost {

@@ -39,7 +39,7 @@ struct Printed {
 void expect_rows(const Analysis& a, const std::vector<Printed>& printed) {
   ASSERT_EQ(a.rows.size(), printed.size());
   for (size_t i = 0; i < printed.size(); i++) {
-    const Row& r = a.rows[i];
+    const AnalysisRow& r = a.rows[i];
     const Printed& p = printed[i];
     EXPECT_EQ(r.batch, p.batch);
     EXPECT_NEAR(r.memory_bytes / 1e9, p.gigabytes, p.gigabytes > 100 ? 0.05 : 0.005) << p.batch;
@@ -72,7 +72,7 @@ TEST(Classic, WithEightKeyValueHeads) {
 TEST(Classic, AStepReadsNoEmbeddingTable) {
   Question q = question("llama-2-13b", "h100");
   q.batches = {1};
-  Row r = analyze(q).rows[0];
+  AnalysisRow r = analyze(q).rows[0];
   double most = 2 * (13'015'449'600.0 - 32000.0 * 5120) + r.state_bytes_per_sequence;
   EXPECT_GT(r.step.bytes, most);
   EXPECT_LT(r.step.bytes, most * 1.001);
@@ -268,11 +268,11 @@ TEST(Presets, AllCanBeAnalysed) {
       q.contexts = {512, 4096};
       Analysis a = analyze(q);
       EXPECT_EQ(a.rows.size(), 8u);
-      for (const Row& r : a.rows) EXPECT_TRUE(r.step.seconds > 0 && std::isfinite(r.step.seconds) && r.latency_s > 0) << p.name;
+      for (const AnalysisRow& r : a.rows) EXPECT_TRUE(r.step.seconds > 0 && std::isfinite(r.step.seconds) && r.latency_s > 0) << p.name;
     }
 }
 
-TEST(Limits, AreTheLargestThatHold) {
+TEST(WhatFits, IsTheLargestThatHolds) {
   Question q = question("llama-2-13b", "h100");
   q.contexts = {1024};
   Analysis a = analyze(q);
@@ -295,12 +295,12 @@ TEST(Limits, AreTheLargestThatHold) {
 TEST(WhatIf, FormatsChipsReplicasAndDemand) {
   Question q = question("llama-2-13b", "h100");
   q.batches = {16};
-  Row plain = analyze(q).rows[0];
+  AnalysisRow plain = analyze(q).rows[0];
 
   Question smaller = q;
   store_weights_as(smaller.subject.storage, "int4");
   store_keys_as(smaller.subject.storage, "fp8");
-  Row r = analyze(smaller).rows[0];
+  AnalysisRow r = analyze(smaller).rows[0];
   EXPECT_NEAR(r.parameter_bytes, plain.parameter_bytes * 4.125 / 16, 1);
   EXPECT_EQ(r.state_bytes_per_sequence, plain.state_bytes_per_sequence / 2);
 
