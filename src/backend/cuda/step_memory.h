@@ -1,0 +1,45 @@
+// A step's arrays on the device, and the plan of its attention. All of it is written into one pinned buffer and copied at once to
+// a fixed address; tables of pages come last, each with room for a power of two, so that steps of one shape find every array
+// where a captured graph expects it.
+#pragma once
+
+#include <vector>
+
+#include "backend/cuda/kernels.h"
+
+namespace mr::cuda {
+
+class StepMemory {
+ public:
+  struct Plan {
+    const DecodeItem* item = nullptr;  // on the device
+    const int32_t* n_items_at = nullptr;
+    int n_items = 0, grid = 0;
+    const PrefillTile* tile = nullptr;
+    int n_tiles = 0;
+  };
+
+  explicit StepMemory(cudaStream_t);
+  ~StepMemory();
+  Batch upload(const Batch& host, const StateMemory&, int n_sm);
+  const Plan& plan() const { return plan_; }
+  int moves() const { return moves_; }  // how often the memory had to grow, and so moved
+
+ private:
+  void make_plan(const Batch&, int n_sm);
+  template <class T>
+  const T* put(const T* from, int64_t n, int64_t room);
+  void write(const Batch& host, Batch& out, const StateMemory&);
+
+  cudaStream_t stream_;
+  std::byte *host_[2] = {}, *device_ = nullptr;
+  cudaEvent_t copied_[2];
+  int turn_ = 0, moves_ = 0;
+  size_t size_ = 0, used_ = 0;
+  std::vector<DecodeItem> items_;
+  std::vector<PrefillTile> tiles_;
+  std::vector<GroupTable> tables_;
+  Plan plan_;
+};
+
+}  // namespace mr::cuda
