@@ -226,8 +226,12 @@ void prefill(CudaBackend& gpu, Llama& model, int n, int rows, bool ops, double t
 
 static int run(int argc, char** argv) {
   bool ops = false, quick = false;
-  for (int i = 1; i < argc; i++) ops |= !std::strcmp(argv[i], "--ops"), quick |= !std::strcmp(argv[i], "--quick");
-  auto gpu = make_cuda_backend();
+  CudaOptions options;
+  for (int i = 1; i < argc; i++) {
+    ops |= !std::strcmp(argv[i], "--ops"), quick |= !std::strcmp(argv[i], "--quick");
+    if (!std::strcmp(argv[i], "--skinny") && i + 1 < argc) options.skinny_rows = std::atoi(argv[++i]);
+  }
+  auto gpu = make_cuda_backend(options);
   fmt::print("{}\n", gpu->device());
   const size_t size = size_t(4) << 30;
   std::byte *a = gpu->allocate(size), *b = gpu->allocate(size);

@@ -1,6 +1,6 @@
-// Attention of one new token a sequence over its pages (Flash-Decoding, Dao et al. 2023): the keys of a sequence are cut into
-// items, a block takes one item of one K/V head for all query heads that share it, and the block that finishes last merges the
-// items in their order. The new key is rotated and stored on the way. Reads end - begin tokens of (k_dim + v_dim) * 2 bytes.
+// Attention of one new token a sequence over its pages (Flash-Decoding, Dao et al. 2023): all keys are shared out evenly, a block
+// takes its items one after the other, each for all query heads of one K/V head, and the block that finishes a sequence last
+// merges its items in their order. The new key is rotated and stored on the way. Reads (k_dim + v_dim) * 2 bytes a token and head.
 //
 // Everything stays in registers, as mma fragments read straight from the pages: dimensions of q and k are permuted alike, so
 // that lane 4 g + t holds 8 t .. 8 t + 7 of every 32 of query head g, or of token g; and of v lane 4 g + t holds dimensions 8 g ..
@@ -13,6 +13,7 @@ namespace {
 
 constexpr int kWarps = 4, kThreads = 32 * kWarps;
 constexpr int kTile = 16;         // tokens a warp takes at a time
+constexpr float kLog2e = 1.44269504f;
 constexpr int kItemPages = 1024;  // page numbers of an item that are kept at hand
 
 template <int D>
@@ -64,99 +65,65 @@ __device__ void store_new(const AttendCall& call, int row, int kv_head, bf16* k_
   }
 }
 
+// What a warp reads of one tile.
 template <int D>
-__global__ void __launch_bounds__(kThreads, 3) decode_kernel(AttendCall call, DecodePlan plan) {
-  extern __shared__ __align__(16) char raw[];
-  Shared<D>& shared = *reinterpret_cast<Shared<D>*>(raw);
-  constexpr int kChunks = D / 32, kSides = D / 64;
-  launch_next();
-  wait_before();
-  if (int(blockIdx.x) >= *plan.n_items) return;
-  const DecodeItem item = plan.item[blockIdx.x];
-  const int kv_head = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const int group = call.heads / call.pages.kv_heads, page_tokens = call.pages.page_tokens;
-  const int row = call.spots.row_begin[item.seq], context = call.spots.context[item.seq];
-  const int32_t* table = call.pages.unit + call.pages.begin[item.seq];
-  const int seen_from = call.window ? max(0, context + 1 - call.window) : 0;  // the first token inside the window
-  const int begin = max(item.begin, seen_from), end = item.end;
-  const int first_page = item.begin / page_tokens;
-  for (int i = threadIdx.x; i <= (end - 1) / page_tokens - first_page; i += kThreads)
-    if (i < kItemPages) shared.unit[i] = table[first_page + i];
+struct Tile {
+  uint4 k[2][D / 32], v[4][D / 64];
 
-  // q, scaled to base 2 once the products are there
-  uint4 q[kChunks] = {};
-  if (g < group) {
-    const bf16* from = static_cast<const bf16*>(call.q.data) + row * call.q.stride + (kv_head * group + g) * call.q.head_stride + 8 * t;
-#pragma unroll
-    for (int c = 0; c < kChunks; c++) q[c] = *reinterpret_cast<const uint4*>(from + 32 * c);
-    if (call.rope.angles) rotate<D>(q, call.rope.angles + row * call.rope.stride, t);
-  }
-  __syncthreads();
-  auto page_at = [&](int token) {
-    int i = token / page_tokens - first_page;
-    int64_t unit = i < kItemPages ? shared.unit[i] : table[first_page + i];
-    return reinterpret_cast<bf16*>(call.pages.base + unit * call.pages.unit_bytes) + int64_t(kv_head) * page_tokens * D;
-  };
-  const int64_t v_offset = int64_t(call.pages.kv_heads) * page_tokens * D;
-  if (call.k.data && end == context + 1) {
-    if (warp == 0) {
-      bf16* page = page_at(context);
-      store_new<D>(call, row, kv_head, page, page + v_offset, context % page_tokens, lane);
-    }
-    __syncthreads();
-  }
-
-  float m = -INFINITY, l = 0, o[kSides][8][2] = {};
-  const float log2e = 1.44269504f, factor = call.scale * log2e;
-#pragma unroll 1
-  for (int tile = begin / kTile * kTile + warp * kTile; tile < end; tile += kWarps * kTile) {
-    const bf16* page = page_at(tile) + (tile % page_tokens) * D;
-    const bool whole = tile >= begin && tile + kTile <= end;
-    uint4 k[2][kChunks], v[4][kSides];
+  // `page`: the tile's first key; tokens outside [begin, end) count from there, and their values become zero.
+  __device__ void load(const bf16* page, int64_t v_offset, int begin, int end, int g, int t) {
 #pragma unroll
     for (int n = 0; n < 2; n++)
 #pragma unroll
-      for (int c = 0; c < kChunks; c++) k[n][c] = load16(page + (8 * n + g) * D + 32 * c + 8 * t);
+      for (int c = 0; c < D / 32; c++) k[n][c] = load16(page + (8 * n + g) * D + 32 * c + 8 * t);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
       const int token = i / 2 * 8 + 2 * t + i % 2;
-      const bool there = whole || (tile + token >= begin && tile + token < end);
+      const bool there = token >= begin && token < end;
 #pragma unroll
-      for (int h = 0; h < kSides; h++) v[i][h] = there ? load16(page + v_offset + token * D + 64 * h + 8 * g) : uint4{};
+      for (int h = 0; h < D / 64; h++) v[i][h] = there ? load16(page + v_offset + token * D + 64 * h + 8 * g) : uint4{};
     }
-    float s[2][2] = {};
+  }
+};
+
+// The running softmax of a warp: row g is query head g.
+template <int D>
+struct Sums {
+  float m = -INFINITY, l = 0, o[D / 64][8][2] = {};
+
+  __device__ void take(const Tile<D>& tile, const uint4 (&q)[D / 32], const AttendCall& call, int begin, int end, int t) {
+    float s[2][2] = {}, most = m;
 #pragma unroll
     for (int n = 0; n < 2; n++)
 #pragma unroll
-      for (int c = 0; c < kChunks; c++) {
-        mma_low(s[n], q[c].x, q[c].y, k[n][c].x, k[n][c].y);
-        mma_low(s[n], q[c].z, q[c].w, k[n][c].z, k[n][c].w);
+      for (int c = 0; c < D / 32; c++) {
+        mma_low(s[n], q[c].x, q[c].y, tile.k[n][c].x, tile.k[n][c].y);
+        mma_low(s[n], q[c].z, q[c].w, tile.k[n][c].z, tile.k[n][c].w);
       }
-    float most = m;
 #pragma unroll
     for (int n = 0; n < 2; n++)
 #pragma unroll
       for (int i = 0; i < 2; i++) {
-        const int token = tile + 8 * n + 2 * t + i;
-        float x = s[n][i] * factor;
-        if (call.softcap != 0) x = call.softcap * log2e * tanhf(s[n][i] * call.scale / call.softcap);
-        s[n][i] = whole || (token >= begin && token < end) ? x : -INFINITY;
+        const int token = 8 * n + 2 * t + i;
+        float x = s[n][i] * call.scale * kLog2e;
+        if (call.softcap != 0) x = call.softcap * kLog2e * tanhf(s[n][i] * call.scale / call.softcap);
+        s[n][i] = token >= begin && token < end ? x : -INFINITY;
         most = fmaxf(most, s[n][i]);
       }
     most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
     most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-    const float shrink = most == -INFINITY ? 1.0f : exp2f(m - most), base = most == -INFINITY ? 0.0f : most;
+    const float base = most == -INFINITY ? 0.0f : most, shrink = exp2_fast(m - base);
     m = most;
     float p[2][2];
 #pragma unroll
     for (int n = 0; n < 2; n++)
 #pragma unroll
-      for (int i = 0; i < 2; i++) p[n][i] = exp2f(s[n][i] - base);
+      for (int i = 0; i < 2; i++) p[n][i] = exp2_fast(s[n][i] - base);
     l = l * shrink + (p[0][0] + p[0][1]) + (p[1][0] + p[1][1]);
     const uint32_t p0 = pack(p[0][0], p[0][1]), p1 = pack(p[1][0], p[1][1]);
 #pragma unroll
-    for (int h = 0; h < kSides; h++) {
-      const uint32_t *v0 = &v[0][h].x, *v1 = &v[1][h].x, *v2 = &v[2][h].x, *v3 = &v[3][h].x;
+    for (int h = 0; h < D / 64; h++) {
+      const uint32_t *v0 = &tile.v[0][h].x, *v1 = &tile.v[1][h].x, *v2 = &tile.v[2][h].x, *v3 = &tile.v[3][h].x;
 #pragma unroll
       for (int j = 0; j < 8; j++) {
         const uint32_t take = j % 2 ? 0x7632 : 0x5410;
@@ -165,39 +132,92 @@ __global__ void __launch_bounds__(kThreads, 3) decode_kernel(AttendCall call, De
       }
     }
   }
+};
+
+// One item of one K/V head, by all threads of a block. `early`: nothing of this step's earlier kernels was waited for yet.
+template <int D>
+__device__ void attend_item(const AttendCall& call, const DecodePlan& plan, int n, bool early, Shared<D>& shared) {
+  const DecodeItem item = plan.item[n];
+  const int kv_head = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const int group = call.heads / call.pages.kv_heads, page_tokens = call.pages.page_tokens;
+  const int row = call.spots.row_begin[item.seq], context = call.spots.context[item.seq];
+  const int32_t* table = call.pages.unit + call.pages.begin[item.seq];
+  const int seen_from = call.window ? max(0, context + 1 - call.window) : 0;  // the first token inside the window
+  const int begin = max(item.begin, seen_from), end = item.end;
+  const int first_page = page_number(call.pages, item.begin);
+  for (int i = threadIdx.x; i <= page_number(call.pages, end - 1) - first_page; i += kThreads)
+    if (i < kItemPages) shared.unit[i] = table[first_page + i];
+  __syncthreads();
+  auto page_at = [&](int token) {
+    int i = page_number(call.pages, token) - first_page;
+    int64_t unit = i < kItemPages ? shared.unit[i] : table[first_page + i];
+    return reinterpret_cast<bf16*>(call.pages.base + unit * call.pages.unit_bytes) + int64_t(kv_head) * page_tokens * D;
+  };
+  auto place = [&](int token) { return token - page_number(call.pages, token) * page_tokens; };  // inside its page
+  const int64_t v_offset = int64_t(call.pages.kv_heads) * page_tokens * D;
+
+  Tile<D> tile;
+  int at = begin / kTile * kTile + warp * kTile;
+  auto load = [&] { tile.load(page_at(at) + place(at) * D, v_offset, begin - at, end - at, g, t); };
+  // Earlier steps wrote all keys but the new one, which this kernel stores itself: the first tile need not wait.
+  const bool ahead = early && call.k.data && at < end && at + kTile <= context;
+  if (ahead) load();
+  if (early) wait_before();
+
+  uint4 q[D / 32] = {};
+  if (g < group) {
+    const bf16* from = static_cast<const bf16*>(call.q.data) + row * call.q.stride + (kv_head * group + g) * call.q.head_stride + 8 * t;
+#pragma unroll
+    for (int c = 0; c < D / 32; c++) q[c] = *reinterpret_cast<const uint4*>(from + 32 * c);
+    if (call.rope.angles) rotate<D>(q, call.rope.angles + row * call.rope.stride, t);
+  }
+  if (call.k.data && end == context + 1) {
+    if (warp == 0) {
+      bf16* page = page_at(context);
+      store_new<D>(call, row, kv_head, page, page + v_offset, place(context), lane);
+    }
+    __syncthreads();
+  }
+  Sums<D> sums;
+  bool loaded = ahead;
+#pragma unroll 1
+  for (; at < end; at += kWarps * kTile) {
+    if (!loaded) load();
+    loaded = false;
+    sums.take(tile, q, call, begin - at, end - at, t);
+  }
 
   // The warps' parts become the item's.
-  l += __shfl_xor_sync(~0u, l, 1);
-  l += __shfl_xor_sync(~0u, l, 2);
-  if (t == 0) shared.m[warp][g] = m, shared.l[warp][g] = l;
+  sums.l += __shfl_xor_sync(~0u, sums.l, 1);
+  sums.l += __shfl_xor_sync(~0u, sums.l, 2);
+  if (t == 0) shared.m[warp][g] = sums.m, shared.l[warp][g] = sums.l;
 #pragma unroll
-  for (int h = 0; h < kSides; h++)
+  for (int h = 0; h < D / 64; h++)
 #pragma unroll
     for (int j = 0; j < 8; j++)
 #pragma unroll
-      for (int i = 0; i < 2; i++) shared.o[warp][g][64 * h + 8 * (2 * t + i) + j] = o[h][j][i];
+      for (int i = 0; i < 2; i++) shared.o[warp][g][64 * h + 8 * (2 * t + i) + j] = sums.o[h][j][i];
   __syncthreads();
 
   auto write = [&](int head, int d, float most, float total, float value) {
     if (call.sinks) {
-      float sink = call.sinks[kv_head * group + head] * log2e, top = fmaxf(most, sink);
-      total = total * exp2f(most - top) + exp2f(sink - top), value *= exp2f(most - top);
+      float sink = call.sinks[kv_head * group + head] * kLog2e, top = fmaxf(most, sink);
+      total = total * exp2_fast(most - top) + exp2_fast(sink - top), value *= exp2_fast(most - top);
     }
     store(call.out.data, call.out.dtype, row * call.out.stride + (kv_head * group + head) * call.out.head_stride + d, value / total);
   };
-  const int64_t slot = (int64_t(blockIdx.x) * call.pages.kv_heads + kv_head) * kGroup;
   for (int i = threadIdx.x; i < group * D; i += kThreads) {
     const int head = i / D, d = i % D;
     float most = -INFINITY, total = 0, value = 0;
     for (int w = 0; w < kWarps; w++) most = fmaxf(most, shared.m[w][head]);
     for (int w = 0; w < kWarps; w++) {
-      float weight = most == -INFINITY ? 0.0f : exp2f(shared.m[w][head] - most);
+      float weight = most == -INFINITY ? 0.0f : exp2_fast(shared.m[w][head] - most);
       total += weight * shared.l[w][head], value += weight * shared.o[w][head][d];
     }
     if (item.count == 1) {
       write(head, d, most, total, value);
     } else {
-      float* to = plan.partial + (slot + head) * (D + 2);
+      float* to = plan.partial + ((int64_t(n) * call.pages.kv_heads + kv_head) * kGroup + head) * (D + 2);
       to[d] = value;
       if (d == 0) to[D] = most, to[D + 1] = total;
     }
@@ -215,18 +235,41 @@ __global__ void __launch_bounds__(kThreads, 3) decode_kernel(AttendCall call, De
   __syncthreads();
   if (!shared.last) return;
   __threadfence();
-  const int64_t first = (int64_t(int(blockIdx.x) - item.index) * call.pages.kv_heads + kv_head) * kGroup;
+  const float* parts = plan.partial + (int64_t(n - item.index) * call.pages.kv_heads + kv_head) * kGroup * (D + 2);
   const int64_t step = int64_t(call.pages.kv_heads) * kGroup * (D + 2);
+  for (int head = warp; head < group; head += kWarps) {
+    float most = -INFINITY, total = 0;
+    for (int i = lane; i < item.count; i += 32) most = fmaxf(most, __ldcg(parts + i * step + head * (D + 2) + D));
+    most = warp_max(most);
+    for (int i = lane; i < item.count; i += 32) {
+      const float* part = parts + i * step + head * (D + 2) + D;
+      total += exp2_fast(__ldcg(part) - most) * __ldcg(part + 1);
+    }
+    total = warp_sum(total);
+    if (lane == 0) shared.m[0][head] = most, shared.l[0][head] = total;
+  }
+  __syncthreads();
   for (int i = threadIdx.x; i < group * D; i += kThreads) {
     const int head = i / D, d = i % D;
-    const float* from = plan.partial + (first + head) * (D + 2);
-    float most = -INFINITY, total = 0, value = 0;
-    for (int n = 0; n < item.count; n++) most = fmaxf(most, __ldcg(from + n * step + D));
-    for (int n = 0; n < item.count; n++) {
-      float weight = exp2f(__ldcg(from + n * step + D) - most);
-      total += weight * __ldcg(from + n * step + D + 1), value += weight * __ldcg(from + n * step + d);
-    }
-    write(head, d, most, total, value);
+    const float most = shared.m[0][head], *part = parts + head * (D + 2);
+    float value = 0;
+#pragma unroll 8
+    for (int j = 0; j < item.count; j++) value += exp2_fast(__ldcg(part + j * step + D) - most) * __ldcg(part + j * step + d);
+    write(head, d, most, shared.l[0][head], value);
+  }
+}
+
+template <int D>
+__global__ void __launch_bounds__(kThreads, kDecodeBlocks) decode_kernel(AttendCall call, DecodePlan plan) {
+  extern __shared__ __align__(16) char raw[];
+  Shared<D>& shared = *reinterpret_cast<Shared<D>*>(raw);
+  launch_next();
+  const int first = plan.begin[blockIdx.x], last = plan.begin[blockIdx.x + 1];
+  if (first == last) wait_before();
+#pragma unroll 1
+  for (int n = first; n < last; n++) {
+    attend_item<D>(call, plan, n, n == first, shared);
+    __syncthreads();
   }
 }
 
@@ -246,7 +289,7 @@ void attend_decode(const Launch& at, const AttendCall& call, const DecodePlan& p
   const bool wide = call.pages.k_dim == 128;
   auto kernel = wide ? decode_kernel<128> : decode_kernel<64>;
   size_t shared = wide ? sizeof(Shared<128>) : sizeof(Shared<64>);
-  launch(at, kernel, grid2(plan.grid, call.pages.kv_heads), kThreads, shared, call, plan);
+  launch(at, kernel, grid2(plan.n_workers, call.pages.kv_heads), kThreads, shared, call, plan);
 }
 
 }  // namespace mr::cuda

@@ -21,12 +21,6 @@ __device__ void copy16(uint32_t to, const void* from, bool there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
 }
 
-// What a row may see of the keys, so that most tiles need no test of their elements.
-struct Sight {
-  int context, n_rows, first;  // of the sequence
-  bool causal;
-};
-
 template <int D>
 __global__ void __launch_bounds__(kThreads, 2) prefill_kernel(AttendCall call, const PrefillTile* tiles) {
   using Size = Sizes<D>;
@@ -51,18 +45,22 @@ __global__ void __launch_bounds__(kThreads, 2) prefill_kernel(AttendCall call, c
         static_cast<const bf16*>(call.q.data) + (first + (there ? tile.row + row : 0)) * call.q.stride + head * call.q.head_stride;
     copy16(q_at + piece / 8 * kPrefillRows * 128 + swizzle(row, piece % 8), from + piece * 8, there);
   }
+  // Pages hold whole sixteens of tokens, and a thread copies one token of each sixteen of a tile.
+  constexpr int kPer = kKeys * D / 8 / kThreads, kApart = kKeys / kPer;
+  const int token0 = threadIdx.x / (D / 8), piece = threadIdx.x % (D / 8);
+  const int64_t head_at = int64_t(kv_head) * pages.page_tokens, v_offset = int64_t(pages.kv_heads) * pages.page_tokens * D;
   auto copy_tile = [&](int key, int stage) {
 #pragma unroll
-    for (int n = 0; n < kKeys * D / 8 / kThreads; n++) {
-      const int i = threadIdx.x + n * kThreads, token = i / (D / 8), piece = i % (D / 8), place = key + token;
+    for (int n = 0; n < kPer; n++) {
+      const int token = token0 + n * kApart, place = key + token, page = page_number(pages, place);
       const bool there = place < end;
-      int64_t unit = there ? table[place / pages.page_tokens] : 0;
+      int64_t unit = there ? table[page] : 0;
       if (unit < 0) unit = 0;  // behind a window: masked below
-      const bf16* page = reinterpret_cast<const bf16*>(pages.base + unit * pages.unit_bytes) +
-                         (int64_t(kv_head) * pages.page_tokens + place % pages.page_tokens) * D + piece * 8;
+      const bf16* from = reinterpret_cast<const bf16*>(pages.base + unit * pages.unit_bytes) +
+                         (head_at + place - page * pages.page_tokens) * D + piece * 8;
       const uint32_t to = piece / 8 * kKeys * 128 + swizzle(token, piece % 8);
-      copy16(k_at + stage * Size::tile + to, page, there);
-      copy16(v_at + stage * Size::tile + to, page + int64_t(pages.kv_heads) * pages.page_tokens * D, there);
+      copy16(k_at + stage * Size::tile + to, from, there);
+      copy16(v_at + stage * Size::tile + to, from + v_offset, there);
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
   };
@@ -79,8 +77,6 @@ __global__ void __launch_bounds__(kThreads, 2) prefill_kernel(AttendCall call, c
     asm volatile("cp.async.wait_group 0;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     __syncthreads();  // this tile is there, and nobody reads the other stage any more
-    if (key + kKeys < end) copy_tile(key + kKeys, stage ^ 1);
-
     float s[kKeys / 2];
     wgmma_begin();
 #pragma unroll
@@ -88,6 +84,7 @@ __global__ void __launch_bounds__(kThreads, 2) prefill_kernel(AttendCall call, c
       wgmma(s, rows_descriptor(q_at + k / 4 * kPrefillRows * 128 + wg * 64 * 128 + k % 4 * 32),
             rows_descriptor(k_at + stage * Size::tile + k / 4 * kKeys * 128 + k % 4 * 32), k > 0);
     wgmma_commit();
+    if (key + kKeys < end) copy_tile(key + kKeys, stage ^ 1);
     wgmma_wait<0>();
 
     const bool below = key + kKeys - 1 <= context + (causal ? tile.row : -1),
@@ -116,13 +113,13 @@ __global__ void __launch_bounds__(kThreads, 2) prefill_kernel(AttendCall call, c
       most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
       most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
       base[h] = most == -INFINITY ? 0.0f : most;
-      shrink[h] = exp2f(m[h] - base[h]);
+      shrink[h] = exp2_fast(m[h] - base[h]);
       m[h] = most;
       l[h] *= shrink[h];
     }
 #pragma unroll
     for (int i = 0; i < kKeys / 2; i++) {
-      s[i] = exp2f(s[i] - base[(i >> 1) & 1]);
+      s[i] = exp2_fast(s[i] - base[(i >> 1) & 1]);
       l[(i >> 1) & 1] += s[i];
     }
 #pragma unroll
@@ -146,7 +143,7 @@ __global__ void __launch_bounds__(kThreads, 2) prefill_kernel(AttendCall call, c
     float value = 1;
     if (call.sinks) {
       float sink = call.sinks[head] * log2e, top = fmaxf(m[h], sink);
-      l[h] = l[h] * exp2f(m[h] - top) + exp2f(sink - top), value = exp2f(m[h] - top);
+      l[h] = l[h] * exp2_fast(m[h] - top) + exp2_fast(sink - top), value = exp2_fast(m[h] - top);
     }
     l[h] = value / l[h];
     const int row = row0 + 8 * h;

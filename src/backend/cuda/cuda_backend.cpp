@@ -1,6 +1,7 @@
 #include "backend/cuda/cuda_backend.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <thread>
@@ -105,7 +106,7 @@ class Cuda final : public CudaBackend {
   Batch upload(const Batch& host, const StateMemory& state) override {
     host_ = host;
     const int moves = step_->moves();
-    Batch batch = step_->upload(host, state, at_.n_sm);
+    Batch batch = step_->upload(host, state, std::max(1, at_.n_sm * kDecodeBlocks / options_.kv_heads));
     if (step_->moves() != moves) forget_graphs();
     return batch;
   }
@@ -288,6 +289,7 @@ class Cuda final : public CudaBackend {
     }
     if (p.in % 8 || !aligned(p.x)) return product_any(at_, p);
     const bool library = cublas_ && !options_.deterministic && p.out % 8 == 0 && aligned(p.y);
+    if (rows <= std::min(options_.skinny_rows, kSkinnyRows)) return skinny(at_, p);
     if (rows <= kMatvecRows || !library) return by_sixteen(p);
     if (p.gated) {
       Product both = p;
@@ -336,15 +338,10 @@ class Cuda final : public CudaBackend {
     check(kv.dtype == DType::f32 || kv.dtype == DType::f16 || kv.dtype == DType::bf16, "keys and values cannot be stored as {}",
           name_of(kv.dtype));
     const GroupTable& table = batch.group[size_t(kv.ref.group)];
-    return {memory.base + kv.ref.offset * memory.page_tokens,
-            memory.unit_bytes,
-            memory.page_tokens,
-            kv.dtype,
-            kv.kv_heads,
-            kv.k_dim,
-            kv.v_dim,
-            table.unit,
-            table.begin};
+    const unsigned tokens = unsigned(memory.page_tokens);
+    const int shift = std::has_single_bit(tokens) ? std::countr_zero(tokens) : -1;
+    return {memory.base + kv.ref.offset * memory.page_tokens, memory.unit_bytes, memory.page_tokens, shift, kv.dtype, kv.kv_heads, kv.k_dim,
+            kv.v_dim, table.unit, table.begin};
   }
   AttendCall call_of(Tensor out, Tensor q, const PagedKv& kv, const Batch& batch, const StateMemory& state, const AttendArgs& args) {
     check(args.heads % kv.kv_heads == 0, "{} query heads cannot share {} key heads", args.heads, kv.kv_heads);
@@ -363,8 +360,8 @@ class Cuda final : public CudaBackend {
   }
   void decode(const AttendCall& call) {
     const StepMemory::Plan& plan = step_->plan();
-    DecodePlan d{plan.item, plan.n_items_at, plan.grid};
-    d.partial = scratch<float>(partial, int64_t(plan.grid) * call.pages.kv_heads * kGroup * (call.pages.v_dim + 2));
+    DecodePlan d{plan.item, plan.begin, plan.n_workers};
+    d.partial = scratch<float>(partial, int64_t(call.spots.n_seqs + plan.n_workers) * call.pages.kv_heads * kGroup * (call.pages.v_dim + 2));
     d.arrived = scratch<int32_t>(arrived, std::max<int64_t>(int64_t(call.spots.n_seqs) * call.pages.kv_heads, 1 << 16));
     attend_decode(at_, call, d);
   }

@@ -50,6 +50,8 @@ class CudaBackend : public Backend {
 
 struct CudaOptions {
   bool deterministic = false;  // a row's value does not depend on the rows beside it
+  int kv_heads = 8;            // of the model's attention layers: decodes are shared out with them in mind
+  int skinny_rows = 64;        // products of more rows go to cuBLASLt
 };
 
 bool cuda_available();                                                    // a Hopper GPU and a driver that serves it

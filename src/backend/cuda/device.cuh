@@ -119,6 +119,13 @@ __device__ inline void mma_low(float (&c)[2], uint32_t a0, uint32_t a2, uint32_t
                : "r"(a0), "r"(0), "r"(a2), "r"(b0), "r"(b1), "f"(0.0f));
 }
 
+__device__ inline float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ inline int page_number(const Pages& p, int token) { return p.page_shift >= 0 ? token >> p.page_shift : token / p.page_tokens; }
+
 __device__ inline float warp_sum(float x) {
   for (int i = 16; i; i >>= 1) x += __shfl_xor_sync(~0u, x, i);
   return x;

@@ -36,7 +36,7 @@ struct Heads {
 struct Pages {
   std::byte* base = nullptr;  // of unit 0's block of this layer
   int64_t unit_bytes = 0;
-  int page_tokens = 0;
+  int page_tokens = 0, page_shift = -1;  // shift: its logarithm, where it is a power of two
   DType dtype = DType::bf16;
   int kv_heads = 0, k_dim = 0, v_dim = 0;
   const int32_t *unit = nullptr, *begin = nullptr;  // the sequences' tables
@@ -50,7 +50,7 @@ struct Spots {
   const uint64_t* ancestors = nullptr;
 };
 
-// One block's share of a decode: tokens [begin, end) of a sequence's keys; the `count` items of a sequence lie together.
+// A piece of a decode: tokens [begin, end) of a sequence's keys, the index-th of `count` that lie together.
 struct DecodeItem {
   int32_t seq, begin, end, index, count;
 };
@@ -59,6 +59,7 @@ struct PrefillTile {
   int32_t seq, row;
 };
 inline constexpr int kPrefillRows = 128;
+inline constexpr int kDecodeBlocks = 3;  // of a decode that a multiprocessor holds at a time
 inline constexpr int kGroup = 8;  // query heads of one K/V head that decode holds at most
 
 struct Rope {
@@ -80,11 +81,12 @@ struct AttendCall {
   const float* sinks = nullptr;
 };
 
+// Workers have equal shares of all tokens; each is a block for every K/V head.
 struct DecodePlan {
   const DecodeItem* item = nullptr;
-  const int32_t* n_items = nullptr;  // may be less than grid
-  int grid = 0;
-  float* partial = nullptr;    // [grid * kv_heads * kGroup * (v_dim + 2)]
+  const int32_t* begin = nullptr;  // [n_workers + 1] into item
+  int n_workers = 0;
+  float* partial = nullptr;    // [items * kv_heads * kGroup * (v_dim + 2)]
   int32_t* arrived = nullptr;  // [n_seqs * kv_heads] zero
 };
 
@@ -130,6 +132,8 @@ struct Product {
 };
 inline constexpr int kMatvecRows = 16;
 void matvec(const Launch&, const Product&);       // in % 8 == 0, rows 16-byte aligned
+void skinny(const Launch&, const Product&);  // the same for up to kSkinnyRows rows
+inline constexpr int kSkinnyRows = 64;
 void product_any(const Launch&, const Product&);  // any shape, slowly
 
 // attend_*.cu

@@ -1,4 +1,6 @@
 // Rotary positions and the storing of keys and values in their pages.
+#include <algorithm>
+
 #include "backend/cuda/device.cuh"
 
 namespace mr::cuda {

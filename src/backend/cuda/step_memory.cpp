@@ -8,9 +8,8 @@
 
 namespace mr::cuda {
 
-static constexpr int kBlocksPerSm = 12;  // that a decode should have, over all K/V heads: more than run at once, so that they level out
-static constexpr int kHeads = 8;         // K/V heads that the plan counts with
-static constexpr int kShortest = 64;     // tokens of an item, at least
+static constexpr int kTile = 16;     // tokens that a warp of a decode takes at a time
+static constexpr int kShortest = 4;  // tiles of a worker, at least
 
 StepMemory::StepMemory(cudaStream_t stream) : stream_(stream) {
   for (cudaEvent_t& e : copied_) must(cudaEventCreateWithFlags(&e, cudaEventDisableTiming));
@@ -21,30 +20,35 @@ StepMemory::~StepMemory() {
   cudaFree(device_);
 }
 
-// Sequences of one row are cut into items, so that all multiprocessors have work; the others into tiles of rows, longest first.
-void StepMemory::make_plan(const Batch& b, int n_sm) {
-  items_.clear(), tiles_.clear();
+// The tokens that sequences of one row see are laid end to end, in tiles, and cut into equal shares; the other sequences become
+// tiles of rows, longest first.
+void StepMemory::make_plan(const Batch& b, int n_workers) {
+  items_.clear(), tiles_.clear(), worker_.assign(1, 0);
   int64_t total = 0;
-  int n_decode = 0;
   for (int s = 0; s < b.n_seqs; s++)
-    if (b.rows(s) == 1) total += b.context[s] + 1, n_decode++;
-  const int wanted = std::max(1, n_sm * kBlocksPerSm / kHeads);
-  const int64_t share = std::max<int64_t>((total / wanted + kShortest) / kShortest * kShortest, kShortest);
+    if (b.rows(s) == 1) total += b.context[s] / kTile + 1;
+  const int64_t share = std::max<int64_t>((total + n_workers - 1) / n_workers, kShortest);
+  int64_t left = share;  // of this worker's
   for (int s = 0; s < b.n_seqs; s++) {
     const int length = b.context[s] + b.rows(s);
-    if (b.rows(s) == 1) {
-      const int count = int((length + share - 1) / share);
-      for (int i = 0; i < count; i++)
-        items_.push_back({s, int32_t(i * share), int32_t(std::min<int64_t>((i + 1) * share, length)), i, count});
-    } else {
+    if (b.rows(s) > 1) {
       for (int r = 0; r < b.rows(s); r += kPrefillRows) tiles_.push_back({s, r});
+      continue;
     }
+    const size_t first = items_.size();
+    for (int begin = 0; begin < length;) {
+      const int n = int(std::min<int64_t>(left, (length - begin + kTile - 1) / kTile)), end = std::min(begin + n * kTile, length);
+      items_.push_back({s, begin, end, int32_t(items_.size() - first), 0});
+      begin = end;
+      if ((left -= n) == 0) worker_.push_back(int32_t(items_.size())), left = share;
+    }
+    for (size_t i = first; i < items_.size(); i++) items_[i].count = int32_t(items_.size() - first);
   }
+  worker_.resize(size_t(n_workers) + 1, int32_t(items_.size()));
   std::stable_sort(tiles_.begin(), tiles_.end(),
                    [&](const PrefillTile& x, const PrefillTile& y) { return b.context[x.seq] + x.row > b.context[y.seq] + y.row; });
   plan_ = {};
-  plan_.n_items = int(items_.size()), plan_.n_tiles = int(tiles_.size());
-  plan_.grid = n_decode ? wanted + n_decode : 0;
+  plan_.n_items = int(items_.size()), plan_.n_tiles = int(tiles_.size()), plan_.n_workers = n_workers;
 }
 
 // Room for `room` elements, of which the first n are copied from `from`; null stays null.
@@ -70,9 +74,8 @@ void StepMemory::write(const Batch& h, Batch& b, const StateMemory& state) {
   const bool trees = std::find(h.corner, h.corner + h.n_seqs, Corner::bits) != h.corner + h.n_seqs;
   b.parent = trees ? put(h.parent, h.n_tokens, 0) : nullptr;
   b.ancestors = trees ? put(h.ancestors, h.n_tokens, 0) : nullptr;
-  const int32_t n_items = int32_t(items_.size());
-  plan_.n_items_at = put(&n_items, 1, 0);
-  plan_.item = put(items_.data(), n_items, plan_.grid);
+  plan_.begin = put(worker_.data(), int64_t(worker_.size()), 0);
+  plan_.item = put(items_.data(), plan_.n_items, h.n_seqs + plan_.n_workers);
   plan_.tile = put(tiles_.data(), int64_t(tiles_.size()), 0);
   for (size_t g = 0; g < h.group.size(); g++) {
     const GroupTable& from = h.group[g];
@@ -90,9 +93,9 @@ void StepMemory::write(const Batch& h, Batch& b, const StateMemory& state) {
   b.group = tables_;
 }
 
-Batch StepMemory::upload(const Batch& h, const StateMemory& state, int n_sm) {
+Batch StepMemory::upload(const Batch& h, const StateMemory& state, int n_workers) {
   Batch b = h;
-  make_plan(h, n_sm);
+  make_plan(h, n_workers);
   tables_.resize(h.group.size());
   turn_ ^= 1;
   must(cudaEventSynchronize(copied_[turn_]));

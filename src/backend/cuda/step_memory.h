@@ -13,20 +13,20 @@ class StepMemory {
  public:
   struct Plan {
     const DecodeItem* item = nullptr;  // on the device
-    const int32_t* n_items_at = nullptr;
-    int n_items = 0, grid = 0;
+    const int32_t* begin = nullptr;    // [n_workers + 1]
+    int n_items = 0, n_workers = 0;
     const PrefillTile* tile = nullptr;
     int n_tiles = 0;
   };
 
   explicit StepMemory(cudaStream_t);
   ~StepMemory();
-  Batch upload(const Batch& host, const StateMemory&, int n_sm);
+  Batch upload(const Batch& host, const StateMemory&, int n_workers);  // that decodes have a K/V head
   const Plan& plan() const { return plan_; }
   int moves() const { return moves_; }  // how often the memory had to grow, and so moved
 
  private:
-  void make_plan(const Batch&, int n_sm);
+  void make_plan(const Batch&, int n_workers);
   template <class T>
   const T* put(const T* from, int64_t n, int64_t room);
   void write(const Batch& host, Batch& out, const StateMemory&);
@@ -37,6 +37,7 @@ class StepMemory {
   int turn_ = 0, moves_ = 0;
   size_t size_ = 0, used_ = 0;
   std::vector<DecodeItem> items_;
+  std::vector<int32_t> worker_;  // its first item
   std::vector<PrefillTile> tiles_;
   std::vector<GroupTable> tables_;
   Plan plan_;
