@@ -1,10 +1,11 @@
-// Attention of one new token a sequence over its pages (Flash-Decoding, Dao et al. 2023): all keys are shared out evenly, a block
-// takes its items one after the other, each for all query heads of one K/V head, and the block that finishes a sequence last
-// merges its items in their order. The new key is rotated and stored on the way. Reads (k_dim + v_dim) * 2 bytes a token and head.
+// Attention of one new token a sequence over its pages (Flash-Decoding, Dao et al. 2023): the keys of a sequence are cut into
+// items, a block takes one item for all query heads of one K/V head, and the block that finishes a sequence last merges its items
+// in their order. The new key is rotated and stored on the way. Reads (k_dim + v_dim) * 2 bytes a token and K/V head.
 //
-// Everything stays in registers, as mma fragments read straight from the pages: dimensions of q and k are permuted alike, so
-// that lane 4 g + t holds 8 t .. 8 t + 7 of every 32 of query head g, or of token g; and of v lane 4 g + t holds dimensions 8 g ..
-// 8 g + 7 of tokens 2t, 2t + 1, 2t + 8 and 2t + 9.
+// Every warp has a ring of its own in shared memory, which bulk copies fill with 16 tokens at a time. Dimensions of q and k are
+// permuted alike, so that lane 4 g + t holds 8 t .. 8 t + 7 of every 32 of query head g, or of token g; and of v lane 4 g + t holds
+// dimensions 8 g .. 8 g + 7 of tokens 2t, 2t + 1, 2t + 8 and 2t + 9.
+#include "backend/cuda/copies.cuh"
 #include "backend/cuda/device.cuh"
 
 namespace mr::cuda {
@@ -14,13 +15,23 @@ namespace {
 constexpr int kWarps = 4, kThreads = 32 * kWarps;
 constexpr int kTile = 16;         // tokens a warp takes at a time
 constexpr float kLog2e = 1.44269504f;
+constexpr int kWeights = 128;     // items whose factors are kept at hand for merging
 constexpr int kItemPages = 1024;  // page numbers of an item that are kept at hand
+
+constexpr int kStages = 3;  // tiles of a warp on their way
 
 template <int D>
 struct Shared {
+  union {
+    bf16 ring[kWarps][kStages][2][kTile * D];  // of each stage k, then v
+    struct {
+      float o[kWarps][kGroup][D];
+      float weight[kGroup][kWeights];  // of the items that are merged
+    };
+  };
   float m[kWarps][kGroup], l[kWarps][kGroup];
-  float o[kWarps][kGroup][D];
   int32_t unit[kItemPages];
+  uint64_t full[kWarps][kStages];
   int last;
 };
 
@@ -70,18 +81,24 @@ template <int D>
 struct Tile {
   uint4 k[2][D / 32], v[4][D / 64];
 
-  // `page`: the tile's first key; tokens outside [begin, end) count from there, and their values become zero.
-  __device__ void load(const bf16* page, int64_t v_offset, int begin, int end, int g, int t) {
+  // From a stage of the ring; values of tokens outside [begin, end) become zero.
+  __device__ void load(const bf16 (&stage)[2][kTile * D], int begin, int end, int g, int t) {
 #pragma unroll
     for (int n = 0; n < 2; n++)
 #pragma unroll
-      for (int c = 0; c < D / 32; c++) k[n][c] = load16(page + (8 * n + g) * D + 32 * c + 8 * t);
+      for (int c = 0; c < D / 32; c++) k[n][c] = *reinterpret_cast<const uint4*>(&stage[0][(8 * n + g) * D + 32 * c + 8 * t]);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#pragma unroll
+      for (int h = 0; h < D / 64; h++) v[i][h] = *reinterpret_cast<const uint4*>(&stage[1][(i / 2 * 8 + 2 * t + i % 2) * D + 64 * h + 8 * g]);
+    if (begin <= 0 && end >= kTile) return;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
       const int token = i / 2 * 8 + 2 * t + i % 2;
-      const bool there = token >= begin && token < end;
+      if (token < begin || token >= end) {
 #pragma unroll
-      for (int h = 0; h < D / 64; h++) v[i][h] = there ? load16(page + v_offset + token * D + 64 * h + 8 * g) : uint4{};
+        for (int h = 0; h < D / 64; h++) v[i][h] = uint4{};
+      }
     }
   }
 };
@@ -134,9 +151,13 @@ struct Sums {
   }
 };
 
-// One item of one K/V head, by all threads of a block. `early`: nothing of this step's earlier kernels was waited for yet.
 template <int D>
-__device__ void attend_item(const AttendCall& call, const DecodePlan& plan, int n, bool early, Shared<D>& shared) {
+__global__ void __launch_bounds__(kThreads, kDecodeBlocks) decode_kernel(AttendCall call, DecodePlan plan) {
+  extern __shared__ __align__(128) char raw[];
+  Shared<D>& shared = *reinterpret_cast<Shared<D>*>(raw);
+  launch_next();
+  const int n = blockIdx.x;
+  if (n >= *plan.n_items) return wait_before();
   const DecodeItem item = plan.item[n];
   const int kv_head = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int group = call.heads / call.pages.kv_heads, page_tokens = call.pages.page_tokens;
@@ -147,6 +168,11 @@ __device__ void attend_item(const AttendCall& call, const DecodePlan& plan, int 
   const int first_page = page_number(call.pages, item.begin);
   for (int i = threadIdx.x; i <= page_number(call.pages, end - 1) - first_page; i += kThreads)
     if (i < kItemPages) shared.unit[i] = table[first_page + i];
+  uint64_t* full = shared.full[warp];
+  if (lane == 0) {
+    for (int i = 0; i < kStages; i++) barrier_init(&full[i], 1);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
   __syncthreads();
   auto page_at = [&](int token) {
     int i = page_number(call.pages, token) - first_page;
@@ -156,13 +182,32 @@ __device__ void attend_item(const AttendCall& call, const DecodePlan& plan, int 
   auto place = [&](int token) { return token - page_number(call.pages, token) * page_tokens; };  // inside its page
   const int64_t v_offset = int64_t(call.pages.kv_heads) * page_tokens * D;
 
-  Tile<D> tile;
-  int at = begin / kTile * kTile + warp * kTile;
-  auto load = [&] { tile.load(page_at(at) + place(at) * D, v_offset, begin - at, end - at, g, t); };
-  // Earlier steps wrote all keys but the new one, which this kernel stores itself: the first tile need not wait.
-  const bool ahead = early && call.k.data && at < end && at + kTile <= context;
-  if (ahead) load();
-  if (early) wait_before();
+  const int first_tile = begin / kTile * kTile + warp * kTile, n_tiles = first_tile < end ? (end - first_tile - 1) / (kWarps * kTile) + 1 : 0;
+  auto tile_at = [&](int i) { return first_tile + i * kWarps * kTile; };
+  int asked = 0;
+  auto ask = [&] {
+    if (lane == 0) {
+      const int token = tile_at(asked), stage = asked % kStages;
+      const bf16* from = page_at(token) + place(token) * D;
+      barrier_expect(&full[stage], int(sizeof shared.ring[0][0]));
+      copy_bytes(shared_address(shared.ring[warp][stage][0]), from, kTile * D * 2, &full[stage]);
+      copy_bytes(shared_address(shared.ring[warp][stage][1]), from + v_offset, kTile * D * 2, &full[stage]);
+    }
+    asked++;
+  };
+  // Earlier steps wrote all keys but the new one, which this kernel stores itself: older tiles need not wait.
+  if (call.k.data)
+    while (asked < min(kStages, n_tiles) && tile_at(asked) + kTile <= context) ask();
+  wait_before();
+  if (call.k.data && end == context + 1) {
+    if (warp == 0) {
+      bf16* page = page_at(context);
+      store_new<D>(call, row, kv_head, page, page + v_offset, place(context), lane);
+      asm volatile("fence.proxy.async;" ::: "memory");  // bulk copies read it next
+    }
+    __syncthreads();
+  }
+  while (asked < min(kStages, n_tiles)) ask();
 
   uint4 q[D / 32] = {};
   if (g < group) {
@@ -171,21 +216,18 @@ __device__ void attend_item(const AttendCall& call, const DecodePlan& plan, int 
     for (int c = 0; c < D / 32; c++) q[c] = *reinterpret_cast<const uint4*>(from + 32 * c);
     if (call.rope.angles) rotate<D>(q, call.rope.angles + row * call.rope.stride, t);
   }
-  if (call.k.data && end == context + 1) {
-    if (warp == 0) {
-      bf16* page = page_at(context);
-      store_new<D>(call, row, kv_head, page, page + v_offset, place(context), lane);
-    }
-    __syncthreads();
-  }
   Sums<D> sums;
-  bool loaded = ahead;
 #pragma unroll 1
-  for (; at < end; at += kWarps * kTile) {
-    if (!loaded) load();
-    loaded = false;
+  for (int i = 0; i < n_tiles; i++) {
+    Tile<D> tile;
+    const int stage = i % kStages, at = tile_at(i);
+    barrier_wait(&full[stage], i / kStages & 1);
+    tile.load(shared.ring[warp][stage], begin - at, end - at, g, t);
     sums.take(tile, q, call, begin - at, end - at, t);
+    __syncwarp();
+    if (asked < n_tiles) ask();
   }
+  __syncthreads();  // the rings are free
 
   // The warps' parts become the item's.
   sums.l += __shfl_xor_sync(~0u, sums.l, 1);
@@ -225,25 +267,30 @@ __device__ void attend_item(const AttendCall& call, const DecodePlan& plan, int 
   if (item.count == 1) return;
 
   // Whoever comes last merges all items of this sequence and head, first to last.
-  __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {
     int32_t* arrived = plan.arrived + item.seq * call.pages.kv_heads + kv_head;
+    __threadfence();
     shared.last = atomicAdd(arrived, 1) == item.count - 1;
+    __threadfence();
     if (shared.last) *arrived = 0;
   }
   __syncthreads();
   if (!shared.last) return;
-  __threadfence();
   const float* parts = plan.partial + (int64_t(n - item.index) * call.pages.kv_heads + kv_head) * kGroup * (D + 2);
   const int64_t step = int64_t(call.pages.kv_heads) * kGroup * (D + 2);
   for (int head = warp; head < group; head += kWarps) {
     float most = -INFINITY, total = 0;
-    for (int i = lane; i < item.count; i += 32) most = fmaxf(most, __ldcg(parts + i * step + head * (D + 2) + D));
+    auto part = [&](int i) { return __ldcg(reinterpret_cast<const float2*>(parts + i * step + head * (D + 2) + D)); };
+    const float2 first = lane < item.count ? part(lane) : make_float2(-INFINITY, 0);
+    most = first.x;
+    for (int i = lane + 32; i < item.count; i += 32) most = fmaxf(most, part(i).x);
     most = warp_max(most);
     for (int i = lane; i < item.count; i += 32) {
-      const float* part = parts + i * step + head * (D + 2) + D;
-      total += exp2_fast(__ldcg(part) - most) * __ldcg(part + 1);
+      const float2 ml = i < 32 ? first : part(i);
+      const float weight = exp2_fast(ml.x - most);
+      total += weight * ml.y;
+      if (i < kWeights) shared.weight[head][i] = weight;
     }
     total = warp_sum(total);
     if (lane == 0) shared.m[0][head] = most, shared.l[0][head] = total;
@@ -254,22 +301,9 @@ __device__ void attend_item(const AttendCall& call, const DecodePlan& plan, int 
     const float most = shared.m[0][head], *part = parts + head * (D + 2);
     float value = 0;
 #pragma unroll 8
-    for (int j = 0; j < item.count; j++) value += exp2_fast(__ldcg(part + j * step + D) - most) * __ldcg(part + j * step + d);
+    for (int j = 0; j < min(item.count, kWeights); j++) value += shared.weight[head][j] * __ldcg(part + j * step + d);
+    for (int j = kWeights; j < item.count; j++) value += exp2_fast(__ldcg(part + j * step + D) - most) * __ldcg(part + j * step + d);
     write(head, d, most, shared.l[0][head], value);
-  }
-}
-
-template <int D>
-__global__ void __launch_bounds__(kThreads, kDecodeBlocks) decode_kernel(AttendCall call, DecodePlan plan) {
-  extern __shared__ __align__(16) char raw[];
-  Shared<D>& shared = *reinterpret_cast<Shared<D>*>(raw);
-  launch_next();
-  const int first = plan.begin[blockIdx.x], last = plan.begin[blockIdx.x + 1];
-  if (first == last) wait_before();
-#pragma unroll 1
-  for (int n = first; n < last; n++) {
-    attend_item<D>(call, plan, n, n == first, shared);
-    __syncthreads();
   }
 }
 
@@ -288,8 +322,9 @@ bool can_decode(const AttendCall& c) {
 void attend_decode(const Launch& at, const AttendCall& call, const DecodePlan& plan) {
   const bool wide = call.pages.k_dim == 128;
   auto kernel = wide ? decode_kernel<128> : decode_kernel<64>;
-  size_t shared = wide ? sizeof(Shared<128>) : sizeof(Shared<64>);
-  launch(at, kernel, grid2(plan.n_workers, call.pages.kv_heads), kThreads, shared, call, plan);
+  const size_t shared = wide ? sizeof(Shared<128>) : sizeof(Shared<64>);
+  must(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared)));
+  launch(at, kernel, grid2(plan.grid, call.pages.kv_heads), kThreads, shared, call, plan);
 }
 
 }  // namespace mr::cuda

@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kThreads, 2) prefill_kernel(AttendCall call, c
   copy_tile(begin, 0);
 
   const int wg = warp / 4, row0 = tile.row + wg * 64 + warp % 4 * 16 + g;  // and row0 + 8
-  const float log2e = 1.44269504f, factor = call.scale * log2e;
+  const float log2e = 1.44269504f, factor = call.softcap != 0 ? log2e : call.scale * log2e;  // scores to powers of two
   float o[D / 2], m[2] = {-INFINITY, -INFINITY}, l[2] = {};
 #pragma unroll
   for (float& x : o) x = 0;
@@ -87,21 +87,20 @@ __global__ void __launch_bounds__(kThreads, 2) prefill_kernel(AttendCall call, c
     if (key + kKeys < end) copy_tile(key + kKeys, stage ^ 1);
     wgmma_wait<0>();
 
-    const bool below = key + kKeys - 1 <= context + (causal ? tile.row : -1),
-               inside = !call.window || key > context + tile.row + kPrefillRows - 1 - call.window;
-    const bool plain = below && inside && causal;
+    if (call.softcap != 0) {
 #pragma unroll
-    for (int i = 0; i < kKeys / 2; i++) {
-      float x = s[i] * factor;
-      if (call.softcap != 0) x = call.softcap * log2e * tanhf(s[i] * call.scale / call.softcap);
-      if (!plain) {
+      for (float& x : s) x = call.softcap * tanhf(x * call.scale / call.softcap);
+    }
+    const bool below = key + kKeys - 1 <= context + tile.row, inside = !call.window || key > context + tile.row + kPrefillRows - 1 - call.window;
+    if (!(causal && below && inside)) {
+#pragma unroll
+      for (int i = 0; i < kKeys / 2; i++) {
         const int place = key + i / 4 * 8 + 2 * t + i % 2, row = row0 + (i & 2 ? 8 : 0);
         bool seen = place < end && row < n_rows;
         if (seen && causal && !call.window) seen = place <= context + row;
         if (seen && (!causal || call.window)) seen = sees(call.spots, seq, first + row, first, context, place, call.window);
-        if (!seen) x = -INFINITY;
+        if (!seen) s[i] = -INFINITY;
       }
-      s[i] = x;
     }
     float shrink[2], base[2];
 #pragma unroll
@@ -112,18 +111,20 @@ __global__ void __launch_bounds__(kThreads, 2) prefill_kernel(AttendCall call, c
         if ((i & 2) == 2 * h) most = fmaxf(most, s[i]);
       most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
       most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-      base[h] = most == -INFINITY ? 0.0f : most;
-      shrink[h] = exp2_fast(m[h] - base[h]);
+      base[h] = most == -INFINITY ? 0.0f : most * factor;
+      shrink[h] = exp2_fast(m[h] * factor - base[h]);
       m[h] = most;
       l[h] *= shrink[h];
     }
 #pragma unroll
     for (int i = 0; i < kKeys / 2; i++) {
-      s[i] = exp2_fast(s[i] - base[(i >> 1) & 1]);
+      s[i] = exp2_fast(s[i] * factor - base[(i >> 1) & 1]);
       l[(i >> 1) & 1] += s[i];
     }
+    if (__any_sync(~0u, shrink[0] != 1 || shrink[1] != 1)) {
 #pragma unroll
-    for (int i = 0; i < D / 2; i++) o[i] *= shrink[(i >> 1) & 1];
+      for (int i = 0; i < D / 2; i++) o[i] *= shrink[(i >> 1) & 1];
+    }
     uint32_t p[kKeys / 16][4];
 #pragma unroll
     for (int k = 0; k < kKeys / 16; k++)
@@ -142,8 +143,8 @@ __global__ void __launch_bounds__(kThreads, 2) prefill_kernel(AttendCall call, c
     l[h] += __shfl_xor_sync(~0u, l[h], 2);
     float value = 1;
     if (call.sinks) {
-      float sink = call.sinks[head] * log2e, top = fmaxf(m[h], sink);
-      l[h] = l[h] * exp2_fast(m[h] - top) + exp2_fast(sink - top), value = exp2_fast(m[h] - top);
+      const float sink = call.sinks[head] * log2e, most = m[h] * factor, top = fmaxf(most, sink);
+      l[h] = l[h] * exp2_fast(most - top) + exp2_fast(sink - top), value = exp2_fast(most - top);
     }
     l[h] = value / l[h];
     const int row = row0 + 8 * h;

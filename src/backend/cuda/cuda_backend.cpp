@@ -198,6 +198,7 @@ class Cuda final : public CudaBackend {
   }
 
   void replay(uint64_t key, const std::function<void()>& step) override {
+    key ^= step_->layout();
     auto it = graphs_.find(key);
     if (it == graphs_.end()) {
       step();  // fills caches and scratch memory
@@ -225,6 +226,7 @@ class Cuda final : public CudaBackend {
     must(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, at_.stream));
     synchronize();
   }
+  void tune(int split, int stages, int per_sm, int further) override { tune_ = {split, stages, per_sm, further}; }
   void synchronize() override { must(cudaStreamSynchronize(at_.stream)); }
   double milliseconds(const std::function<void()>& work) override {
     cudaEvent_t begin, end;
@@ -289,7 +291,7 @@ class Cuda final : public CudaBackend {
     }
     if (p.in % 8 || !aligned(p.x)) return product_any(at_, p);
     const bool library = cublas_ && !options_.deterministic && p.out % 8 == 0 && aligned(p.y);
-    if (rows <= std::min(options_.skinny_rows, kSkinnyRows)) return skinny(at_, p);
+        if (rows <= std::min(options_.skinny_rows, kSkinnyRows)) return skinny(at_, p, tune_);
     if (rows <= kMatvecRows || !library) return by_sixteen(p);
     if (p.gated) {
       Product both = p;
@@ -340,8 +342,9 @@ class Cuda final : public CudaBackend {
     const GroupTable& table = batch.group[size_t(kv.ref.group)];
     const unsigned tokens = unsigned(memory.page_tokens);
     const int shift = std::has_single_bit(tokens) ? std::countr_zero(tokens) : -1;
-    return {memory.base + kv.ref.offset * memory.page_tokens, memory.unit_bytes, memory.page_tokens, shift, kv.dtype, kv.kv_heads, kv.k_dim,
-            kv.v_dim, table.unit, table.begin};
+    const int64_t before = kv.ref.offset * memory.page_tokens, block = (kv.bytes_per_token() + 63) / 64 * 64 * memory.page_tokens;
+    return {memory.base + before * memory.n_units, block, memory.page_tokens, shift, kv.dtype, kv.kv_heads, kv.k_dim, kv.v_dim, table.unit,
+            table.begin};
   }
   AttendCall call_of(Tensor out, Tensor q, const PagedKv& kv, const Batch& batch, const StateMemory& state, const AttendArgs& args) {
     check(args.heads % kv.kv_heads == 0, "{} query heads cannot share {} key heads", args.heads, kv.kv_heads);
@@ -360,8 +363,8 @@ class Cuda final : public CudaBackend {
   }
   void decode(const AttendCall& call) {
     const StepMemory::Plan& plan = step_->plan();
-    DecodePlan d{plan.item, plan.begin, plan.n_workers};
-    d.partial = scratch<float>(partial, int64_t(call.spots.n_seqs + plan.n_workers) * call.pages.kv_heads * kGroup * (call.pages.v_dim + 2));
+    DecodePlan d{plan.item, plan.n_items_at, plan.grid};
+    d.partial = scratch<float>(partial, int64_t(plan.grid) * call.pages.kv_heads * kGroup * (call.pages.v_dim + 2));
     d.arrived = scratch<int32_t>(arrived, std::max<int64_t>(int64_t(call.spots.n_seqs) * call.pages.kv_heads, 1 << 16));
     attend_decode(at_, call, d);
   }
@@ -382,6 +385,7 @@ class Cuda final : public CudaBackend {
     void* data = nullptr;
     size_t bytes = 0;
   };
+  SkinnyTune tune_;
   CudaOptions options_;
   ThreadPool pool_;
   Launch at_;

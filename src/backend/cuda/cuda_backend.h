@@ -1,7 +1,8 @@
 // The operations on one NVIDIA GPU (Hopper). Tensors, weights and batches that its operations take are in device memory: weights
 // come from place(), batches from upload(). Activations may be f32 or bf16, each operand as its dtype says; the residual stream
 // stays f32 (it costs 1 % of a long prefill and nothing of a decode). Work is queued on one stream; the host waits in collect(),
-// copy_out() and synchronize() alone. Keys and values lie in pages as K [kv_head][page_tokens][k_dim], V likewise.
+// copy_out() and synchronize() alone. Keys and values lie layer after layer, so that a layer's pages are near each other: unit u of
+// a layer's block is K [kv_head][page_tokens][k_dim], then V likewise.
 #pragma once
 
 #include <functional>
@@ -44,6 +45,7 @@ class CudaBackend : public Backend {
   virtual void copy_within(void* to, const void* from, size_t bytes) = 0;  // both on the device
   virtual void copy_in(void* device, const void* host, size_t bytes) = 0;
   virtual void copy_out(void* host, const void* device, size_t bytes) = 0;
+  virtual void tune(int split, int stages, int per_sm, int further) = 0;  // of skinny products, for the benchmark that looks for the best
   virtual void synchronize() = 0;
   virtual double milliseconds(const std::function<void()>& work) = 0;  // of the device's time
 };
@@ -51,7 +53,7 @@ class CudaBackend : public Backend {
 struct CudaOptions {
   bool deterministic = false;  // a row's value does not depend on the rows beside it
   int kv_heads = 8;            // of the model's attention layers: decodes are shared out with them in mind
-  int skinny_rows = 64;        // products of more rows go to cuBLASLt
+  int skinny_rows = 16;        // products of more rows go to cuBLASLt
 };
 
 bool cuda_available();                                                    // a Hopper GPU and a driver that serves it

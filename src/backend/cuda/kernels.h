@@ -34,7 +34,7 @@ struct Heads {
 
 // Pages of one attention layer: K [kv_head][page_tokens][k_dim], then V [kv_head][page_tokens][v_dim], row after row.
 struct Pages {
-  std::byte* base = nullptr;  // of unit 0's block of this layer
+  std::byte* base = nullptr;  // of unit 0 of this layer
   int64_t unit_bytes = 0;
   int page_tokens = 0, page_shift = -1;  // shift: its logarithm, where it is a power of two
   DType dtype = DType::bf16;
@@ -59,7 +59,7 @@ struct PrefillTile {
   int32_t seq, row;
 };
 inline constexpr int kPrefillRows = 128;
-inline constexpr int kDecodeBlocks = 3;  // of a decode that a multiprocessor holds at a time
+inline constexpr int kDecodeBlocks = 2;  // of a decode that a multiprocessor holds at a time
 inline constexpr int kGroup = 8;  // query heads of one K/V head that decode holds at most
 
 struct Rope {
@@ -81,11 +81,10 @@ struct AttendCall {
   const float* sinks = nullptr;
 };
 
-// Workers have equal shares of all tokens; each is a block for every K/V head.
 struct DecodePlan {
   const DecodeItem* item = nullptr;
-  const int32_t* begin = nullptr;  // [n_workers + 1] into item
-  int n_workers = 0;
+  const int32_t* n_items = nullptr;
+  int grid = 0;  // items at most
   float* partial = nullptr;    // [items * kv_heads * kGroup * (v_dim + 2)]
   int32_t* arrived = nullptr;  // [n_seqs * kv_heads] zero
 };
@@ -132,7 +131,13 @@ struct Product {
 };
 inline constexpr int kMatvecRows = 16;
 void matvec(const Launch&, const Product&);       // in % 8 == 0, rows 16-byte aligned
-void skinny(const Launch&, const Product&);  // the same for up to kSkinnyRows rows
+// The same for up to kSkinnyRows rows. split: blocks that share the inputs of a tile (0: as the shape asks for), stages: of the ring,
+// per_sm: blocks of one product at a time (0: all its tiles at once).
+struct SkinnyTune {
+  int split = 0, stages = 0, per_sm = 0;
+  int further = 12;  // chunks of 64 inputs beyond the ring that are fetched into the L2 cache ahead of time
+};
+void skinny(const Launch&, const Product&, SkinnyTune = {});
 inline constexpr int kSkinnyRows = 64;
 void product_any(const Launch&, const Product&);  // any shape, slowly
 

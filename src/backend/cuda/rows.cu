@@ -28,10 +28,17 @@ __global__ void __launch_bounds__(kThreads)
     norm_held(Heads out, Heads x, bool layer, float eps, const float* weight, const float* bias, float offset) {
   __shared__ float shared[32];
   launch_next();
-  wait_before();
   const int64_t row = blockIdx.x / x.heads, head = blockIdx.x % x.heads, n = x.dim;
   const int64_t from = row * x.stride + head * x.head_stride, to = row * out.stride + head * out.head_stride;
-  float v[kHold][8], sum = 0, mean = 0;
+  float v[kHold][8], w[kHold][8], sum = 0, mean = 0;
+  if (weight) {  // nobody writes it: no need to wait
+#pragma unroll
+    for (int h = 0; h < kHold; h++) {
+      int64_t i = (h * kThreads + threadIdx.x) * 8;
+      if (i < n) load_n<8>(weight, DType::f32, i, w[h]);
+    }
+  }
+  wait_before();
 #pragma unroll
   for (int h = 0; h < kHold; h++) {
     int64_t i = (h * kThreads + threadIdx.x) * 8;
@@ -41,22 +48,21 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int h = 0; h < kHold; h++) {
       int64_t i = (h * kThreads + threadIdx.x) * 8;
-      if (i < n) f(v[h], i);
+      if (i < n) f(v[h], w[h], i);
     }
   };
   if (layer) {
-    each([&](float(&a)[8], int64_t) {
+    each([&](float(&a)[8], float(&)[8], int64_t) {
       for (float e : a) sum += e;
     });
     mean = block_sum(sum, shared) / float(n), sum = 0;
   }
-  each([&](float(&a)[8], int64_t) {
+  each([&](float(&a)[8], float(&)[8], int64_t) {
     for (float e : a) sum += (e - mean) * (e - mean);
   });
   float inverse = rsqrtf(block_sum(sum, shared) / float(n) + eps);
-  each([&](float(&a)[8], int64_t i) {
-    float w[8], b[8];
-    if (weight) load_n<8>(weight, DType::f32, i, w);
+  each([&](float(&a)[8], float(&w)[8], int64_t i) {
+    float b[8];
     if (bias) load_n<8>(bias, DType::f32, i, b);
     for (int e = 0; e < 8; e++) a[e] = (a[e] - mean) * inverse * (weight ? offset + w[e] : 1.0f) + (bias ? b[e] : 0.0f);
     store_n<8>(out.data, out.dtype, to + i, a);

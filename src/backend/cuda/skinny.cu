@@ -6,7 +6,7 @@
 #include <cooperative_groups.h>
 #include <cuda.h>
 
-#include "backend/cuda/device.cuh"
+#include "backend/cuda/copies.cuh"
 #include "backend/cuda/wgmma.cuh"
 
 namespace mr::cuda {
@@ -18,36 +18,15 @@ namespace cg = cooperative_groups;
 constexpr int kTile = 64;   // weight rows; gated: 32 of each half
 constexpr int kChunk = 64;  // inputs a stage: 128 bytes
 constexpr int kConsumers = 128, kThreads = kConsumers + 32;
-constexpr int kBlocksPerSm = 3;
+constexpr int kMostStages = 16;
 
 template <int N>
 struct Ring {
   static constexpr int weight = kTile * 128, x = N * 128, stage = weight + x;
-  static constexpr int stages = N == 64 ? 4 : N == 32 ? 5 : 7;
   static constexpr int pitch = kTile + 4;  // floats of a row of sums
-  static constexpr int bytes = stages * stage + 1024;
-  static_assert(N * pitch * 4 <= stages * stage);
+  static constexpr int bytes(int stages) { return stages * stage + N * pitch * 4 + 1024; }
 };
 
-__device__ void barrier_init(uint64_t* b, int count) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(count) : "memory");
-}
-__device__ void barrier_expect(uint64_t* b, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
-}
-__device__ void barrier_arrive(uint64_t* b) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
-}
-__device__ void barrier_wait(uint64_t* b, int parity) {
-  asm volatile(
-      "{.reg .pred p;\n"
-      "again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
-      "@p bra done;\n"
-      "bra again;\n"
-      "done: }" ::"r"(shared_address(b)),
-      "r"(parity)
-      : "memory");
-}
 // A box of the tensor whose first element is (column, row).
 __device__ void copy_box(uint32_t to, const CUtensorMap& map, int column, int row, uint64_t* barrier, uint64_t policy) {
   asm volatile(
@@ -55,103 +34,123 @@ __device__ void copy_box(uint32_t to, const CUtensorMap& map, int column, int ro
       "l"(&map), "r"(column), "r"(row), "r"(shared_address(barrier)), "l"(policy)
       : "memory");
 }
+// The same only as far as the L2 cache.
+__device__ void fetch_box(const CUtensorMap& map, int column, int row) {
+  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(&map), "r"(column), "r"(row) : "memory");
+}
 constexpr uint64_t kReadOnce = 0x12F0000000000000, kReadAgain = 0x14F0000000000000;  // L2: evict first, evict last
 
+// One output of the tile: `row` is its place there, `col` the row of x, total(col, place) a finished sum.
+template <class Total>
+__device__ void finish(const Product& p, int first, int row, int col, Total total) {
+  const int64_t at = int64_t(first) + row, half = p.out / 2;
+  if (p.gated) {
+    if (at < half) store(p.y.data, p.y.dtype, col * p.y.stride + at, activated(p.activation, total(col, row)) * total(col, 32 + row));
+  } else if (at < p.out) {
+    float sum = total(col, row);
+    if (p.bias) sum += p.bias[at];
+    sum *= p.scale;
+    if (p.residual) sum += p.residual[col * p.residual_stride + at];
+    store(p.y.data, p.y.dtype, col * p.y.stride + at, sum);
+  }
+}
+
+// A cluster of `split` blocks takes tiles blockIdx.x / split, and every n_clusters-th after it; more than one only if split is 1.
 template <int N>
-__global__ void __launch_bounds__(kThreads, kBlocksPerSm)
-    skinny_kernel(const __grid_constant__ CUtensorMap weight_map, const __grid_constant__ CUtensorMap x_map, const Product p, int split) {
+__global__ void __launch_bounds__(kThreads, 4)
+    skinny_kernel(const __grid_constant__ CUtensorMap weight_map, const __grid_constant__ CUtensorMap x_map, const Product p, int split,
+                  int n_tiles, int stages, int further) {
   using R = Ring<N>;
   extern __shared__ char raw[];
-  __shared__ uint64_t full[R::stages], empty[R::stages];
-  const uint32_t offset = (1024 - (shared_address(raw) & 1023)) & 1023;
-  char* memory = raw + offset;
-  const uint32_t base = shared_address(memory);
+  __shared__ uint64_t full[kMostStages], empty[kMostStages];
+  const uint32_t offset = (1024 - (shared_address(raw) & 1023)) & 1023, base = shared_address(raw) + offset;
+  float* sums = reinterpret_cast<float*>(raw + offset + stages * R::stage);  // [N][pitch]
   launch_next();
-  const int tile = blockIdx.x / split, rank = blockIdx.x % split, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int n_clusters = gridDim.x / split, cluster_id = blockIdx.x / split, rank = blockIdx.x % split;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int n_chunks = (int(p.in) + kChunk - 1) / kChunk, per = (n_chunks + split - 1) / split;
-  const int begin = min(rank * per, n_chunks), n = min(begin + per, n_chunks) - begin;
-  const int half = int(p.out / 2), first = p.gated ? tile * 32 : tile * 64, second = p.gated ? half + tile * 32 : tile * 64 + 32;
+  const int begin = min(rank * per, n_chunks), n = min(begin + per, n_chunks) - begin;  // chunks of a tile
+  const int rows = int(p.x.rows), width = p.gated ? 32 : 64;                              // outputs of a tile
   if (threadIdx.x == 0) {
-    for (int s = 0; s < R::stages; s++) barrier_init(&full[s], 1), barrier_init(&empty[s], kConsumers / 32);
+    for (int s = 0; s < stages; s++) barrier_init(&full[s], 1), barrier_init(&empty[s], kConsumers / 32);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   __syncthreads();
 
-  float d[N / 2];
-#pragma unroll
-  for (float& v : d) v = 0;
   if (warp == kConsumers / 32) {
     if (lane == 0) {
-      auto ask_weight = [&](int i) {
-        const int s = i % R::stages, k = (begin + i) * kChunk;
+      auto ask_weight = [&](int s, int tile, int k) {
+        const int first = tile * width, second = p.gated ? int(p.out / 2) + first : first + 32;
         barrier_expect(&full[s], R::stage);
         copy_box(base + s * R::stage, weight_map, k, first, &full[s], kReadOnce);
         copy_box(base + s * R::stage + R::weight / 2, weight_map, k, second, &full[s], kReadOnce);
       };
-      auto ask_x = [&](int i) {
-        const int s = i % R::stages;
-        copy_box(base + s * R::stage + R::weight, x_map, (begin + i) * kChunk, 0, &full[s], kReadAgain);
-      };
-      const int ahead = min(n, R::stages);
-      for (int i = 0; i < ahead; i++) ask_weight(i);
-      wait_before();
-      for (int i = 0; i < ahead; i++) ask_x(i);
-      for (int i = ahead; i < n; i++) {
-        barrier_wait(&empty[i % R::stages], (i / R::stages + 1) & 1);
-        ask_weight(i);
-        ask_x(i);
+      auto ask_x = [&](int s, int k) { copy_box(base + s * R::stage + R::weight, x_map, k, 0, &full[s], kReadAgain); };
+      const int ahead = min(n, stages);
+      for (int i = 0; i < ahead; i++) ask_weight(i, cluster_id, (begin + i) * kChunk);
+      for (int i = ahead; i < min(n, ahead + further); i++) {
+        const int first = cluster_id * width, second = p.gated ? int(p.out / 2) + first : first + 32;
+        fetch_box(weight_map, (begin + i) * kChunk, first);
+        fetch_box(weight_map, (begin + i) * kChunk, second);
       }
+      wait_before();
+      for (int i = 0; i < ahead; i++) ask_x(i, (begin + i) * kChunk);
+      int s = ahead % stages, round = ahead / stages;
+      for (int tile = cluster_id; tile < n_tiles; tile += n_clusters)
+        for (int c = tile == cluster_id ? ahead : 0; c < n; c++) {
+          if (round > 0) barrier_wait(&empty[s], (round + 1) & 1);
+          ask_weight(s, tile, (begin + c) * kChunk);
+          ask_x(s, (begin + c) * kChunk);
+          if (++s == stages) s = 0, round++;
+        }
     }
     __syncwarp();
   } else {
     wait_before();
-    for (int i = 0; i < n; i++) {
-      const int s = i % R::stages;
-      barrier_wait(&full[s], (i / R::stages) & 1);
-      wgmma_begin();
+    int s = 0, parity = 0, last = -1;  // last: the stage whose products may still run
+    for (int tile = cluster_id; tile < n_tiles; tile += n_clusters) {
+      float d[N / 2];
 #pragma unroll
-      for (int k = 0; k < kChunk / 16; k++)
-        wgmma(d, rows_descriptor(base + s * R::stage + k * 32), rows_descriptor(base + s * R::stage + R::weight + k * 32), 1);
-      wgmma_commit();
+      for (float& v : d) v = 0;
+      for (int c = 0; c < n; c++) {
+        barrier_wait(&full[s], parity);
+        wgmma_begin();
+#pragma unroll
+        for (int k = 0; k < kChunk / 16; k++)
+          wgmma(d, rows_descriptor(base + s * R::stage + k * 32), rows_descriptor(base + s * R::stage + R::weight + k * 32), 1);
+        wgmma_commit();
+        wgmma_wait<1>();
+        if (lane == 0 && last >= 0) barrier_arrive(&empty[last]);
+        last = s;
+        if (++s == stages) s = 0, parity ^= 1;
+      }
       wgmma_wait<0>();
-      if (lane == 0) barrier_arrive(&empty[s]);
-    }
-    asm volatile("bar.sync 1, %0;" ::"n"(kConsumers) : "memory");  // nobody reads the ring any more: sums [N][pitch] take its place
-    float* sums = reinterpret_cast<float*>(memory);
+      if (lane == 0 && last >= 0) barrier_arrive(&empty[last]);
+      last = -1;
 #pragma unroll
-    for (int i = 0; i < N / 2; i++) {
-      const int col = i / 4 * 8 + lane % 4 * 2 + i % 2, row = warp * 16 + lane / 4 + (i & 2 ? 8 : 0);
-      sums[col * R::pitch + row] = d[i];
+      for (int e = 0; e < N / 2; e++) {
+        const int col = e / 4 * 8 + lane % 4 * 2 + e % 2, row = warp * 16 + lane / 4 + (e & 2 ? 8 : 0);
+        sums[col * R::pitch + row] = d[e];
+      }
+      if (split > 1) break;
+      asm volatile("bar.sync 1, %0;" ::"n"(kConsumers) : "memory");
+      for (int e = threadIdx.x; e < width * rows; e += kConsumers)
+        finish(p, tile * width, e % width, e / width, [&](int col, int row) { return sums[col * R::pitch + row]; });
+      asm volatile("bar.sync 1, %0;" ::"n"(kConsumers) : "memory");  // before the next tile's sums
     }
   }
+  if (split == 1) return;
 
   cg::cluster_group cluster = cg::this_cluster();
-  if (split > 1) {
-    cluster.sync();
-  } else {
-    __syncthreads();
-  }
-  float* sums = reinterpret_cast<float*>(memory);
+  cluster.sync();
   auto total = [&](int col, int row) {
     float sum = 0;
-    for (int r = 0; r < split; r++) sum += (split > 1 ? cluster.map_shared_rank(sums, unsigned(r)) : sums)[col * R::pitch + row];
+    for (int r = 0; r < split; r++) sum += cluster.map_shared_rank(sums, unsigned(r))[col * R::pitch + row];
     return sum;
   };
-  const int outputs = (p.gated ? 32 : 64) / split, rows = int(p.x.rows);
-  for (int i = threadIdx.x; i < outputs * rows; i += kThreads) {
-    const int row = rank * outputs + i % outputs, col = i / outputs;  // output in the tile, row of x
-    const int64_t at = int64_t(first) + row;
-    if (p.gated) {
-      if (at < half) store(p.y.data, p.y.dtype, col * p.y.stride + at, activated(p.activation, total(col, row)) * total(col, 32 + row));
-    } else if (at < p.out) {
-      float sum = total(col, row);
-      if (p.bias) sum += p.bias[at];
-      sum *= p.scale;
-      if (p.residual) sum += p.residual[col * p.residual_stride + at];
-      store(p.y.data, p.y.dtype, col * p.y.stride + at, sum);
-    }
-  }
-  if (split > 1) cluster.sync();  // others may still read here
+  const int mine = width / split;
+  for (int e = threadIdx.x; e < mine * rows; e += kThreads) finish(p, cluster_id * width, rank * mine + e % mine, e / mine, total);
+  cluster.sync();  // others may still read here
 }
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
@@ -176,36 +175,38 @@ CUtensorMap map_of(const void* data, int64_t rows, int64_t cols, int64_t stride,
 }
 
 template <int N>
-void run(const Launch& at, const Product& p) {
-  const int tiles = int(p.gated ? div_up(p.out / 2, 32) : div_up(p.out, kTile)), slots = kBlocksPerSm * at.n_sm;
-  const int n_chunks = int(div_up(p.in, kChunk));
-  auto uneven = [&](int blocks) { return blocks < slots * 5 / 8 || (blocks > slots && blocks < 2 * slots); };
-  int split = 1;
-  while (split < 8 && uneven(tiles * split) && n_chunks >= 8 * split) split *= 2;
-  must(cudaFuncSetAttribute(skinny_kernel<N>, cudaFuncAttributeMaxDynamicSharedMemorySize, Ring<N>::bytes));
+void run(const Launch& at, const Product& p, SkinnyTune tune) {
+  const int tiles = int(p.gated ? div_up(p.out / 2, 32) : div_up(p.out, kTile)), n_chunks = int(div_up(p.in, kChunk));
+  const int stages = tune.stages ? tune.stages : (N == 64 ? 5 : N == 32 ? 8 : 10);
+  int split = tune.split;
+  if (!split)
+    for (split = 1; split < 8 && tiles * split < at.n_sm - 8 && n_chunks >= 8 * split;) split *= 2;
+  const int slots = tune.per_sm * at.n_sm, rounds = slots && split == 1 ? int(div_up(tiles, slots)) : 1;
+  const int n_clusters = int(div_up(tiles, rounds)), bytes = Ring<N>::bytes(stages);
+  must(cudaFuncSetAttribute(skinny_kernel<N>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   cudaLaunchAttribute attribute[2]{};
   attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute[0].val.programmaticStreamSerializationAllowed = 1;
   attribute[1].id = cudaLaunchAttributeClusterDimension;
   attribute[1].val.clusterDim = {unsigned(split), 1, 1};
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(unsigned(tiles * split)), config.blockDim = dim3(kThreads), config.dynamicSmemBytes = Ring<N>::bytes;
+  config.gridDim = dim3(unsigned(n_clusters * split)), config.blockDim = dim3(kThreads), config.dynamicSmemBytes = size_t(bytes);
   config.stream = at.stream, config.attrs = attribute, config.numAttrs = 2;
   must(cudaLaunchKernelEx(&config, skinny_kernel<N>, map_of(p.weight, p.out, p.in, p.in, 32), map_of(p.x.data, p.x.rows, p.in, p.x.stride, N), p,
-                          split));
+                          split, tiles, stages, tune.further));
 }
 
 }  // namespace
 
-void skinny(const Launch& at, const Product& p) {
+void skinny(const Launch& at, const Product& p, SkinnyTune tune) {
   if (p.x.rows <= 8) {
-    run<8>(at, p);
+    run<8>(at, p, tune);
   } else if (p.x.rows <= 16) {
-    run<16>(at, p);
+    run<16>(at, p, tune);
   } else if (p.x.rows <= 32) {
-    run<32>(at, p);
+    run<32>(at, p, tune);
   } else {
-    run<64>(at, p);
+    run<64>(at, p, tune);
   }
 }
 

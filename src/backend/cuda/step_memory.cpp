@@ -8,8 +8,9 @@
 
 namespace mr::cuda {
 
-static constexpr int kTile = 16;     // tokens that a warp of a decode takes at a time
-static constexpr int kShortest = 4;  // tiles of a worker, at least
+static constexpr int kTile = 16;                       // tokens that a warp of a decode takes at a time
+static constexpr int kShortest = 64, kLongest = 2048;  // tokens of an item
+static constexpr int kItemsPerWorker = 4;             // that level out the workers' unequal speeds
 
 StepMemory::StepMemory(cudaStream_t stream) : stream_(stream) {
   for (cudaEvent_t& e : copied_) must(cudaEventCreateWithFlags(&e, cudaEventDisableTiming));
@@ -20,35 +21,29 @@ StepMemory::~StepMemory() {
   cudaFree(device_);
 }
 
-// The tokens that sequences of one row see are laid end to end, in tiles, and cut into equal shares; the other sequences become
-// tiles of rows, longest first.
+// Sequences of one row are cut into items of about equal length, several for every worker; the others into tiles of rows, longest
+// first.
 void StepMemory::make_plan(const Batch& b, int n_workers) {
-  items_.clear(), tiles_.clear(), worker_.assign(1, 0);
+  items_.clear(), tiles_.clear();
   int64_t total = 0;
   for (int s = 0; s < b.n_seqs; s++)
-    if (b.rows(s) == 1) total += b.context[s] / kTile + 1;
-  const int64_t share = std::max<int64_t>((total + n_workers - 1) / n_workers, kShortest);
-  int64_t left = share;  // of this worker's
+    if (b.rows(s) == 1) total += b.context[s] + 1;
+  const int64_t longest = std::clamp<int64_t>(total / (int64_t(n_workers) * kItemsPerWorker), kShortest, kLongest);
   for (int s = 0; s < b.n_seqs; s++) {
     const int length = b.context[s] + b.rows(s);
     if (b.rows(s) > 1) {
       for (int r = 0; r < b.rows(s); r += kPrefillRows) tiles_.push_back({s, r});
       continue;
     }
-    const size_t first = items_.size();
-    for (int begin = 0; begin < length;) {
-      const int n = int(std::min<int64_t>(left, (length - begin + kTile - 1) / kTile)), end = std::min(begin + n * kTile, length);
-      items_.push_back({s, begin, end, int32_t(items_.size() - first), 0});
-      begin = end;
-      if ((left -= n) == 0) worker_.push_back(int32_t(items_.size())), left = share;
-    }
-    for (size_t i = first; i < items_.size(); i++) items_[i].count = int32_t(items_.size() - first);
+    const int wanted = int((length + longest - 1) / longest), size = ((length + wanted - 1) / wanted + kTile - 1) / kTile * kTile;
+    const int count = (length + size - 1) / size;
+    for (int i = 0; i < count; i++) items_.push_back({s, i * size, std::min((i + 1) * size, length), i, count});
   }
-  worker_.resize(size_t(n_workers) + 1, int32_t(items_.size()));
   std::stable_sort(tiles_.begin(), tiles_.end(),
                    [&](const PrefillTile& x, const PrefillTile& y) { return b.context[x.seq] + x.row > b.context[y.seq] + y.row; });
   plan_ = {};
-  plan_.n_items = int(items_.size()), plan_.n_tiles = int(tiles_.size()), plan_.n_workers = n_workers;
+  plan_.n_items = int(items_.size()), plan_.n_tiles = int(tiles_.size());
+  plan_.grid = plan_.n_items ? int(std::bit_ceil(unsigned(std::max(plan_.n_items, 32)))) : 0;
 }
 
 // Room for `room` elements, of which the first n are copied from `from`; null stays null.
@@ -56,13 +51,14 @@ template <class T>
 const T* StepMemory::put(const T* from, int64_t n, int64_t room) {
   if (!from && n) return nullptr;
   const size_t begin = (used_ + 15) / 16 * 16;
+  layout_ = (layout_ ^ begin) * 0x9e3779b97f4a7c15u;
   used_ = begin + size_t(std::max(n, room)) * sizeof(T);
   if (used_ <= size_ && n) std::memcpy(host_[turn_] + begin, from, size_t(n) * sizeof(T));
   return reinterpret_cast<const T*>(device_ + begin);
 }
 
 void StepMemory::write(const Batch& h, Batch& b, const StateMemory& state) {
-  used_ = 0;
+  used_ = layout_ = 0;
   b.token = put(h.token, h.n_tokens, 0);
   b.position = put(h.position, h.n_tokens, 0);
   b.row_begin = put(h.row_begin, h.n_seqs + 1, 0);
@@ -74,8 +70,8 @@ void StepMemory::write(const Batch& h, Batch& b, const StateMemory& state) {
   const bool trees = std::find(h.corner, h.corner + h.n_seqs, Corner::bits) != h.corner + h.n_seqs;
   b.parent = trees ? put(h.parent, h.n_tokens, 0) : nullptr;
   b.ancestors = trees ? put(h.ancestors, h.n_tokens, 0) : nullptr;
-  plan_.begin = put(worker_.data(), int64_t(worker_.size()), 0);
-  plan_.item = put(items_.data(), plan_.n_items, h.n_seqs + plan_.n_workers);
+  plan_.n_items_at = put(&plan_.n_items, 1, 0);
+  plan_.item = put(items_.data(), plan_.n_items, plan_.grid);
   plan_.tile = put(tiles_.data(), int64_t(tiles_.size()), 0);
   for (size_t g = 0; g < h.group.size(); g++) {
     const GroupTable& from = h.group[g];

@@ -13,8 +13,8 @@ class StepMemory {
  public:
   struct Plan {
     const DecodeItem* item = nullptr;  // on the device
-    const int32_t* begin = nullptr;    // [n_workers + 1]
-    int n_items = 0, n_workers = 0;
+    const int32_t* n_items_at = nullptr;
+    int n_items = 0, grid = 0;  // grid: items that steps of this layout have at most
     const PrefillTile* tile = nullptr;
     int n_tiles = 0;
   };
@@ -23,6 +23,7 @@ class StepMemory {
   ~StepMemory();
   Batch upload(const Batch& host, const StateMemory&, int n_workers);  // that decodes have a K/V head
   const Plan& plan() const { return plan_; }
+  uint64_t layout() const { return layout_; }  // equal: every array lies where it lay
   int moves() const { return moves_; }  // how often the memory had to grow, and so moved
 
  private:
@@ -36,8 +37,8 @@ class StepMemory {
   cudaEvent_t copied_[2];
   int turn_ = 0, moves_ = 0;
   size_t size_ = 0, used_ = 0;
+  uint64_t layout_ = 0;
   std::vector<DecodeItem> items_;
-  std::vector<int32_t> worker_;  // its first item
   std::vector<PrefillTile> tiles_;
   std::vector<GroupTable> tables_;
   Plan plan_;

@@ -4,11 +4,9 @@
 // the same of row g + 8. Generated instruction texts are long; nothing else is in them.
 #pragma once
 
-#include <cstdint>
+#include "backend/cuda/copies.cuh"
 
 namespace mr::cuda {
-
-__device__ inline uint32_t shared_address(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
 
 // Where 16-byte piece `piece` (0..7) of row `row` lies.
 __device__ inline uint32_t swizzle(uint32_t row, uint32_t piece) { return row * 128 + ((piece ^ (row & 7)) << 4); }
