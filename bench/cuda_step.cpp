@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <numeric>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -124,7 +126,7 @@ class Llama {
   Tensor residual_, normed_, qkv_, mixed_, hidden_, angles_, last_f32_, last_, logits_;
 };
 
-// Sequences of given contexts that add `rows` each; pages are dealt out in turn, so that neighbours in a sequence lie apart.
+// Sequences of given contexts that add `rows` each; their pages are dealt out in no order, as after a while in an engine.
 struct Steps {
   std::vector<int32_t> token, position, row_begin{0}, context, prompt_len, out_row, unit, begin{0};
   std::vector<Corner> corner;
@@ -133,11 +135,14 @@ struct Steps {
   std::vector<GroupTable> group{1};
   Steps(int n_seqs, int length, int rows) {
     const int pages = (length + rows + kPage - 1) / kPage;
+    std::vector<int32_t> free(size_t(n_seqs) * size_t(pages));
+    std::iota(free.begin(), free.end(), 1);
+    std::shuffle(free.begin(), free.end(), std::mt19937(7));
     for (int s = 0; s < n_seqs; s++) {
       for (int r = 0; r < rows; r++) token.push_back((s * 7919 + r * 104729) % 128000), position.push_back(length + r);
       row_begin.push_back(int(token.size()));
       context.push_back(length), prompt_len.push_back(length + rows), corner.push_back(Corner::causal);
-      for (int p = 0; p < pages; p++) unit.push_back(1 + p * n_seqs + s);
+      for (int p = 0; p < pages; p++) unit.push_back(free.back()), free.pop_back();
       begin.push_back(int(unit.size()));
       out_row.push_back(int(token.size()) - 1), out.push_back(Out::token), sample.push_back({.top_p = 1, .repetition_penalty = 1});
     }
@@ -233,14 +238,14 @@ void sweep(CudaBackend& gpu, Llama& model, int n) {
           gpu.tune(split, stages, 0, further);
           fmt::print("sweep B={} {} split {} stages {} further {}: {:.3f}\n", n, op, split, stages, further, op_time(gpu, model, b, op));
         }
-  gpu.tune(0, 0, 0, 12);
+  gpu.tune(0, 0, 0, 0);
 }
 
 }  // namespace
 
 static int run(int argc, char** argv) {
   bool ops = false, quick = false, sweeping = false;
-  int further = 12;
+  int further = 0;
   CudaOptions options;
   for (int i = 1; i < argc; i++) {
     ops |= !std::strcmp(argv[i], "--ops"), quick |= !std::strcmp(argv[i], "--quick");

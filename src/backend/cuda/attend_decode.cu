@@ -25,7 +25,7 @@ struct Shared {
   union {
     bf16 ring[kWarps][kStages][2][kTile * D];  // of each stage k, then v
     struct {
-      float o[kWarps][kGroup][D];
+      float o[kWarps][kGroup][D + 4];
       float weight[kGroup][kWeights];  // of the items that are merged
     };
   };
@@ -157,12 +157,16 @@ __global__ void __launch_bounds__(kThreads, kDecodeBlocks) decode_kernel(AttendC
   Shared<D>& shared = *reinterpret_cast<Shared<D>*>(raw);
   launch_next();
   const int n = blockIdx.x;
-  if (n >= *plan.n_items) return wait_before();
-  const DecodeItem item = plan.item[n];
+  const DecodeItem* at_item = plan.item + n;
+  const struct {
+    int seq, row, context, begin, end, index, count;
+  } item{at_item->seq, at_item->row, at_item->context, at_item->begin, at_item->end, at_item->index, at_item->count};
+  const int group_begin = at_item->table[min(call.pages.group, 4)];
+  if (item.count == 0) return wait_before();
   const int kv_head = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int group = call.heads / call.pages.kv_heads, page_tokens = call.pages.page_tokens;
-  const int row = call.spots.row_begin[item.seq], context = call.spots.context[item.seq];
-  const int32_t* table = call.pages.unit + call.pages.begin[item.seq];
+  const int row = item.row, context = item.context;
+  const int32_t* table = call.pages.unit + (call.pages.group < 5 ? group_begin : call.pages.begin[item.seq]);
   const int seen_from = call.window ? max(0, context + 1 - call.window) : 0;  // the first token inside the window
   const int begin = max(item.begin, seen_from), end = item.end;
   const int first_page = page_number(call.pages, item.begin);

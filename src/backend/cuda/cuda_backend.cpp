@@ -344,7 +344,7 @@ class Cuda final : public CudaBackend {
     const int shift = std::has_single_bit(tokens) ? std::countr_zero(tokens) : -1;
     const int64_t before = kv.ref.offset * memory.page_tokens, block = (kv.bytes_per_token() + 63) / 64 * 64 * memory.page_tokens;
     return {memory.base + before * memory.n_units, block, memory.page_tokens, shift, kv.dtype, kv.kv_heads, kv.k_dim, kv.v_dim, table.unit,
-            table.begin};
+            table.begin, kv.ref.group};
   }
   AttendCall call_of(Tensor out, Tensor q, const PagedKv& kv, const Batch& batch, const StateMemory& state, const AttendArgs& args) {
     check(args.heads % kv.kv_heads == 0, "{} query heads cannot share {} key heads", args.heads, kv.kv_heads);
@@ -363,7 +363,7 @@ class Cuda final : public CudaBackend {
   }
   void decode(const AttendCall& call) {
     const StepMemory::Plan& plan = step_->plan();
-    DecodePlan d{plan.item, plan.n_items_at, plan.grid};
+    DecodePlan d{plan.item, plan.grid};
     d.partial = scratch<float>(partial, int64_t(plan.grid) * call.pages.kv_heads * kGroup * (call.pages.v_dim + 2));
     d.arrived = scratch<int32_t>(arrived, std::max<int64_t>(int64_t(call.spots.n_seqs) * call.pages.kv_heads, 1 << 16));
     attend_decode(at_, call, d);

@@ -40,6 +40,7 @@ struct Pages {
   DType dtype = DType::bf16;
   int kv_heads = 0, k_dim = 0, v_dim = 0;
   const int32_t *unit = nullptr, *begin = nullptr;  // the sequences' tables
+  int group = 0;
 };
 
 // The arrays of a Batch that attention reads.
@@ -50,9 +51,10 @@ struct Spots {
   const uint64_t* ancestors = nullptr;
 };
 
-// A piece of a decode: tokens [begin, end) of a sequence's keys, the index-th of `count` that lie together.
+// A piece of a decode: tokens [begin, end) of a sequence's keys, the index-th of `count` that lie together; count 0: nothing.
 struct DecodeItem {
-  int32_t seq, begin, end, index, count;
+  int32_t seq, row, context, begin, end, index, count;
+  int32_t table[5];  // where the sequence's page table begins in each of the first groups
 };
 // One block's share of a prefill: rows [row, row + kPrefillRows) of a sequence.
 struct PrefillTile {
@@ -83,7 +85,6 @@ struct AttendCall {
 
 struct DecodePlan {
   const DecodeItem* item = nullptr;
-  const int32_t* n_items = nullptr;
   int grid = 0;  // items at most
   float* partial = nullptr;    // [items * kv_heads * kGroup * (v_dim + 2)]
   int32_t* arrived = nullptr;  // [n_seqs * kv_heads] zero
@@ -135,7 +136,7 @@ void matvec(const Launch&, const Product&);       // in % 8 == 0, rows 16-byte a
 // per_sm: blocks of one product at a time (0: all its tiles at once).
 struct SkinnyTune {
   int split = 0, stages = 0, per_sm = 0;
-  int further = 12;  // chunks of 64 inputs beyond the ring that are fetched into the L2 cache ahead of time
+  int further = 0;  // chunks of 64 inputs beyond the ring that are fetched into the L2 cache ahead of time
 };
 void skinny(const Launch&, const Product&, SkinnyTune = {});
 inline constexpr int kSkinnyRows = 64;

@@ -3,14 +3,21 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <iterator>
 
 #include "core/error.h"
 
 namespace mr::cuda {
 
-static constexpr int kTile = 16;                       // tokens that a warp of a decode takes at a time
-static constexpr int kShortest = 64, kLongest = 2048;  // tokens of an item
-static constexpr int kItemsPerWorker = 4;             // that level out the workers' unequal speeds
+static constexpr int kTile = 16;      // tokens that a warp of a decode takes at a time
+static constexpr int kShortest = 64;  // tokens of an item
+static constexpr int kFixed = 300;    // what an item costs beside its tokens, counted in tokens
+
+// A sequence's tokens in pieces of equal length, of at most `longest` or a little more.
+static int piece(int length, int longest) {
+  const int n = (length + longest - 1) / longest;
+  return ((length + n - 1) / n + kTile - 1) / kTile * kTile;
+}
 
 StepMemory::StepMemory(cudaStream_t stream) : stream_(stream) {
   for (cudaEvent_t& e : copied_) must(cudaEventCreateWithFlags(&e, cudaEventDisableTiming));
@@ -21,29 +28,49 @@ StepMemory::~StepMemory() {
   cudaFree(device_);
 }
 
-// Sequences of one row are cut into items of about equal length, several for every worker; the others into tiles of rows, longest
-// first.
-void StepMemory::make_plan(const Batch& b, int n_workers) {
-  items_.clear(), tiles_.clear();
-  int64_t total = 0;
+// The length of items that takes the least time: rounds of all workers, times what a round costs.
+int StepMemory::item_length(const Batch& b, int n_workers) const {
+  int longest = 0;
   for (int s = 0; s < b.n_seqs; s++)
-    if (b.rows(s) == 1) total += b.context[s] + 1;
-  const int64_t longest = std::clamp<int64_t>(total / (int64_t(n_workers) * kItemsPerWorker), kShortest, kLongest);
+    if (b.rows(s) == 1) longest = std::max(longest, b.context[s] + 1);
+  int best = std::max(longest, 1);
+  int64_t least = INT64_MAX;
+  for (int n = 1; n <= 64 && (n == 1 || longest / n >= kShortest); n++) {
+    const int most = (longest + n - 1) / n;
+    int64_t items = 0;
+    for (int s = 0; s < b.n_seqs; s++)
+      if (b.rows(s) == 1) items += (b.context[s] + most) / most;
+    const int64_t cost = (items + n_workers - 1) / n_workers * (kFixed + most);
+    if (cost < least) least = cost, best = most;
+  }
+  return best;
+}
+
+// Sequences of one row are cut into items, the others into tiles of rows, longest first.
+void StepMemory::make_plan(const Batch& b, const StateMemory& state, int n_workers) {
+  items_.clear(), tiles_.clear();
+  const int longest = item_length(b, n_workers);
   for (int s = 0; s < b.n_seqs; s++) {
     const int length = b.context[s] + b.rows(s);
     if (b.rows(s) > 1) {
       for (int r = 0; r < b.rows(s); r += kPrefillRows) tiles_.push_back({s, r});
       continue;
     }
-    const int wanted = int((length + longest - 1) / longest), size = ((length + wanted - 1) / wanted + kTile - 1) / kTile * kTile;
-    const int count = (length + size - 1) / size;
-    for (int i = 0; i < count; i++) items_.push_back({s, i * size, std::min((i + 1) * size, length), i, count});
+    const int size = piece(length, longest), count = (length + size - 1) / size;
+    DecodeItem item{s, b.row_begin[s], b.context[s], 0, 0, 0, count, {}};
+    for (size_t g = 0; g < std::min(b.group.size(), std::size(item.table)); g++)
+      if (state.group[g].page_tokens) item.table[g] = b.group[g].begin[s];
+    for (item.index = 0; item.index < count; item.index++) {
+      item.begin = item.index * size, item.end = std::min(item.begin + size, length);
+      items_.push_back(item);
+    }
   }
   std::stable_sort(tiles_.begin(), tiles_.end(),
                    [&](const PrefillTile& x, const PrefillTile& y) { return b.context[x.seq] + x.row > b.context[y.seq] + y.row; });
   plan_ = {};
   plan_.n_items = int(items_.size()), plan_.n_tiles = int(tiles_.size());
   plan_.grid = plan_.n_items ? int(std::bit_ceil(unsigned(std::max(plan_.n_items, 32)))) : 0;
+  items_.resize(size_t(plan_.grid));  // the rest is empty
 }
 
 // Room for `room` elements, of which the first n are copied from `from`; null stays null.
@@ -70,8 +97,7 @@ void StepMemory::write(const Batch& h, Batch& b, const StateMemory& state) {
   const bool trees = std::find(h.corner, h.corner + h.n_seqs, Corner::bits) != h.corner + h.n_seqs;
   b.parent = trees ? put(h.parent, h.n_tokens, 0) : nullptr;
   b.ancestors = trees ? put(h.ancestors, h.n_tokens, 0) : nullptr;
-  plan_.n_items_at = put(&plan_.n_items, 1, 0);
-  plan_.item = put(items_.data(), plan_.n_items, plan_.grid);
+  plan_.item = put(items_.data(), plan_.grid, 0);
   plan_.tile = put(tiles_.data(), int64_t(tiles_.size()), 0);
   for (size_t g = 0; g < h.group.size(); g++) {
     const GroupTable& from = h.group[g];
@@ -91,7 +117,7 @@ void StepMemory::write(const Batch& h, Batch& b, const StateMemory& state) {
 
 Batch StepMemory::upload(const Batch& h, const StateMemory& state, int n_workers) {
   Batch b = h;
-  make_plan(h, n_workers);
+  make_plan(h, state, n_workers);
   tables_.resize(h.group.size());
   turn_ ^= 1;
   must(cudaEventSynchronize(copied_[turn_]));

@@ -13,7 +13,6 @@ class StepMemory {
  public:
   struct Plan {
     const DecodeItem* item = nullptr;  // on the device
-    const int32_t* n_items_at = nullptr;
     int n_items = 0, grid = 0;  // grid: items that steps of this layout have at most
     const PrefillTile* tile = nullptr;
     int n_tiles = 0;
@@ -21,13 +20,14 @@ class StepMemory {
 
   explicit StepMemory(cudaStream_t);
   ~StepMemory();
-  Batch upload(const Batch& host, const StateMemory&, int n_workers);  // that decodes have a K/V head
+  Batch upload(const Batch& host, const StateMemory&, int n_workers);  // blocks that run at a time, for every K/V head
   const Plan& plan() const { return plan_; }
   uint64_t layout() const { return layout_; }  // equal: every array lies where it lay
   int moves() const { return moves_; }  // how often the memory had to grow, and so moved
 
  private:
-  void make_plan(const Batch&, int n_workers);
+  void make_plan(const Batch&, const StateMemory&, int n_workers);
+  int item_length(const Batch&, int n_workers) const;
   template <class T>
   const T* put(const T* from, int64_t n, int64_t room);
   void write(const Batch& host, Batch& out, const StateMemory&);
