@@ -227,34 +227,16 @@ void prefill(CudaBackend& gpu, Llama& model, int n, int rows, bool ops, double t
   std::fflush(stdout);
 }
 
-// Skinny products under every split and ring that might be best.
-void sweep(CudaBackend& gpu, Llama& model, int n) {
-  Steps keep(n, 1024, 1);
-  Batch b = gpu.upload(keep.batch(), model.state());
-  for (const char* op : {"qkv", "out", "gate_up", "down", "output"})
-    for (int further : {0, 6, 12, 24})
-      for (int split : {1, 2, 4})
-        for (int stages : {5, 7, 10}) {
-          gpu.tune(split, stages, 0, further);
-          fmt::print("sweep B={} {} split {} stages {} further {}: {:.3f}\n", n, op, split, stages, further, op_time(gpu, model, b, op));
-        }
-  gpu.tune(0, 0, 0, 0);
-}
-
 }  // namespace
 
 static int run(int argc, char** argv) {
-  bool ops = false, quick = false, sweeping = false;
-  int further = 0;
+  bool ops = false, quick = false;
   CudaOptions options;
   for (int i = 1; i < argc; i++) {
     ops |= !std::strcmp(argv[i], "--ops"), quick |= !std::strcmp(argv[i], "--quick");
-    sweeping |= !std::strcmp(argv[i], "--sweep");
-    if (!std::strcmp(argv[i], "--further") && i + 1 < argc) further = std::atoi(argv[++i]);
     if (!std::strcmp(argv[i], "--skinny") && i + 1 < argc) options.skinny_rows = std::atoi(argv[++i]);
   }
   auto gpu = make_cuda_backend(options);
-  gpu->tune(0, 0, 0, further);
   fmt::print("{}\n", gpu->device());
   const size_t size = size_t(4) << 30;
   std::byte *a = gpu->allocate(size), *b = gpu->allocate(size);
@@ -264,7 +246,6 @@ static int run(int argc, char** argv) {
   fmt::print("copy {:.2f} TB/s\n", copy * 1e-12);
   Llama model(*gpu, {}, 10500, 16384);
   gpu->synchronize();
-  if (sweeping) return sweep(*gpu, model, 1), sweep(*gpu, model, 16), 0;
   for (auto [n, target] : {std::pair{1, 4.1}, {16, 4.8}, {64, 6.6}, {128, 9.2}, {256, 15.5}})
     decode(*gpu, model, n, 1024, copy, ops, target);
   decode(*gpu, model, 1, 100000, copy, ops, 0);

@@ -204,6 +204,25 @@ TEST_P(CudaOps, linear) {
   }
 }
 
+// In deterministic mode a row's product has the same bits alone and among others.
+TEST(CudaDeterministic, linear) {
+  if (!cuda_available()) GTEST_SKIP() << "no GPU";
+  OnDevice device(DType::bf16, {.deterministic = true});
+  for (auto [out, in] : {std::pair{333, 576}, {1024, 4096}, {64, 1536}}) {
+    Made w(out, in, 5);
+    Array x({130, in}), all({130, out});
+    whole(x.fill(2));
+    device.linear(all, x, w.weight, {});
+    for (int rows : {1, 3, 8, 9, 16, 17, 33, 64, 65})
+      for (int at : {0, 7, 130 - rows}) {
+        Array some({rows, out});
+        device.linear(some, x.view.rows(at, rows), w.weight, {});
+        std::vector<float> want(all.view.row<float>(at), all.view.row<float>(at) + rows * out);
+        expect_same_bits(some.values(), want, fmt::format("[{}, {}], rows {} + {}", out, in, at, rows));
+      }
+  }
+}
+
 TEST_P(CudaOps, linear_gate) {
   for (auto [half, in] : {std::pair{8, 64}, {20, 104}, {333, 576}, {64, 4096}, {5, 7}}) {
     Made w(2 * half, in, 77);

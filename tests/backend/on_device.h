@@ -9,7 +9,8 @@ namespace mr::test {
 
 class OnDevice final : public Backend {
  public:
-  explicit OnDevice(DType act) : act_(act), gpu_(make_cuda_backend()), memory_(gpu_->allocate(kBytes)) {}
+  explicit OnDevice(DType act, const CudaOptions& options = {})
+      : act_(act), gpu_(make_cuda_backend(options)), memory_(gpu_->allocate(kBytes)) {}
   CudaBackend& gpu() { return *gpu_; }
   std::string_view name() const override { return act_ == DType::bf16 ? "cuda, bf16" : "cuda, f32"; }
   ThreadPool& pool() override { return gpu_->pool(); }

@@ -13,7 +13,7 @@ namespace mr::cuda {
 namespace {
 
 constexpr int kWarps = 4, kThreads = 32 * kWarps;
-constexpr int kTile = 16;         // tokens a warp takes at a time
+constexpr int kTile = 16;  // tokens a warp takes at a time
 constexpr float kLog2e = 1.44269504f;
 constexpr int kWeights = 128;     // items whose factors are kept at hand for merging
 constexpr int kItemPages = 1024;  // page numbers of an item that are kept at hand
@@ -90,7 +90,8 @@ struct Tile {
 #pragma unroll
     for (int i = 0; i < 4; i++)
 #pragma unroll
-      for (int h = 0; h < D / 64; h++) v[i][h] = *reinterpret_cast<const uint4*>(&stage[1][(i / 2 * 8 + 2 * t + i % 2) * D + 64 * h + 8 * g]);
+      for (int h = 0; h < D / 64; h++)
+        v[i][h] = *reinterpret_cast<const uint4*>(&stage[1][(i / 2 * 8 + 2 * t + i % 2) * D + 64 * h + 8 * g]);
     if (begin <= 0 && end >= kTile) return;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -186,7 +187,8 @@ __global__ void __launch_bounds__(kThreads, kDecodeBlocks) decode_kernel(AttendC
   auto place = [&](int token) { return token - page_number(call.pages, token) * page_tokens; };  // inside its page
   const int64_t v_offset = int64_t(call.pages.kv_heads) * page_tokens * D;
 
-  const int first_tile = begin / kTile * kTile + warp * kTile, n_tiles = first_tile < end ? (end - first_tile - 1) / (kWarps * kTile) + 1 : 0;
+  const int first_tile = begin / kTile * kTile + warp * kTile,
+            n_tiles = first_tile < end ? (end - first_tile - 1) / (kWarps * kTile) + 1 : 0;
   auto tile_at = [&](int i) { return first_tile + i * kWarps * kTile; };
   int asked = 0;
   auto ask = [&] {

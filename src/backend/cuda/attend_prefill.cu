@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kThreads, 2) prefill_kernel(AttendCall call, c
   };
   copy_tile(begin, 0);
 
-  const int wg = warp / 4, row0 = tile.row + wg * 64 + warp % 4 * 16 + g;  // and row0 + 8
+  const int wg = warp / 4, row0 = tile.row + wg * 64 + warp % 4 * 16 + g;                    // and row0 + 8
   const float log2e = 1.44269504f, factor = call.softcap != 0 ? log2e : call.scale * log2e;  // scores to powers of two
   float o[D / 2], m[2] = {-INFINITY, -INFINITY}, l[2] = {};
 #pragma unroll
@@ -91,7 +91,8 @@ __global__ void __launch_bounds__(kThreads, 2) prefill_kernel(AttendCall call, c
 #pragma unroll
       for (float& x : s) x = call.softcap * tanhf(x * call.scale / call.softcap);
     }
-    const bool below = key + kKeys - 1 <= context + tile.row, inside = !call.window || key > context + tile.row + kPrefillRows - 1 - call.window;
+    const bool below = key + kKeys - 1 <= context + tile.row,
+               inside = !call.window || key > context + tile.row + kPrefillRows - 1 - call.window;
     if (!(causal && below && inside)) {
 #pragma unroll
       for (int i = 0; i < kKeys / 2; i++) {

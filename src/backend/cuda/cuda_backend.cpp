@@ -226,7 +226,6 @@ class Cuda final : public CudaBackend {
     must(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, at_.stream));
     synchronize();
   }
-  void tune(int split, int stages, int per_sm, int further) override { tune_ = {split, stages, per_sm, further}; }
   void synchronize() override { must(cudaStreamSynchronize(at_.stream)); }
   double milliseconds(const std::function<void()>& work) override {
     cudaEvent_t begin, end;
@@ -291,13 +290,12 @@ class Cuda final : public CudaBackend {
     }
     if (p.in % 8 || !aligned(p.x)) return product_any(at_, p);
     const bool library = cublas_ && !options_.deterministic && p.out % 8 == 0 && aligned(p.y);
-        if (rows <= std::min(options_.skinny_rows, kSkinnyRows)) return skinny(at_, p, tune_);
-    if (rows <= kMatvecRows || !library) return by_sixteen(p);
+    if (rows <= std::min(options_.skinny_rows, kSkinnyRows) || !library) return in_parts(p);
     if (p.gated) {
       Product both = p;
       both.gated = false;
       both.y = {scratch<uint16_t>(gate_up, rows * p.out), DType::bf16, rows, p.out, p.out};
-      if (!cublas_->product(at_.stream, both, false)) return by_sixteen(p);
+      if (!cublas_->product(at_.stream, both, false)) return in_parts(p);
       Matrix first = both.y, second = both.y;
       first.cols = second.cols = p.out / 2;
       second.data = static_cast<uint16_t*>(second.data) + p.out / 2;
@@ -306,17 +304,17 @@ class Cuda final : public CudaBackend {
     }
     if (p.residual && p.residual != p.y.data)
       convert(at_, p.y, {const_cast<float*>(p.residual), DType::f32, rows, p.out, p.residual_stride});
-    if (!cublas_->product(at_.stream, p, p.residual != nullptr)) return by_sixteen(p);
+    if (!cublas_->product(at_.stream, p, p.residual != nullptr)) return in_parts(p);
     if (p.bias) cuda::add(at_, p.y, {const_cast<float*>(p.bias), DType::f32, rows, p.out, 0}, p.scale);
   }
-  void by_sixteen(const Product& p) {
-    for (int64_t r = 0; r < p.x.rows; r += kMatvecRows) {
+  void in_parts(const Product& p) {
+    for (int64_t r = 0; r < p.x.rows; r += kSkinnyRows) {
       Product part = p;
-      part.x.rows = part.y.rows = std::min<int64_t>(kMatvecRows, p.x.rows - r);
+      part.x.rows = part.y.rows = std::min<int64_t>(kSkinnyRows, p.x.rows - r);
       part.x.data = static_cast<std::byte*>(p.x.data) + r * p.x.stride * size_of(p.x.dtype);
       part.y.data = static_cast<std::byte*>(p.y.data) + r * p.y.stride * size_of(p.y.dtype);
       if (p.residual) part.residual = p.residual + r * p.residual_stride;
-      matvec(at_, part);
+      skinny(at_, part);
     }
   }
 
@@ -343,8 +341,17 @@ class Cuda final : public CudaBackend {
     const unsigned tokens = unsigned(memory.page_tokens);
     const int shift = std::has_single_bit(tokens) ? std::countr_zero(tokens) : -1;
     const int64_t before = kv.ref.offset * memory.page_tokens, block = (kv.bytes_per_token() + 63) / 64 * 64 * memory.page_tokens;
-    return {memory.base + before * memory.n_units, block, memory.page_tokens, shift, kv.dtype, kv.kv_heads, kv.k_dim, kv.v_dim, table.unit,
-            table.begin, kv.ref.group};
+    return {memory.base + before * memory.n_units,
+            block,
+            memory.page_tokens,
+            shift,
+            kv.dtype,
+            kv.kv_heads,
+            kv.k_dim,
+            kv.v_dim,
+            table.unit,
+            table.begin,
+            kv.ref.group};
   }
   AttendCall call_of(Tensor out, Tensor q, const PagedKv& kv, const Batch& batch, const StateMemory& state, const AttendArgs& args) {
     check(args.heads % kv.kv_heads == 0, "{} query heads cannot share {} key heads", args.heads, kv.kv_heads);
@@ -385,7 +392,6 @@ class Cuda final : public CudaBackend {
     void* data = nullptr;
     size_t bytes = 0;
   };
-  SkinnyTune tune_;
   CudaOptions options_;
   ThreadPool pool_;
   Launch at_;

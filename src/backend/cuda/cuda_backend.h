@@ -45,7 +45,6 @@ class CudaBackend : public Backend {
   virtual void copy_within(void* to, const void* from, size_t bytes) = 0;  // both on the device
   virtual void copy_in(void* device, const void* host, size_t bytes) = 0;
   virtual void copy_out(void* host, const void* device, size_t bytes) = 0;
-  virtual void tune(int split, int stages, int per_sm, int further) = 0;  // of skinny products, for the benchmark that looks for the best
   virtual void synchronize() = 0;
   virtual double milliseconds(const std::function<void()>& work) = 0;  // of the device's time
 };

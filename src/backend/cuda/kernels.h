@@ -62,7 +62,7 @@ struct PrefillTile {
 };
 inline constexpr int kPrefillRows = 128;
 inline constexpr int kDecodeBlocks = 2;  // of a decode that a multiprocessor holds at a time
-inline constexpr int kGroup = 8;  // query heads of one K/V head that decode holds at most
+inline constexpr int kGroup = 8;         // query heads of one K/V head that decode holds at most
 
 struct Rope {
   const float* angles = nullptr;  // [T, dim]: cos, then sin; null: no rotation
@@ -85,7 +85,7 @@ struct AttendCall {
 
 struct DecodePlan {
   const DecodeItem* item = nullptr;
-  int grid = 0;  // items at most
+  int grid = 0;                // items at most
   float* partial = nullptr;    // [items * kv_heads * kGroup * (v_dim + 2)]
   int32_t* arrived = nullptr;  // [n_seqs * kv_heads] zero
 };
@@ -117,7 +117,7 @@ void store_kv(const Launch&, const Pages&, Heads k, Heads v, const Spots&);
 bool can_rope_store(const AttendCall&);
 void rope_store(const Launch&, const AttendCall&);
 
-// matvec.cu: 1 to 16 rows of bf16 x against a bf16 weight [out, in]; reads out * in * 2 bytes.
+// skinny.cu: up to kSkinnyRows rows of bf16 x against a bf16 weight [out, in]; reads out * in * 2 bytes.
 struct Product {
   const void* weight = nullptr;  // bf16 [out, in], rows one after the other
   int64_t out = 0, in = 0;
@@ -130,16 +130,8 @@ struct Product {
   bool gated = false;  // y [T, out / 2] = act(first half) * second half; no bias, residual, scale
   Activation activation = Activation::none;
 };
-inline constexpr int kMatvecRows = 16;
-void matvec(const Launch&, const Product&);       // in % 8 == 0, rows 16-byte aligned
-// The same for up to kSkinnyRows rows. split: blocks that share the inputs of a tile (0: as the shape asks for), stages: of the ring,
-// per_sm: blocks of one product at a time (0: all its tiles at once).
-struct SkinnyTune {
-  int split = 0, stages = 0, per_sm = 0;
-  int further = 0;  // chunks of 64 inputs beyond the ring that are fetched into the L2 cache ahead of time
-};
-void skinny(const Launch&, const Product&, SkinnyTune = {});
 inline constexpr int kSkinnyRows = 64;
+void skinny(const Launch&, const Product&);       // in % 8 == 0, rows 16-byte aligned
 void product_any(const Launch&, const Product&);  // any shape, slowly
 
 // attend_*.cu

@@ -18,25 +18,22 @@ namespace cg = cooperative_groups;
 constexpr int kTile = 64;   // weight rows; gated: 32 of each half
 constexpr int kChunk = 64;  // inputs a stage: 128 bytes
 constexpr int kConsumers = 128, kThreads = kConsumers + 32;
-constexpr int kMostStages = 16;
 
 template <int N>
 struct Ring {
   static constexpr int weight = kTile * 128, x = N * 128, stage = weight + x;
-  static constexpr int pitch = kTile + 4;  // floats of a row of sums
-  static constexpr int bytes(int stages) { return stages * stage + N * pitch * 4 + 1024; }
+  static constexpr int pitch = kTile + 4;                        // floats of a row of sums
+  static constexpr int stages = N == 64 ? 5 : N == 32 ? 8 : 10;  // so that a block of the next product fits beside this one's
+  static constexpr int bytes = stages * stage + N * pitch * 4 + 1024;
 };
 
 // A box of the tensor whose first element is (column, row).
 __device__ void copy_box(uint32_t to, const CUtensorMap& map, int column, int row, uint64_t* barrier, uint64_t policy) {
   asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(
+          to),
       "l"(&map), "r"(column), "r"(row), "r"(shared_address(barrier)), "l"(policy)
       : "memory");
-}
-// The same only as far as the L2 cache.
-__device__ void fetch_box(const CUtensorMap& map, int column, int row) {
-  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(&map), "r"(column), "r"(row) : "memory");
 }
 constexpr uint64_t kReadOnce = 0x12F0000000000000, kReadAgain = 0x14F0000000000000;  // L2: evict first, evict last
 
@@ -55,22 +52,22 @@ __device__ void finish(const Product& p, int first, int row, int col, Total tota
   }
 }
 
-// A cluster of `split` blocks takes tiles blockIdx.x / split, and every n_clusters-th after it; more than one only if split is 1.
+// A cluster of `split` blocks takes one tile.
 template <int N>
 __global__ void __launch_bounds__(kThreads, 4)
-    skinny_kernel(const __grid_constant__ CUtensorMap weight_map, const __grid_constant__ CUtensorMap x_map, const Product p, int split,
-                  int n_tiles, int stages, int further) {
+    skinny_kernel(const __grid_constant__ CUtensorMap weight_map, const __grid_constant__ CUtensorMap x_map, const Product p, int split) {
   using R = Ring<N>;
   extern __shared__ char raw[];
-  __shared__ uint64_t full[kMostStages], empty[kMostStages];
+  constexpr int stages = R::stages;
+  __shared__ uint64_t full[stages], empty[stages];
   const uint32_t offset = (1024 - (shared_address(raw) & 1023)) & 1023, base = shared_address(raw) + offset;
   float* sums = reinterpret_cast<float*>(raw + offset + stages * R::stage);  // [N][pitch]
   launch_next();
-  const int n_clusters = gridDim.x / split, cluster_id = blockIdx.x / split, rank = blockIdx.x % split;
+  const int tile = blockIdx.x / split, rank = blockIdx.x % split;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int n_chunks = (int(p.in) + kChunk - 1) / kChunk, per = (n_chunks + split - 1) / split;
   const int begin = min(rank * per, n_chunks), n = min(begin + per, n_chunks) - begin;  // chunks of a tile
-  const int rows = int(p.x.rows), width = p.gated ? 32 : 64;                              // outputs of a tile
+  const int rows = int(p.x.rows), width = p.gated ? 32 : 64;                            // outputs of a tile
   if (threadIdx.x == 0) {
     for (int s = 0; s < stages; s++) barrier_init(&full[s], 1), barrier_init(&empty[s], kConsumers / 32);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -79,7 +76,7 @@ __global__ void __launch_bounds__(kThreads, 4)
 
   if (warp == kConsumers / 32) {
     if (lane == 0) {
-      auto ask_weight = [&](int s, int tile, int k) {
+      auto ask_weight = [&](int s, int k) {
         const int first = tile * width, second = p.gated ? int(p.out / 2) + first : first + 32;
         barrier_expect(&full[s], R::stage);
         copy_box(base + s * R::stage, weight_map, k, first, &full[s], kReadOnce);
@@ -87,59 +84,46 @@ __global__ void __launch_bounds__(kThreads, 4)
       };
       auto ask_x = [&](int s, int k) { copy_box(base + s * R::stage + R::weight, x_map, k, 0, &full[s], kReadAgain); };
       const int ahead = min(n, stages);
-      for (int i = 0; i < ahead; i++) ask_weight(i, cluster_id, (begin + i) * kChunk);
-      for (int i = ahead; i < min(n, ahead + further); i++) {
-        const int first = cluster_id * width, second = p.gated ? int(p.out / 2) + first : first + 32;
-        fetch_box(weight_map, (begin + i) * kChunk, first);
-        fetch_box(weight_map, (begin + i) * kChunk, second);
-      }
+      for (int i = 0; i < ahead; i++) ask_weight(i, (begin + i) * kChunk);
       wait_before();
       for (int i = 0; i < ahead; i++) ask_x(i, (begin + i) * kChunk);
-      int s = ahead % stages, round = ahead / stages;
-      for (int tile = cluster_id; tile < n_tiles; tile += n_clusters)
-        for (int c = tile == cluster_id ? ahead : 0; c < n; c++) {
-          if (round > 0) barrier_wait(&empty[s], (round + 1) & 1);
-          ask_weight(s, tile, (begin + c) * kChunk);
-          ask_x(s, (begin + c) * kChunk);
-          if (++s == stages) s = 0, round++;
-        }
+      for (int i = ahead, s = ahead % stages, round = ahead / stages; i < n; i++) {
+        barrier_wait(&empty[s], (round + 1) & 1);
+        ask_weight(s, (begin + i) * kChunk);
+        ask_x(s, (begin + i) * kChunk);
+        if (++s == stages) s = 0, round++;
+      }
     }
     __syncwarp();
   } else {
     wait_before();
-    int s = 0, parity = 0, last = -1;  // last: the stage whose products may still run
-    for (int tile = cluster_id; tile < n_tiles; tile += n_clusters) {
-      float d[N / 2];
+    float d[N / 2];
 #pragma unroll
-      for (float& v : d) v = 0;
-      for (int c = 0; c < n; c++) {
-        barrier_wait(&full[s], parity);
-        wgmma_begin();
+    for (float& v : d) v = 0;
+    for (int i = 0, s = 0, parity = 0; i < n; i++) {
+      barrier_wait(&full[s], parity);
+      wgmma_begin();
 #pragma unroll
-        for (int k = 0; k < kChunk / 16; k++)
-          wgmma(d, rows_descriptor(base + s * R::stage + k * 32), rows_descriptor(base + s * R::stage + R::weight + k * 32), 1);
-        wgmma_commit();
-        wgmma_wait<1>();
-        if (lane == 0 && last >= 0) barrier_arrive(&empty[last]);
-        last = s;
-        if (++s == stages) s = 0, parity ^= 1;
-      }
-      wgmma_wait<0>();
-      if (lane == 0 && last >= 0) barrier_arrive(&empty[last]);
-      last = -1;
+      for (int k = 0; k < kChunk / 16; k++)
+        wgmma(d, rows_descriptor(base + s * R::stage + k * 32), rows_descriptor(base + s * R::stage + R::weight + k * 32), 1);
+      wgmma_commit();
+      wgmma_wait<1>();  // the products of the stage before are done
+      if (lane == 0 && i > 0) barrier_arrive(&empty[s == 0 ? stages - 1 : s - 1]);
+      if (++s == stages) s = 0, parity ^= 1;
+    }
+    wgmma_wait<0>();
 #pragma unroll
-      for (int e = 0; e < N / 2; e++) {
-        const int col = e / 4 * 8 + lane % 4 * 2 + e % 2, row = warp * 16 + lane / 4 + (e & 2 ? 8 : 0);
-        sums[col * R::pitch + row] = d[e];
-      }
-      if (split > 1) break;
-      asm volatile("bar.sync 1, %0;" ::"n"(kConsumers) : "memory");
-      for (int e = threadIdx.x; e < width * rows; e += kConsumers)
-        finish(p, tile * width, e % width, e / width, [&](int col, int row) { return sums[col * R::pitch + row]; });
-      asm volatile("bar.sync 1, %0;" ::"n"(kConsumers) : "memory");  // before the next tile's sums
+    for (int e = 0; e < N / 2; e++) {
+      const int col = e / 4 * 8 + lane % 4 * 2 + e % 2, row = warp * 16 + lane / 4 + (e & 2 ? 8 : 0);
+      sums[col * R::pitch + row] = d[e];
     }
   }
-  if (split == 1) return;
+  if (split == 1) {
+    __syncthreads();
+    for (int e = threadIdx.x; e < width * rows; e += kThreads)
+      finish(p, tile * width, e % width, e / width, [&](int col, int row) { return sums[col * R::pitch + row]; });
+    return;
+  }
 
   cg::cluster_group cluster = cg::this_cluster();
   cluster.sync();
@@ -149,7 +133,7 @@ __global__ void __launch_bounds__(kThreads, 4)
     return sum;
   };
   const int mine = width / split;
-  for (int e = threadIdx.x; e < mine * rows; e += kThreads) finish(p, cluster_id * width, rank * mine + e % mine, e / mine, total);
+  for (int e = threadIdx.x; e < mine * rows; e += kThreads) finish(p, tile * width, rank * mine + e % mine, e / mine, total);
   cluster.sync();  // others may still read here
 }
 
@@ -168,21 +152,19 @@ CUtensorMap map_of(const void* data, int64_t rows, int64_t cols, int64_t stride,
   CUtensorMap map;
   const cuuint64_t size[] = {cuuint64_t(cols), cuuint64_t(rows)}, step[] = {cuuint64_t(stride) * 2};
   const cuuint32_t shape[] = {kChunk, cuuint32_t(box)}, one[] = {1, 1};
-  CUresult result = encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(data), size, step, shape, one, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                           CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  CUresult result =
+      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(data), size, step, shape, one, CU_TENSOR_MAP_INTERLEAVE_NONE,
+             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   must(result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue);
   return map;
 }
 
 template <int N>
-void run(const Launch& at, const Product& p, SkinnyTune tune) {
+void run(const Launch& at, const Product& p) {
   const int tiles = int(p.gated ? div_up(p.out / 2, 32) : div_up(p.out, kTile)), n_chunks = int(div_up(p.in, kChunk));
-  const int stages = tune.stages ? tune.stages : (N == 64 ? 5 : N == 32 ? 8 : 10);
-  int split = tune.split;
-  if (!split)
-    for (split = 1; split < 8 && tiles * split < at.n_sm - 8 && n_chunks >= 8 * split;) split *= 2;
-  const int slots = tune.per_sm * at.n_sm, rounds = slots && split == 1 ? int(div_up(tiles, slots)) : 1;
-  const int n_clusters = int(div_up(tiles, rounds)), bytes = Ring<N>::bytes(stages);
+  int split = 1;  // enough for a block on every multiprocessor; of the shape alone, so that a row's sum is always the same
+  while (split < 8 && tiles * split < at.n_sm - 8 && n_chunks >= 8 * split) split *= 2;
+  const int bytes = Ring<N>::bytes;
   must(cudaFuncSetAttribute(skinny_kernel<N>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   cudaLaunchAttribute attribute[2]{};
   attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -190,23 +172,23 @@ void run(const Launch& at, const Product& p, SkinnyTune tune) {
   attribute[1].id = cudaLaunchAttributeClusterDimension;
   attribute[1].val.clusterDim = {unsigned(split), 1, 1};
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(unsigned(n_clusters * split)), config.blockDim = dim3(kThreads), config.dynamicSmemBytes = size_t(bytes);
+  config.gridDim = dim3(unsigned(tiles * split)), config.blockDim = dim3(kThreads), config.dynamicSmemBytes = size_t(bytes);
   config.stream = at.stream, config.attrs = attribute, config.numAttrs = 2;
-  must(cudaLaunchKernelEx(&config, skinny_kernel<N>, map_of(p.weight, p.out, p.in, p.in, 32), map_of(p.x.data, p.x.rows, p.in, p.x.stride, N), p,
-                          split, tiles, stages, tune.further));
+  must(cudaLaunchKernelEx(&config, skinny_kernel<N>, map_of(p.weight, p.out, p.in, p.in, 32),
+                          map_of(p.x.data, p.x.rows, p.in, p.x.stride, N), p, split));
 }
 
 }  // namespace
 
-void skinny(const Launch& at, const Product& p, SkinnyTune tune) {
+void skinny(const Launch& at, const Product& p) {
   if (p.x.rows <= 8) {
-    run<8>(at, p, tune);
+    run<8>(at, p);
   } else if (p.x.rows <= 16) {
-    run<16>(at, p, tune);
+    run<16>(at, p);
   } else if (p.x.rows <= 32) {
-    run<32>(at, p, tune);
+    run<32>(at, p);
   } else {
-    run<64>(at, p, tune);
+    run<64>(at, p);
   }
 }
 

@@ -13,7 +13,7 @@ class StepMemory {
  public:
   struct Plan {
     const DecodeItem* item = nullptr;  // on the device
-    int n_items = 0, grid = 0;  // grid: items that steps of this layout have at most
+    int n_items = 0, grid = 0;         // grid: items that steps of this layout have at most
     const PrefillTile* tile = nullptr;
     int n_tiles = 0;
   };
@@ -23,7 +23,7 @@ class StepMemory {
   Batch upload(const Batch& host, const StateMemory&, int n_workers);  // blocks that run at a time, for every K/V head
   const Plan& plan() const { return plan_; }
   uint64_t layout() const { return layout_; }  // equal: every array lies where it lay
-  int moves() const { return moves_; }  // how often the memory had to grow, and so moved
+  int moves() const { return moves_; }         // how often the memory had to grow, and so moved
 
  private:
   void make_plan(const Batch&, const StateMemory&, int n_workers);
