@@ -385,6 +385,109 @@ TEST_P(CudaOps, greedy_takes_the_lowest_id_of_the_largest) {
   }
 }
 
+// Three steps of two sequences, then a tree that stores over the state it began from: outputs of all rows, then the slots.
+template <class Step>
+std::vector<float> recurrent(Backend& backend, int64_t state_floats, Step step) {
+  const int64_t bytes = (64 + state_floats * 4 + 63) / 64 * 64;
+  Units units(10, bytes, 0, 5);
+  std::vector<float> all;
+  int32_t slot[] = {units.take(), units.take()};
+  int done[] = {0, 0};
+  for (auto steps : {std::array{40, 1}, {1, 1}, {3, 20}}) {
+    Rows rows;
+    for (int i = 0; i < 2; i++) {
+      rows.add(done[i], steps[size_t(i)]);
+      rows.src.back() = done[i] ? slot[i] : 0, rows.dst.back() = slot[i];
+      done[i] += steps[size_t(i)];
+    }
+    for (float x : step(backend, rows.batch(), units.state)) all.push_back(x);
+  }
+  Rows tree;
+  tree.add(done[0], 5, Corner::bits);
+  tree.src[0] = slot[0], tree.parent = {-1, 0, 0, -1, 3};
+  for (int r = 0; r < 5; r++) tree.dst[size_t(r)] = r == 0 ? slot[0] : units.take();
+  for (float x : step(backend, tree.batch(), units.state)) all.push_back(x);
+  for (int r = 0; r < 5; r++) {
+    const float* h = reinterpret_cast<const float*>(units.state.group[0].unit(tree.dst[size_t(r)]) + 64);
+    all.insert(all.end(), h, h + state_floats);
+  }
+  return all;
+}
+
+TEST_P(CudaOps, recurrent) {
+  auto ref = make_ref_backend();
+  auto agree = [&](auto run, const std::string& what) {
+    expect_close(run(device()), run(*ref), 1e-4 + 4 * step(), 1e-4 + 4 * step(), what);
+  };
+  for (auto [channels, width, n] : {std::array{64, 4, 16}, {33, 3, 8}, {16, 1, 5}, {200, 4, 24}, {7, 2, 1}}) {
+    Array conv({channels, width}), bias({channels}), a({channels, n}), d({channels});
+    conv.fill(1), bias.fill(2), a.fill(3, 2, -2.1f), d.fill(4);
+    agree(
+        [&](Backend& b) {
+          return recurrent(b, int64_t(width - 1) * channels, [&](Backend& backend, const Batch& batch, const StateMemory& state) {
+            Array x({batch.n_tokens, channels}, 3), out({batch.n_tokens, channels});
+            whole(x.fill(uint64_t(batch.n_tokens) + 7));
+            backend.short_conv(out, x, conv, bias, Activation::silu, {{0, 64}, 0}, batch, state);
+            return out.values();
+          });
+        },
+        fmt::format("short_conv of {} channels on {}", channels, device().name()));
+    agree(
+        [&](Backend& b) {
+          return recurrent(b, int64_t(channels) * n, [&](Backend& backend, const Batch& batch, const StateMemory& state) {
+            const int t = batch.n_tokens;
+            Array x({t, channels}, 3), dt({t, channels}), in({t, n}, 2), c({t, n}, 5), out({t, channels}, 1);
+            whole(x.fill(11)), whole(dt.fill(12, 0.5f, 0.6f)), whole(in.fill(13)), whole(c.fill(14));
+            backend.diag_scan(out, x, dt, in, c, {channels, n, a, d, {{0, 64}, 0}}, batch, state);
+            return out.values();
+          });
+        },
+        fmt::format("diag_scan of {} channels on {}", channels, device().name()));
+  }
+  for (auto [heads, dim, n, groups] : {std::array{4, 16, 12, 2}, {3, 64, 16, 1}, {2, 5, 1, 2}, {6, 80, 33, 3}, {2, 128, 128, 1}}) {
+    Array a({heads}), d({heads});
+    a.fill(3, 1, -1.1f), d.fill(4);
+    OuterScan scan{heads, dim, n, groups, a, heads % 2 ? Tensor{} : d.view, 0.2f, 1.0f, {{0, 64}, 0}};
+    agree(
+        [&](Backend& b) {
+          return recurrent(b, int64_t(heads) * n * dim, [&](Backend& backend, const Batch& batch, const StateMemory& state) {
+            const int t = batch.n_tokens;
+            Array x({t, heads * dim}, 3), dt({t, heads}, 4), in({t, groups * n}, 2), c({t, groups * n}, 5), out({t, heads * dim}, 1);
+            whole(x.fill(11)), whole(dt.fill(12, 0.6f, 0.6f)), whole(in.fill(13)), whole(c.fill(14));
+            backend.outer_scan(out, x, dt, in, c, scan, batch, state);
+            return out.values();
+          });
+        },
+        fmt::format("outer_scan of {} heads of {} on {}", heads, dim, device().name()));
+  }
+}
+
+TEST_P(CudaOps, experts) {
+  auto ref = make_ref_backend();
+  for (auto [rows, n, k, out, in] : {std::array{1, 1, 1, 5, 32}, {3, 8, 2, 40, 64}, {31, 13, 3, 17, 33}, {70, 60, 4, 64, 256}}) {
+    std::vector<std::unique_ptr<Made>> made;
+    std::vector<Weight> weights;
+    for (int e = 0; e < n; e++) made.push_back(std::make_unique<Made>(out, in, uint64_t(100 + e))), weights.push_back(made.back()->weight);
+    for (bool renormalize : {false, true}) {
+      std::vector<std::vector<float>> results;
+      std::vector<std::vector<int32_t>> chosen;
+      for (Backend* b : {static_cast<Backend*>(ref.get()), static_cast<Backend*>(&device())}) {
+        std::vector<int32_t> id(size_t(rows * k), -1);
+        Tensor expert = view(id.data(), DType::i32, {rows, k});
+        Array logits({rows, n}), weight({rows, k}), x({rows, in}), y({rows * k, out}), sum({rows, out});
+        logits.fill(9, 6), whole(x.fill(2));
+        b->route(expert, weight, logits, renormalize);
+        b->grouped_linear(y, x, weights, expert);
+        b->combine(sum, y, weight);
+        results.push_back(sum.values()), chosen.push_back(id);
+      }
+      EXPECT_EQ(chosen[1], chosen[0]);
+      expect_close(results[1], results[0], 1e-4 + step() * std::sqrt(double(in)), step(),
+                   fmt::format("{} of {} experts on {}", k, n, device().name()));
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, CudaOps, testing::Values(DType::f32, DType::bf16),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <thread>
 #include <unordered_map>
 
@@ -160,18 +161,30 @@ class Cuda final : public CudaBackend {
     attend_stored(call);
   }
 
-  void short_conv(Tensor, Tensor, Tensor, Tensor, Activation, const SlotState&, const Batch&, const StateMemory&) override {
-    missing("short_conv");
+  void short_conv(Tensor out, Tensor x, Tensor weight, Tensor bias, Activation act, const SlotState& slot, const Batch& batch,
+                  const StateMemory& state) override {
+    check(weight.shape[1] <= 8, "a convolution of width {} is wider than 8", weight.shape[1]);
+    cuda::short_conv(at_, matrix(out), matrix(x), floats(weight), int(weight.shape[1]), floats(bias), act, slots(slot, batch, state),
+                     recurrence(batch));
   }
-  void diag_scan(Tensor, Tensor, Tensor, Tensor, Tensor, const DiagScan&, const Batch&, const StateMemory&) override {
-    missing("diag_scan");
+  void diag_scan(Tensor out, Tensor x, Tensor dt, Tensor b, Tensor c, const DiagScan& scan, const Batch& batch,
+                 const StateMemory& state) override {
+    cuda::diag_scan(at_, matrix(out), matrix(x), matrix(dt), matrix(b), matrix(c), scan.n_state, floats(scan.a), floats(scan.d),
+                    slots(scan.state, batch, state), recurrence(batch));
   }
-  void outer_scan(Tensor, Tensor, Tensor, Tensor, Tensor, const OuterScan&, const Batch&, const StateMemory&) override {
-    missing("outer_scan");
+  void outer_scan(Tensor out, Tensor x, Tensor dt, Tensor b, Tensor c, const OuterScan& scan, const Batch& batch,
+                  const StateMemory& state) override {
+    OuterShape shape{scan.heads, scan.head_dim, scan.n_state, scan.groups, floats(scan.a), floats(scan.d), scan.dt_min, scan.dt_max};
+    cuda::outer_scan(at_, matrix(out), matrix(x), matrix(dt), matrix(b), matrix(c), shape, slots(scan.state, batch, state),
+                     recurrence(batch));
   }
-  void route(Tensor, Tensor, Tensor, bool) override { missing("route"); }
-  void grouped_linear(Tensor, Tensor, std::span<const Weight>, Tensor) override { missing("grouped_linear"); }
-  void combine(Tensor, Tensor, Tensor) override { missing("combine"); }
+  void route(Tensor expert, Tensor weight, Tensor logits, bool renormalize) override {
+    cuda::route(at_, matrix(expert), matrix(weight), matrix(logits), renormalize);
+  }
+  void grouped_linear(Tensor out, Tensor x, std::span<const Weight> experts, Tensor expert) override {
+    grouped(at_, matrix(out), matrix(x), pointers(experts), experts[0].in, matrix(expert));
+  }
+  void combine(Tensor out, Tensor x, Tensor weight) override { cuda::combine(at_, matrix(out), matrix(x), matrix(weight)); }
 
   void launch_sample(Tensor logits, const Batch& batch) override {
     logits_ = logits;
@@ -241,8 +254,6 @@ class Cuda final : public CudaBackend {
   }
 
  private:
-  [[noreturn]] static void missing(const char* op) { fail("the CUDA backend has no {} yet", op); }
-
   Weight empty_weight(int64_t out, int64_t in) {
     Weight w{&format_ops("bf16"), out, in};
     w.packed = view(allocate(size_t(out * in) * 2), DType::bf16, {out, in}, Device::cuda);
@@ -317,6 +328,26 @@ class Cuda final : public CudaBackend {
       skinny(at_, part);
     }
   }
+
+  // Where each expert's weight lies, as a list on the device; made once for every list of experts.
+  const void* const* pointers(std::span<const Weight> experts) {
+    std::vector<const void*> list;
+    for (const Weight& w : experts) list.push_back(w.packed.data);
+    auto it = experts_.find(list);
+    if (it == experts_.end()) {
+      std::byte* at = allocate(list.size() * sizeof(void*));
+      copy_in(at, list.data(), list.size() * sizeof(void*));
+      it = experts_.emplace(list, reinterpret_cast<const void* const*>(at)).first;
+    }
+    return it->second;
+  }
+
+  static Slots slots(const SlotState& slot, const Batch& batch, const StateMemory& state) {
+    const StateMemory::GroupMemory& memory = state.group[size_t(slot.ref.group)];
+    const GroupTable& table = batch.group[size_t(slot.ref.group)];
+    return {memory.base + slot.ref.offset + slot.offset, memory.unit_bytes, table.src, table.dst};
+  }
+  static Recurrence recurrence(const Batch& b) { return {b.n_seqs, b.row_begin, b.parent, b.corner}; }
 
   Frequencies frequencies(const RopeTable& rope) {
     auto on_device = [&](const std::vector<float>& v) -> const float* {
@@ -401,6 +432,7 @@ class Cuda final : public CudaBackend {
   std::vector<void*> owned_;
   Scratch scratch_[n_uses];
   std::unordered_map<const float*, std::pair<std::vector<float>, const float*>> ropes_;
+  std::map<std::vector<const void*>, const void* const*> experts_;
   std::unordered_map<uint64_t, cudaGraphExec_t> graphs_;
   Batch host_;
   Tensor logits_;

@@ -141,6 +141,33 @@ bool can_prefill(const AttendCall&);  // bf16, heads of 64 or 128
 void attend_prefill(const Launch&, const AttendCall&, const PrefillTile* tiles, int n_tiles);
 void attend_any(const Launch&, const AttendCall&);
 
+// scan.cu
+struct Slots {  // of one recurrent layer
+  std::byte* base = nullptr;
+  int64_t unit_bytes = 0;
+  const int32_t *src = nullptr, *dst = nullptr;
+};
+struct Recurrence {
+  int n_seqs = 0;
+  const int32_t *row_begin = nullptr, *parent = nullptr;  // parent: null without trees
+  const Corner* corner = nullptr;
+};
+struct OuterShape {
+  int heads, head_dim, n_state, groups;
+  const float *a, *d;
+  float dt_min, dt_max;
+};
+void short_conv(const Launch&, Matrix out, Matrix x, const float* weight, int width, const float* bias, Activation, const Slots&,
+                const Recurrence&);
+void diag_scan(const Launch&, Matrix out, Matrix x, Matrix dt, Matrix b, Matrix c, int n_state, const float* a, const float* d,
+               const Slots&, const Recurrence&);
+void outer_scan(const Launch&, Matrix out, Matrix x, Matrix dt, Matrix b, Matrix c, const OuterShape&, const Slots&, const Recurrence&);
+
+// experts.cu
+void route(const Launch&, Matrix expert, Matrix weight, Matrix logits, bool renormalize);
+void grouped(const Launch&, Matrix out, Matrix x, const void* const* weights, int64_t in, Matrix expert);
+void combine(const Launch&, Matrix out, Matrix x, Matrix weight);
+
 // sample.cu
 struct Choice {
   int32_t token;
