@@ -196,8 +196,8 @@ __global__ void __launch_bounds__(kThreads, kDecodeBlocks) decode_kernel(AttendC
       const int token = tile_at(asked), stage = asked % kStages;
       const bf16* from = page_at(token) + place(token) * D;
       barrier_expect(&full[stage], int(sizeof shared.ring[0][0]));
-      copy_bytes(shared_address(shared.ring[warp][stage][0]), from, kTile * D * 2, &full[stage]);
-      copy_bytes(shared_address(shared.ring[warp][stage][1]), from + v_offset, kTile * D * 2, &full[stage]);
+      copy_bytes(shared_address(shared.ring[warp][stage][0]), from, kTile * D * 2, &full[stage], kReadOnce);
+      copy_bytes(shared_address(shared.ring[warp][stage][1]), from + v_offset, kTile * D * 2, &full[stage], kReadOnce);
     }
     asked++;
   };
@@ -278,8 +278,10 @@ __global__ void __launch_bounds__(kThreads, kDecodeBlocks) decode_kernel(AttendC
     int32_t* arrived = plan.arrived + item.seq * call.pages.kv_heads + kv_head;
     __threadfence();
     shared.last = atomicAdd(arrived, 1) == item.count - 1;
-    __threadfence();
-    if (shared.last) *arrived = 0;
+    if (shared.last) {
+      __threadfence();
+      *arrived = 0;
+    }
   }
   __syncthreads();
   if (!shared.last) return;

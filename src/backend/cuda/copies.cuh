@@ -26,10 +26,12 @@ __device__ inline void barrier_wait(uint64_t* b, int parity) {
       "r"(parity)
       : "memory");
 }
+inline constexpr uint64_t kReadOnce = 0x12F0000000000000, kReadAgain = 0x14F0000000000000;  // L2: evict first, evict last
+
 // `bytes` consecutive bytes, a multiple of 16.
-__device__ inline void copy_bytes(uint32_t to, const void* from, int bytes, uint64_t* barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes),
-               "r"(shared_address(barrier))
+__device__ inline void copy_bytes(uint32_t to, const void* from, int bytes, uint64_t* barrier, uint64_t policy) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to),
+               "l"(from), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
                : "memory");
 }
 

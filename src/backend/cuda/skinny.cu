@@ -35,7 +35,6 @@ __device__ void copy_box(uint32_t to, const CUtensorMap& map, int column, int ro
       "l"(&map), "r"(column), "r"(row), "r"(shared_address(barrier)), "l"(policy)
       : "memory");
 }
-constexpr uint64_t kReadOnce = 0x12F0000000000000, kReadAgain = 0x14F0000000000000;  // L2: evict first, evict last
 
 // One output of the tile: `row` is its place there, `col` the row of x, total(col, place) a finished sum.
 template <class Total>

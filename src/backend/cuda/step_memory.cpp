@@ -9,9 +9,9 @@
 
 namespace mr::cuda {
 
-static constexpr int kTile = 16;       // tokens that a warp of a decode takes at a time
-static constexpr int kShortest = 192;  // tokens of an item: what the rings of a block hold
-static constexpr int kFixed = 300;     // what an item costs beside its tokens, counted in tokens
+static constexpr int kTile = 16;      // tokens that a warp of a decode takes at a time
+static constexpr int kShortest = 64;  // tokens of an item
+static constexpr int kFixed = 300;    // what an item costs beside its tokens, counted in tokens
 
 // A sequence's tokens in pieces of equal length, of at most `longest` or a little more.
 static int piece(int length, int longest) {
