@@ -1,0 +1,266 @@
+// Steps of the Llama-3.1-8B shape with made-up bf16 weights on one GPU: decode at several batch sizes, prefill, one long context.
+// Prints milliseconds beside the least that the bytes or flops allow at the copy and product rates measured in the same run.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "backend/cuda/cuda_backend.h"
+
+namespace mr {
+namespace {
+
+struct Shape {
+  int layers = 32, dim = 4096, heads = 32, kv_heads = 8, head_dim = 128, hidden = 14336, vocab = 128256;
+  int qkv() const { return (heads + 2 * kv_heads) * head_dim; }
+};
+
+struct Layer {
+  Weight qkv, out, gate_up, down;
+  Norm mixer_norm, ffn_norm;
+  PagedKv kv;
+};
+
+constexpr int kPage = 32;
+
+class Llama {
+ public:
+  Llama(CudaBackend& ops, const Shape& s, int64_t pages, int max_rows) : ops_(ops), s_(s) {
+    std::vector<float> ones(size_t(s.dim), 1.0f);
+    Tensor weight = ops.place(view(ones.data(), DType::f32, {s.dim}));
+    Norm norm{.eps = 1e-5f, .weight = weight};
+    uint64_t seed = 0;
+    auto make = [&](int64_t out, int64_t in) { return ops.random_weight(out, in, ++seed << 32); };
+    embedding_ = make(s.vocab, s.dim), output_ = make(s.vocab, s.dim);
+    StateLayout layout;
+    for (int i = 0; i < s.layers; i++) {
+      PagedKv kv{{}, DType::bf16, s.kv_heads, s.head_dim, s.head_dim};
+      kv.ref = layout.add({StateSpec::Kind::paged, kv.bytes_per_token()});
+      layers_.push_back(
+          {make(s.qkv(), s.dim), make(s.dim, s.heads * s.head_dim), make(2 * s.hidden, s.dim), make(s.dim, s.hidden), norm, norm, kv});
+    }
+    final_norm_ = norm;
+    int64_t unit = layout.bytes_per_token() * kPage;
+    state_.group.push_back({ops.allocate(size_t(unit * pages)), unit, pages, kPage});
+    rope_.dim = s.head_dim;
+    for (int i = 0; i < s.head_dim / 2; i++) rope_.inv_freq.push_back(std::pow(500000.0f, -2.0f * float(i) / float(s.head_dim)));
+    auto room = [&](DType t, int64_t cols, int64_t rows) {
+      return view(ops.allocate(size_t(rows * cols * size_of(t))), t, {rows, cols}, Device::cuda);
+    };
+    residual_ = room(DType::f32, s.dim, max_rows), normed_ = room(DType::bf16, s.dim, max_rows),
+    qkv_ = room(DType::bf16, s.qkv(), max_rows);
+    mixed_ = room(DType::bf16, s.heads * s.head_dim, max_rows), hidden_ = room(DType::bf16, s.hidden, max_rows);
+    angles_ = room(DType::f32, s.head_dim, max_rows);
+    last_f32_ = room(DType::f32, s.dim, 256), last_ = room(DType::bf16, s.dim, 256), logits_ = room(DType::f32, s.vocab, 256);
+  }
+
+  const StateMemory& state() const { return state_; }
+  int64_t weight_bytes() const {
+    int64_t n = output_.packed.bytes();
+    for (const Layer& l : layers_) n += l.qkv.packed.bytes() + l.out.packed.bytes() + l.gate_up.packed.bytes() + l.down.packed.bytes();
+    return n;
+  }
+
+  void forward(const Batch& b) {
+    const int64_t n = b.n_tokens, d = s_.head_dim;
+    Tensor residual = residual_.rows(0, n), normed = normed_.rows(0, n), qkv = qkv_.rows(0, n), mixed = mixed_.rows(0, n),
+           hidden = hidden_.rows(0, n), angles = angles_.rows(0, n);
+    ops_.embed(residual, embedding_, 1, b);
+    ops_.angles(angles, rope_, b);
+    for (const Layer& l : layers_) {
+      ops_.norm(normed, residual, l.mixer_norm);
+      ops_.linear(qkv, normed, l.qkv, {});
+      ops_.attend_new(heads(mixed, 0, s_.heads), heads(qkv, 0, s_.heads), heads(qkv, s_.heads, s_.kv_heads),
+                      heads(qkv, s_.heads + s_.kv_heads, s_.kv_heads), angles, false, l.kv, b, state_,
+                      {.heads = s_.heads, .scale = 1 / std::sqrt(float(d))});
+      ops_.linear(residual, mixed, l.out, {.residual = residual});
+      ops_.norm(normed, residual, l.ffn_norm);
+      ops_.linear_gate(hidden, normed, l.gate_up, Activation::silu);
+      ops_.linear(residual, hidden, l.down, {.residual = residual});
+    }
+    Tensor last = last_f32_.rows(0, b.n_out), x = last_.rows(0, b.n_out), logits = logits_.rows(0, b.n_out);
+    ops_.gather(last, residual, b);
+    ops_.norm(x, last, final_norm_);
+    ops_.linear(logits, x, output_, {});
+    ops_.launch_sample(logits, b);
+  }
+
+  // One operation alone, on rows that are there, for --ops.
+  void one(const std::string& op, const Batch& b, int layer) {
+    const int64_t n = b.n_tokens;
+    const Layer& l = layers_[size_t(layer)];
+    Tensor residual = residual_.rows(0, n), normed = normed_.rows(0, n), qkv = qkv_.rows(0, n), mixed = mixed_.rows(0, n),
+           hidden = hidden_.rows(0, n), angles = angles_.rows(0, n);
+    if (op == "norm") ops_.norm(normed, residual, l.mixer_norm);
+    if (op == "qkv") ops_.linear(qkv, normed, l.qkv, {});
+    if (op == "attend")
+      ops_.attend_new(heads(mixed, 0, s_.heads), heads(qkv, 0, s_.heads), heads(qkv, s_.heads, s_.kv_heads),
+                      heads(qkv, s_.heads + s_.kv_heads, s_.kv_heads), angles, false, l.kv, b, state_,
+                      {.heads = s_.heads, .scale = 1 / std::sqrt(float(s_.head_dim))});
+    if (op == "out") ops_.linear(residual, mixed, l.out, {.residual = residual});
+    if (op == "gate_up") ops_.linear_gate(hidden, normed, l.gate_up, Activation::silu);
+    if (op == "down") ops_.linear(residual, hidden, l.down, {.residual = residual});
+    if (op == "output") ops_.linear(logits_.rows(0, b.n_out), last_.rows(0, b.n_out), output_, {});
+    if (op == "sample") ops_.launch_sample(logits_.rows(0, b.n_out), b);
+  }
+  const Shape& shape() const { return s_; }
+
+ private:
+  Tensor heads(Tensor x, int64_t first, int64_t n) const {
+    Tensor t = x.cols(first * s_.head_dim, n * s_.head_dim);
+    t.rank = 3, t.shape = {x.shape[0], n, s_.head_dim}, t.stride = {x.stride[0], s_.head_dim, 1};
+    return t;
+  }
+  CudaBackend& ops_;
+  Shape s_;
+  std::vector<Layer> layers_;
+  Weight embedding_, output_;
+  Norm final_norm_;
+  RopeTable rope_;
+  StateMemory state_;
+  Tensor residual_, normed_, qkv_, mixed_, hidden_, angles_, last_f32_, last_, logits_;
+};
+
+// Sequences of given contexts that add `rows` each; their pages are dealt out in no order, as after a while in an engine.
+struct Steps {
+  std::vector<int32_t> token, position, row_begin{0}, context, prompt_len, out_row, unit, begin{0};
+  std::vector<Corner> corner;
+  std::vector<Out> out;
+  std::vector<SampleRow> sample;
+  std::vector<GroupTable> group{1};
+  Steps(int n_seqs, int length, int rows) {
+    const int pages = (length + rows + kPage - 1) / kPage;
+    std::vector<int32_t> free(size_t(n_seqs) * size_t(pages));
+    std::iota(free.begin(), free.end(), 1);
+    std::shuffle(free.begin(), free.end(), std::mt19937(7));
+    for (int s = 0; s < n_seqs; s++) {
+      for (int r = 0; r < rows; r++) token.push_back((s * 7919 + r * 104729) % 128000), position.push_back(length + r);
+      row_begin.push_back(int(token.size()));
+      context.push_back(length), prompt_len.push_back(length + rows), corner.push_back(Corner::causal);
+      for (int p = 0; p < pages; p++) unit.push_back(free.back()), free.pop_back();
+      begin.push_back(int(unit.size()));
+      out_row.push_back(int(token.size()) - 1), out.push_back(Out::token), sample.push_back({.top_p = 1, .repetition_penalty = 1});
+    }
+  }
+  Batch batch() {
+    Batch b;
+    b.n_tokens = int(token.size()), b.n_seqs = int(context.size()), b.n_out = b.n_seqs;
+    b.token = token.data(), b.position = position.data(), b.row_begin = row_begin.data(), b.context = context.data();
+    b.prompt_len = prompt_len.data(), b.corner = corner.data(), b.out_row = out_row.data(), b.out = out.data(), b.sample = sample.data();
+    group[0] = {unit.data(), begin.data(), nullptr, nullptr};
+    b.group = group;
+    return b;
+  }
+};
+
+double median(std::vector<double> x) {
+  std::sort(x.begin(), x.end());
+  return x[x.size() / 2];
+}
+
+// Device milliseconds of one operation over all layers, each with its own weights, so that no cache helps.
+double op_time(CudaBackend& gpu, Llama& model, const Batch& b, const std::string& op) {
+  const bool once = op == "output" || op == "sample";
+  auto all = [&] {
+    for (int i = 0; i < (once ? 1 : model.shape().layers); i++) model.one(op, b, i);
+  };
+  all();
+  std::vector<double> ms;
+  for (int i = 0; i < 5; i++) ms.push_back(gpu.milliseconds(all));
+  return median(ms);
+}
+
+void decode(CudaBackend& gpu, Llama& model, int n, int length, double copy, bool ops, double target) {
+  const Shape& s = model.shape();
+  const double kv = double(n) * length * s.layers * 2 * s.kv_heads * s.head_dim * 2;
+  const int steps = 32;
+  uint64_t key = uint64_t(n) << 32;
+  std::vector<double> each;
+  Steps keep(n, length - steps / 2, 1);
+  auto step = [&](int at) {
+    for (int i = 0; i < n; i++) keep.context[size_t(i)] = keep.position[size_t(i)] = length - steps / 2 + at;
+    Batch b = gpu.upload(keep.batch(), model.state());
+    gpu.replay(key, [&] { model.forward(b); });
+  };
+  {
+    Steps last(n, length + steps, 1);
+    keep.unit = last.unit, keep.begin = last.begin;
+  }
+  step(0), step(0), step(0);
+  gpu.synchronize();
+  for (int repeat = 0; repeat < 3; repeat++)
+    each.push_back(gpu.milliseconds([&] {
+      for (int i = 0; i < steps; i++) step(i);
+    }) / steps);
+  const double limit = (double(model.weight_bytes()) + kv) / copy * 1e3;
+  double ms = *std::min_element(each.begin(), each.end());
+  fmt::print("decode  B={:<4} S={:<7} {:8.3f} ms   by bytes {:7.3f} ms ({:3.0f} %)   target {}\n", n, length, ms, limit, 100 * limit / ms,
+             target);
+  if (ops) {
+    Batch b = gpu.upload(keep.batch(), model.state());
+    for (const char* op : {"norm", "qkv", "attend", "out", "gate_up", "down", "output", "sample"})
+      fmt::print("    {:8} {:8.3f} ms\n", op, op_time(gpu, model, b, op));
+  }
+  std::fflush(stdout);
+}
+
+void prefill(CudaBackend& gpu, Llama& model, int n, int rows, bool ops, double target) {
+  Steps keep(n, 0, rows);
+  Batch b = gpu.upload(keep.batch(), model.state());
+  model.forward(b);
+  gpu.synchronize();
+  std::vector<double> ms;
+  for (int i = 0; i < 3; i++) ms.push_back(gpu.milliseconds([&] { model.forward(b); }));
+  const Shape& s = model.shape();
+  const double products = 2.0 * n * rows * (double(model.weight_bytes()) / 2 - double(s.vocab) * s.dim);
+  const double attention = 4.0 * n * rows * double(rows) / 2 * s.heads * s.head_dim * s.layers;
+  double best = *std::min_element(ms.begin(), ms.end());
+  fmt::print("prefill {} x {:<6} {:8.2f} ms   {:.0f} TFLOP/s   target {}\n", n, rows, best, (products + attention) / best * 1e-9, target);
+  if (ops)
+    for (const char* op : {"norm", "qkv", "attend", "out", "gate_up", "down"})
+      fmt::print("    {:8} {:8.3f} ms\n", op, op_time(gpu, model, b, op));
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+static int run(int argc, char** argv) {
+  bool ops = false, quick = false;
+  CudaOptions options;
+  for (int i = 1; i < argc; i++) {
+    ops |= !std::strcmp(argv[i], "--ops"), quick |= !std::strcmp(argv[i], "--quick");
+    if (!std::strcmp(argv[i], "--skinny") && i + 1 < argc) options.skinny_rows = std::atoi(argv[++i]);
+  }
+  auto gpu = make_cuda_backend(options);
+  fmt::print("{}\n", gpu->device());
+  const size_t size = size_t(4) << 30;
+  std::byte *a = gpu->allocate(size), *b = gpu->allocate(size);
+  std::vector<double> ms;
+  for (int i = 0; i < 5; i++) ms.push_back(gpu->milliseconds([&] { gpu->copy_within(a, b, size); }));
+  const double copy = 2.0 * double(size) / *std::min_element(ms.begin(), ms.end()) * 1e3;
+  fmt::print("copy {:.2f} TB/s\n", copy * 1e-12);
+  Llama model(*gpu, {}, 10500, 16384);
+  gpu->synchronize();
+  for (auto [n, target] : {std::pair{1, 4.1}, {16, 4.8}, {64, 6.6}, {128, 9.2}, {256, 15.5}})
+    decode(*gpu, model, n, 1024, copy, ops, target);
+  decode(*gpu, model, 1, 100000, copy, ops, 0);
+  prefill(*gpu, model, 1, 2048, ops, 47);
+  if (!quick) prefill(*gpu, model, 8, 2048, ops, 370);
+  return 0;
+}
+
+}  // namespace mr
+
+int main(int argc, char** argv) {
+  try {
+    return mr::run(argc, argv);
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "{}\n", e.what());
+    return 1;
+  }
+}

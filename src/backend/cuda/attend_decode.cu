@@ -1,0 +1,338 @@
+// Attention of one new token a sequence over its pages (Flash-Decoding, Dao et al. 2023): the keys of a sequence are cut into
+// items, a block takes one item for all query heads of one K/V head, and the block that finishes a sequence last merges its items
+// in their order. The new key is rotated and stored on the way. Reads (k_dim + v_dim) * 2 bytes a token and K/V head.
+//
+// Every warp has a ring of its own in shared memory, which bulk copies fill with 16 tokens at a time. Dimensions of q and k are
+// permuted alike, so that lane 4 g + t holds 8 t .. 8 t + 7 of every 32 of query head g, or of token g; and of v lane 4 g + t holds
+// dimensions 8 g .. 8 g + 7 of tokens 2t, 2t + 1, 2t + 8 and 2t + 9.
+#include "backend/cuda/copies.cuh"
+#include "backend/cuda/device.cuh"
+
+namespace mr::cuda {
+
+namespace {
+
+constexpr int kWarps = 4, kThreads = 32 * kWarps;
+constexpr int kTile = 16;  // tokens a warp takes at a time
+constexpr float kLog2e = 1.44269504f;
+constexpr int kWeights = 128;     // items whose factors are kept at hand for merging
+constexpr int kItemPages = 1024;  // page numbers of an item that are kept at hand
+
+constexpr int kStages = 3;  // tiles of a warp on their way
+
+template <int D>
+struct Shared {
+  union {
+    bf16 ring[kWarps][kStages][2][kTile * D];  // of each stage k, then v
+    struct {
+      float o[kWarps][kGroup][D + 4];
+      float weight[kGroup][kWeights];  // of the items that are merged
+    };
+  };
+  float m[kWarps][kGroup], l[kWarps][kGroup];
+  int32_t unit[kItemPages];
+  uint64_t full[kWarps][kStages];
+  int last;
+};
+
+__device__ uint32_t rotated(uint32_t x, uint32_t other, float2 c, float2 s) {  // s is negated for the first half
+  return pack(low(x) * c.x + low(other) * s.x, high(x) * c.y + high(other) * s.y);
+}
+
+// Rotates a lane's part of one head: chunk c and c + D / 64 hold the pairs.
+template <int D>
+__device__ void rotate(uint4 (&x)[D / 32], const float* cosine, int t) {
+  constexpr int kHalf = D / 64;
+#pragma unroll
+  for (int c = 0; c < kHalf; c++) {
+    const float2* cs = reinterpret_cast<const float2*>(cosine + 32 * c + 8 * t);
+    const float2* sn = reinterpret_cast<const float2*>(cosine + D / 2 + 32 * c + 8 * t);
+    uint32_t* a = reinterpret_cast<uint32_t*>(&x[c]);
+    uint32_t* b = reinterpret_cast<uint32_t*>(&x[c + kHalf]);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      float2 co = cs[i], si = sn[i];
+      uint32_t first = rotated(a[i], b[i], co, make_float2(-si.x, -si.y));
+      b[i] = rotated(b[i], a[i], co, si);
+      a[i] = first;
+    }
+  }
+}
+
+// Stores this step's key, rotated, and value; by one warp.
+template <int D>
+__device__ void store_new(const AttendCall& call, int row, int kv_head, bf16* k_page, bf16* v_page, int at, int lane) {
+  if (lane < 4) {
+    const bf16* k = static_cast<const bf16*>(call.k.data) + row * call.k.stride + kv_head * call.k.head_stride;
+    uint4 x[D / 32];
+#pragma unroll
+    for (int c = 0; c < D / 32; c++) x[c] = *reinterpret_cast<const uint4*>(k + 32 * c + 8 * lane);
+    if (call.rope.angles) rotate<D>(x, call.rope.angles + row * call.rope.stride, lane);
+#pragma unroll
+    for (int c = 0; c < D / 32; c++) *reinterpret_cast<uint4*>(k_page + at * D + 32 * c + 8 * lane) = x[c];
+  } else if (lane >= 16 && lane < 16 + D / 8) {
+    const bf16* v = static_cast<const bf16*>(call.v.data) + row * call.v.stride + kv_head * call.v.head_stride;
+    *reinterpret_cast<uint4*>(v_page + at * D + (lane - 16) * 8) = *reinterpret_cast<const uint4*>(v + (lane - 16) * 8);
+  }
+}
+
+// What a warp reads of one tile.
+template <int D>
+struct Tile {
+  uint4 k[2][D / 32], v[4][D / 64];
+
+  // From a stage of the ring; values of tokens outside [begin, end) become zero.
+  __device__ void load(const bf16 (&stage)[2][kTile * D], int begin, int end, int g, int t) {
+#pragma unroll
+    for (int n = 0; n < 2; n++)
+#pragma unroll
+      for (int c = 0; c < D / 32; c++) k[n][c] = *reinterpret_cast<const uint4*>(&stage[0][(8 * n + g) * D + 32 * c + 8 * t]);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#pragma unroll
+      for (int h = 0; h < D / 64; h++)
+        v[i][h] = *reinterpret_cast<const uint4*>(&stage[1][(i / 2 * 8 + 2 * t + i % 2) * D + 64 * h + 8 * g]);
+    if (begin <= 0 && end >= kTile) return;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const int token = i / 2 * 8 + 2 * t + i % 2;
+      if (token < begin || token >= end) {
+#pragma unroll
+        for (int h = 0; h < D / 64; h++) v[i][h] = uint4{};
+      }
+    }
+  }
+};
+
+// The running softmax of a warp: row g is query head g.
+template <int D>
+struct Sums {
+  float m = -INFINITY, l = 0, o[D / 64][8][2] = {};
+
+  __device__ void take(const Tile<D>& tile, const uint4 (&q)[D / 32], const AttendCall& call, int begin, int end, int t) {
+    float s[2][2] = {}, most = m;
+#pragma unroll
+    for (int n = 0; n < 2; n++)
+#pragma unroll
+      for (int c = 0; c < D / 32; c++) {
+        mma_low(s[n], q[c].x, q[c].y, tile.k[n][c].x, tile.k[n][c].y);
+        mma_low(s[n], q[c].z, q[c].w, tile.k[n][c].z, tile.k[n][c].w);
+      }
+#pragma unroll
+    for (int n = 0; n < 2; n++)
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        const int token = 8 * n + 2 * t + i;
+        float x = s[n][i] * call.scale * kLog2e;
+        if (call.softcap != 0) x = call.softcap * kLog2e * tanhf(s[n][i] * call.scale / call.softcap);
+        s[n][i] = token >= begin && token < end ? x : -INFINITY;
+        most = fmaxf(most, s[n][i]);
+      }
+    most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+    most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+    const float base = most == -INFINITY ? 0.0f : most, shrink = exp2_fast(m - base);
+    m = most;
+    float p[2][2];
+#pragma unroll
+    for (int n = 0; n < 2; n++)
+#pragma unroll
+      for (int i = 0; i < 2; i++) p[n][i] = exp2_fast(s[n][i] - base);
+    l = l * shrink + (p[0][0] + p[0][1]) + (p[1][0] + p[1][1]);
+    const uint32_t p0 = pack(p[0][0], p[0][1]), p1 = pack(p[1][0], p[1][1]);
+#pragma unroll
+    for (int h = 0; h < D / 64; h++) {
+      const uint32_t *v0 = &tile.v[0][h].x, *v1 = &tile.v[1][h].x, *v2 = &tile.v[2][h].x, *v3 = &tile.v[3][h].x;
+#pragma unroll
+      for (int j = 0; j < 8; j++) {
+        const uint32_t take = j % 2 ? 0x7632 : 0x5410;
+        o[h][j][0] *= shrink, o[h][j][1] *= shrink;
+        mma_low(o[h][j], p0, p1, __byte_perm(v0[j / 2], v1[j / 2], take), __byte_perm(v2[j / 2], v3[j / 2], take));
+      }
+    }
+  }
+};
+
+template <int D>
+__global__ void __launch_bounds__(kThreads, kDecodeBlocks) decode_kernel(AttendCall call, DecodePlan plan) {
+  extern __shared__ __align__(128) char raw[];
+  Shared<D>& shared = *reinterpret_cast<Shared<D>*>(raw);
+  launch_next();
+  const int n = blockIdx.x;
+  const DecodeItem* at_item = plan.item + n;
+  const struct {
+    int seq, row, context, begin, end, index, count;
+  } item{at_item->seq, at_item->row, at_item->context, at_item->begin, at_item->end, at_item->index, at_item->count};
+  const int group_begin = at_item->table[min(call.pages.group, 4)];
+  if (item.count == 0) return wait_before();
+  const int kv_head = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const int group = call.heads / call.pages.kv_heads, page_tokens = call.pages.page_tokens;
+  const int row = item.row, context = item.context;
+  const int32_t* table = call.pages.unit + (call.pages.group < 5 ? group_begin : call.pages.begin[item.seq]);
+  const int seen_from = call.window ? max(0, context + 1 - call.window) : 0;  // the first token inside the window
+  const int begin = max(item.begin, seen_from), end = item.end;
+  const int first_page = page_number(call.pages, item.begin);
+  for (int i = threadIdx.x; i <= page_number(call.pages, end - 1) - first_page; i += kThreads)
+    if (i < kItemPages) shared.unit[i] = table[first_page + i];
+  uint64_t* full = shared.full[warp];
+  if (lane == 0) {
+    for (int i = 0; i < kStages; i++) barrier_init(&full[i], 1);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __syncthreads();
+  auto page_at = [&](int token) {
+    int i = page_number(call.pages, token) - first_page;
+    int64_t unit = i < kItemPages ? shared.unit[i] : table[first_page + i];
+    return reinterpret_cast<bf16*>(call.pages.base + unit * call.pages.unit_bytes) + int64_t(kv_head) * page_tokens * D;
+  };
+  auto place = [&](int token) { return token - page_number(call.pages, token) * page_tokens; };  // inside its page
+  const int64_t v_offset = int64_t(call.pages.kv_heads) * page_tokens * D;
+
+  const int first_tile = begin / kTile * kTile + warp * kTile,
+            n_tiles = first_tile < end ? (end - first_tile - 1) / (kWarps * kTile) + 1 : 0;
+  auto tile_at = [&](int i) { return first_tile + i * kWarps * kTile; };
+  int asked = 0;
+  auto ask = [&] {
+    if (lane == 0) {
+      const int token = tile_at(asked), stage = asked % kStages;
+      const bf16* from = page_at(token) + place(token) * D;
+      barrier_expect(&full[stage], int(sizeof shared.ring[0][0]));
+      copy_bytes(shared_address(shared.ring[warp][stage][0]), from, kTile * D * 2, &full[stage], kReadOnce);
+      copy_bytes(shared_address(shared.ring[warp][stage][1]), from + v_offset, kTile * D * 2, &full[stage], kReadOnce);
+    }
+    asked++;
+  };
+  // Earlier steps wrote all keys but the new one, which this kernel stores itself: older tiles need not wait.
+  if (call.k.data)
+    while (asked < min(kStages, n_tiles) && tile_at(asked) + kTile <= context) ask();
+  wait_before();
+  if (call.k.data && end == context + 1) {
+    if (warp == 0) {
+      bf16* page = page_at(context);
+      store_new<D>(call, row, kv_head, page, page + v_offset, place(context), lane);
+      asm volatile("fence.proxy.async;" ::: "memory");  // bulk copies read it next
+    }
+    __syncthreads();
+  }
+  while (asked < min(kStages, n_tiles)) ask();
+
+  uint4 q[D / 32] = {};
+  if (g < group) {
+    const bf16* from = static_cast<const bf16*>(call.q.data) + row * call.q.stride + (kv_head * group + g) * call.q.head_stride + 8 * t;
+#pragma unroll
+    for (int c = 0; c < D / 32; c++) q[c] = *reinterpret_cast<const uint4*>(from + 32 * c);
+    if (call.rope.angles) rotate<D>(q, call.rope.angles + row * call.rope.stride, t);
+  }
+  Sums<D> sums;
+#pragma unroll 1
+  for (int i = 0; i < n_tiles; i++) {
+    Tile<D> tile;
+    const int stage = i % kStages, at = tile_at(i);
+    barrier_wait(&full[stage], i / kStages & 1);
+    tile.load(shared.ring[warp][stage], begin - at, end - at, g, t);
+    sums.take(tile, q, call, begin - at, end - at, t);
+    __syncwarp();
+    if (asked < n_tiles) ask();
+  }
+  __syncthreads();  // the rings are free
+
+  // The warps' parts become the item's.
+  sums.l += __shfl_xor_sync(~0u, sums.l, 1);
+  sums.l += __shfl_xor_sync(~0u, sums.l, 2);
+  if (t == 0) shared.m[warp][g] = sums.m, shared.l[warp][g] = sums.l;
+#pragma unroll
+  for (int h = 0; h < D / 64; h++)
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+#pragma unroll
+      for (int i = 0; i < 2; i++) shared.o[warp][g][64 * h + 8 * (2 * t + i) + j] = sums.o[h][j][i];
+  __syncthreads();
+
+  auto write = [&](int head, int d, float most, float total, float value) {
+    if (call.sinks) {
+      float sink = call.sinks[kv_head * group + head] * kLog2e, top = fmaxf(most, sink);
+      total = total * exp2_fast(most - top) + exp2_fast(sink - top), value *= exp2_fast(most - top);
+    }
+    store(call.out.data, call.out.dtype, row * call.out.stride + (kv_head * group + head) * call.out.head_stride + d, value / total);
+  };
+  for (int i = threadIdx.x; i < group * D; i += kThreads) {
+    const int head = i / D, d = i % D;
+    float most = -INFINITY, total = 0, value = 0;
+    for (int w = 0; w < kWarps; w++) most = fmaxf(most, shared.m[w][head]);
+    for (int w = 0; w < kWarps; w++) {
+      float weight = most == -INFINITY ? 0.0f : exp2_fast(shared.m[w][head] - most);
+      total += weight * shared.l[w][head], value += weight * shared.o[w][head][d];
+    }
+    if (item.count == 1) {
+      write(head, d, most, total, value);
+    } else {
+      float* to = plan.partial + ((int64_t(n) * call.pages.kv_heads + kv_head) * kGroup + head) * (D + 2);
+      to[d] = value;
+      if (d == 0) to[D] = most, to[D + 1] = total;
+    }
+  }
+  if (item.count == 1) return;
+
+  // Whoever comes last merges all items of this sequence and head, first to last.
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    int32_t* arrived = plan.arrived + item.seq * call.pages.kv_heads + kv_head;
+    __threadfence();
+    shared.last = atomicAdd(arrived, 1) == item.count - 1;
+    if (shared.last) {
+      __threadfence();
+      *arrived = 0;
+    }
+  }
+  __syncthreads();
+  if (!shared.last) return;
+  const float* parts = plan.partial + (int64_t(n - item.index) * call.pages.kv_heads + kv_head) * kGroup * (D + 2);
+  const int64_t step = int64_t(call.pages.kv_heads) * kGroup * (D + 2);
+  for (int head = warp; head < group; head += kWarps) {
+    float most = -INFINITY, total = 0;
+    auto part = [&](int i) { return __ldcg(reinterpret_cast<const float2*>(parts + i * step + head * (D + 2) + D)); };
+    const float2 first = lane < item.count ? part(lane) : make_float2(-INFINITY, 0);
+    most = first.x;
+    for (int i = lane + 32; i < item.count; i += 32) most = fmaxf(most, part(i).x);
+    most = warp_max(most);
+    for (int i = lane; i < item.count; i += 32) {
+      const float2 ml = i < 32 ? first : part(i);
+      const float weight = exp2_fast(ml.x - most);
+      total += weight * ml.y;
+      if (i < kWeights) shared.weight[head][i] = weight;
+    }
+    total = warp_sum(total);
+    if (lane == 0) shared.m[0][head] = most, shared.l[0][head] = total;
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < group * D; i += kThreads) {
+    const int head = i / D, d = i % D;
+    const float most = shared.m[0][head], *part = parts + head * (D + 2);
+    float value = 0;
+#pragma unroll 8
+    for (int j = 0; j < min(item.count, kWeights); j++) value += shared.weight[head][j] * __ldcg(part + j * step + d);
+    for (int j = kWeights; j < item.count; j++) value += exp2_fast(__ldcg(part + j * step + D) - most) * __ldcg(part + j * step + d);
+    write(head, d, most, shared.l[0][head], value);
+  }
+}
+
+}  // namespace
+
+bool can_decode(const AttendCall& c) {
+  const int d = c.pages.k_dim;
+  auto fits = [&](const Heads& x) {
+    return x.dtype == DType::bf16 && x.stride % 8 == 0 && x.head_stride % 8 == 0 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
+  };
+  bool rope = !c.rope.angles || (c.rope.dim == d && c.rope.stride % 2 == 0);
+  return (d == 64 || d == 128) && c.pages.v_dim == d && c.pages.dtype == DType::bf16 && c.pages.page_tokens % kTile == 0 &&
+         c.heads / c.pages.kv_heads <= kGroup && rope && fits(c.q) && (!c.k.data || (fits(c.k) && fits(c.v)));
+}
+
+void attend_decode(const Launch& at, const AttendCall& call, const DecodePlan& plan) {
+  const bool wide = call.pages.k_dim == 128;
+  auto kernel = wide ? decode_kernel<128> : decode_kernel<64>;
+  const size_t shared = wide ? sizeof(Shared<128>) : sizeof(Shared<64>);
+  must(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared)));
+  launch(at, kernel, grid2(plan.grid, call.pages.kv_heads), kThreads, shared, call, plan);
+}
+
+}  // namespace mr::cuda

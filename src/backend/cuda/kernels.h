@@ -1,0 +1,179 @@
+// The kernels' launchers, callable from plain C++. All pointers are device pointers unless they say host; every launch goes to
+// the stream of its Launch and may overlap the end of the launch before it (programmatic dependent launch).
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "backend/backend.h"
+
+namespace mr::cuda {
+
+void must(cudaError_t);  // throws Error unless it is cudaSuccess
+
+// Where a launch goes.
+struct Launch {
+  cudaStream_t stream = nullptr;
+  int n_sm = 132;
+};
+
+// A matrix of f32 or bf16; rows may lie apart.
+struct Matrix {
+  void* data = nullptr;
+  DType dtype = DType::f32;
+  int64_t rows = 0, cols = 0, stride = 0;
+};
+
+// [rows, heads, dim] of f32 or bf16.
+struct Heads {
+  void* data = nullptr;
+  DType dtype = DType::f32;
+  int64_t rows = 0, heads = 0, dim = 0, stride = 0, head_stride = 0;
+};
+
+// Pages of one attention layer: K [kv_head][page_tokens][k_dim], then V [kv_head][page_tokens][v_dim], row after row.
+struct Pages {
+  std::byte* base = nullptr;  // of unit 0 of this layer
+  int64_t unit_bytes = 0;
+  int page_tokens = 0, page_shift = -1;  // shift: its logarithm, where it is a power of two
+  DType dtype = DType::bf16;
+  int kv_heads = 0, k_dim = 0, v_dim = 0;
+  const int32_t *unit = nullptr, *begin = nullptr;  // the sequences' tables
+  int group = 0;
+};
+
+// The arrays of a Batch that attention reads.
+struct Spots {
+  int n_seqs = 0, n_tokens = 0;
+  const int32_t *row_begin = nullptr, *context = nullptr, *position = nullptr;
+  const Corner* corner = nullptr;
+  const uint64_t* ancestors = nullptr;
+};
+
+// A piece of a decode: tokens [begin, end) of a sequence's keys, the index-th of `count` that lie together; count 0: nothing.
+struct DecodeItem {
+  int32_t seq, row, context, begin, end, index, count;
+  int32_t table[5];  // where the sequence's page table begins in each of the first groups
+};
+// One block's share of a prefill: rows [row, row + kPrefillRows) of a sequence.
+struct PrefillTile {
+  int32_t seq, row;
+};
+inline constexpr int kPrefillRows = 128;
+inline constexpr int kDecodeBlocks = 2;  // of a decode that a multiprocessor holds at a time
+inline constexpr int kGroup = 8;         // query heads of one K/V head that decode holds at most
+
+struct Rope {
+  const float* angles = nullptr;  // [T, dim]: cos, then sin; null: no rotation
+  int64_t stride = 0;
+  int dim = 0;
+};
+
+struct AttendCall {
+  Heads q, out;
+  Heads k, v;  // decode alone: this step's keys and values, stored first; empty: stored already
+  Rope rope;   // decode alone: rotates q and k
+  Pages pages;
+  Spots spots;
+  int heads = 0;
+  float scale = 1;
+  int window = 0;
+  float softcap = 0;
+  const float* sinks = nullptr;
+};
+
+struct DecodePlan {
+  const DecodeItem* item = nullptr;
+  int grid = 0;                // items at most
+  float* partial = nullptr;    // [items * kv_heads * kGroup * (v_dim + 2)]
+  int32_t* arrived = nullptr;  // [n_seqs * kv_heads] zero
+};
+
+// rows.cu: moves rows * cols elements of each operand once.
+void embed(const Launch&, Matrix out, const void* table_bf16, int64_t in, float scale, const int32_t* token, const int32_t* sampled);
+void norm(const Launch&, Heads out, Heads x, Norm::Kind, float eps, const float* weight, const float* bias, float offset);
+void add(const Launch&, Matrix into, Matrix x, float scale);
+void gate(const Launch&, Matrix out, Matrix gate, Matrix up, Activation);
+void activate(const Launch&, Matrix x, Activation);
+void softplus(const Launch&, Matrix x, const float* bias);
+void softcap(const Launch&, Matrix x, float cap);
+void gather(const Launch&, Matrix out, Matrix x, const int32_t* out_row);
+void convert(const Launch&, Matrix out, Matrix x);  // f32 <-> bf16
+
+// rope.cu
+struct Frequencies {
+  RopeTable::Length length;
+  int dim;
+  float scale;
+  const float *inv_freq, *long_inv_freq;
+  int original;
+  float theta, factor;
+};
+void angles(const Launch&, Matrix out, const Frequencies&, const Spots&, const int32_t* prompt_len);
+void rope(const Launch&, Heads x, Matrix angles, bool interleaved);
+void store_kv(const Launch&, const Pages&, Heads k, Heads v, const Spots&);
+// q rotated in place; k rotated and v as it is stored in their pages. bf16, whole heads, pairs (i, i + dim / 2).
+bool can_rope_store(const AttendCall&);
+void rope_store(const Launch&, const AttendCall&);
+
+// skinny.cu: up to kSkinnyRows rows of bf16 x against a bf16 weight [out, in]; reads out * in * 2 bytes.
+struct Product {
+  const void* weight = nullptr;  // bf16 [out, in], rows one after the other
+  int64_t out = 0, in = 0;
+  Matrix x;  // bf16
+  Matrix y;
+  const float* bias = nullptr;
+  const float* residual = nullptr;  // f32, may be y
+  int64_t residual_stride = 0;
+  float scale = 1;
+  bool gated = false;  // y [T, out / 2] = act(first half) * second half; no bias, residual, scale
+  Activation activation = Activation::none;
+};
+inline constexpr int kSkinnyRows = 64;
+void skinny(const Launch&, const Product&);       // in % 8 == 0, rows 16-byte aligned
+void product_any(const Launch&, const Product&);  // any shape, slowly
+
+// attend_*.cu
+bool can_decode(const AttendCall&);  // one row a sequence, bf16 pages, heads of 64 or 128, at most kGroup of them a K/V head
+void attend_decode(const Launch&, const AttendCall&, const DecodePlan&);
+bool can_prefill(const AttendCall&);  // bf16, heads of 64 or 128
+void attend_prefill(const Launch&, const AttendCall&, const PrefillTile* tiles, int n_tiles);
+void attend_any(const Launch&, const AttendCall&);
+
+// scan.cu
+struct Slots {  // of one recurrent layer
+  std::byte* base = nullptr;
+  int64_t unit_bytes = 0;
+  const int32_t *src = nullptr, *dst = nullptr;
+};
+struct Recurrence {
+  int n_seqs = 0;
+  const int32_t *row_begin = nullptr, *parent = nullptr;  // parent: null without trees
+  const Corner* corner = nullptr;
+};
+struct OuterShape {
+  int heads, head_dim, n_state, groups;
+  const float *a, *d;
+  float dt_min, dt_max;
+};
+void short_conv(const Launch&, Matrix out, Matrix x, const float* weight, int width, const float* bias, Activation, const Slots&,
+                const Recurrence&);
+void diag_scan(const Launch&, Matrix out, Matrix x, Matrix dt, Matrix b, Matrix c, int n_state, const float* a, const float* d,
+               const Slots&, const Recurrence&);
+void outer_scan(const Launch&, Matrix out, Matrix x, Matrix dt, Matrix b, Matrix c, const OuterShape&, const Slots&, const Recurrence&);
+
+// experts.cu
+void route(const Launch&, Matrix expert, Matrix weight, Matrix logits, bool renormalize);
+void grouped(const Launch&, Matrix out, Matrix x, const void* const* weights, int64_t in, Matrix expert);
+void combine(const Launch&, Matrix out, Matrix x, Matrix weight);
+
+// sample.cu
+struct Choice {
+  int32_t token;
+  float logprob;
+};
+void greedy(const Launch&, Matrix logits, const Out* out, Choice* choice, int32_t* sampled);
+void fill_random(const Launch&, void* bf16, int64_t n, uint64_t seed, float spread);
+
+}  // namespace mr::cuda

@@ -1,0 +1,140 @@
+#include "backend/cuda/step_memory.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <iterator>
+
+#include "core/error.h"
+
+namespace mr::cuda {
+
+static constexpr int kTile = 16;      // tokens that a warp of a decode takes at a time
+static constexpr int kShortest = 64;  // tokens of an item
+static constexpr int kFixed = 300;    // what an item costs beside its tokens, counted in tokens
+
+// A sequence's tokens in pieces of equal length, of at most `longest` or a little more.
+static int piece(int length, int longest) {
+  const int n = (length + longest - 1) / longest;
+  return ((length + n - 1) / n + kTile - 1) / kTile * kTile;
+}
+
+StepMemory::StepMemory(cudaStream_t stream) : stream_(stream) {
+  for (cudaEvent_t& e : copied_) must(cudaEventCreateWithFlags(&e, cudaEventDisableTiming));
+}
+StepMemory::~StepMemory() {
+  for (cudaEvent_t e : copied_) cudaEventDestroy(e);
+  for (std::byte* p : host_) cudaFreeHost(p);
+  cudaFree(device_);
+}
+
+// The length of items that takes the least time: rounds of all workers, times what a round costs.
+int StepMemory::item_length(const Batch& b, int n_workers) const {
+  int longest = 0;
+  for (int s = 0; s < b.n_seqs; s++)
+    if (b.rows(s) == 1) longest = std::max(longest, b.context[s] + 1);
+  int best = std::max(longest, 1);
+  int64_t least = INT64_MAX;
+  for (int n = 1; n <= 64 && (n == 1 || longest / n >= kShortest); n++) {
+    const int most = (longest + n - 1) / n;
+    int64_t items = 0;
+    for (int s = 0; s < b.n_seqs; s++)
+      if (b.rows(s) == 1) items += (b.context[s] + most) / most;
+    const int64_t cost = (items + n_workers - 1) / n_workers * (kFixed + most);
+    if (cost < least) least = cost, best = most;
+  }
+  return best;
+}
+
+// Sequences of one row are cut into items, the others into tiles of rows, longest first.
+void StepMemory::make_plan(const Batch& b, const StateMemory& state, int n_workers) {
+  items_.clear(), tiles_.clear();
+  const int longest = item_length(b, n_workers);
+  for (int s = 0; s < b.n_seqs; s++) {
+    const int length = b.context[s] + b.rows(s);
+    if (b.rows(s) > 1) {
+      for (int r = 0; r < b.rows(s); r += kPrefillRows) tiles_.push_back({s, r});
+      continue;
+    }
+    const int size = piece(length, longest), count = (length + size - 1) / size;
+    DecodeItem item{s, b.row_begin[s], b.context[s], 0, 0, 0, count, {}};
+    for (size_t g = 0; g < std::min(b.group.size(), std::size(item.table)); g++)
+      if (state.group[g].page_tokens) item.table[g] = b.group[g].begin[s];
+    for (item.index = 0; item.index < count; item.index++) {
+      item.begin = item.index * size, item.end = std::min(item.begin + size, length);
+      items_.push_back(item);
+    }
+  }
+  std::stable_sort(tiles_.begin(), tiles_.end(),
+                   [&](const PrefillTile& x, const PrefillTile& y) { return b.context[x.seq] + x.row > b.context[y.seq] + y.row; });
+  plan_ = {};
+  plan_.n_items = int(items_.size()), plan_.n_tiles = int(tiles_.size());
+  plan_.grid = plan_.n_items ? int(std::bit_ceil(unsigned(std::max(plan_.n_items, 32)))) : 0;
+  items_.resize(size_t(plan_.grid));  // the rest is empty
+}
+
+// Room for `room` elements, of which the first n are copied from `from`; null stays null.
+template <class T>
+const T* StepMemory::put(const T* from, int64_t n, int64_t room) {
+  if (!from && n) return nullptr;
+  const size_t begin = (used_ + 15) / 16 * 16;
+  layout_ = (layout_ ^ begin) * 0x9e3779b97f4a7c15u;
+  used_ = begin + size_t(std::max(n, room)) * sizeof(T);
+  if (used_ <= size_ && n) std::memcpy(host_[turn_] + begin, from, size_t(n) * sizeof(T));
+  return reinterpret_cast<const T*>(device_ + begin);
+}
+
+void StepMemory::write(const Batch& h, Batch& b, const StateMemory& state) {
+  used_ = layout_ = 0;
+  b.token = put(h.token, h.n_tokens, 0);
+  b.position = put(h.position, h.n_tokens, 0);
+  b.row_begin = put(h.row_begin, h.n_seqs + 1, 0);
+  b.context = put(h.context, h.n_seqs, 0);
+  b.prompt_len = put(h.prompt_len, h.n_seqs, 0);
+  b.corner = put(h.corner, h.n_seqs, 0);
+  b.out_row = put(h.out_row, h.n_out, 0);
+  b.out = put(h.out, h.n_out, 0);
+  const bool trees = std::find(h.corner, h.corner + h.n_seqs, Corner::bits) != h.corner + h.n_seqs;
+  b.parent = trees ? put(h.parent, h.n_tokens, 0) : nullptr;
+  b.ancestors = trees ? put(h.ancestors, h.n_tokens, 0) : nullptr;
+  plan_.item = put(items_.data(), plan_.grid, 0);
+  plan_.tile = put(tiles_.data(), int64_t(tiles_.size()), 0);
+  for (size_t g = 0; g < h.group.size(); g++) {
+    const GroupTable& from = h.group[g];
+    GroupTable& to = tables_[g];
+    to = {};
+    if (state.group[g].page_tokens == 0) {
+      to.src = put(from.src, h.n_seqs, 0);
+      to.dst = put(from.dst, h.n_tokens, 0);
+    } else {
+      const int64_t n = from.begin[h.n_seqs];
+      to.begin = put(from.begin, h.n_seqs + 1, 0);
+      to.unit = put(from.unit, n, int64_t(std::bit_ceil(uint64_t(std::max<int64_t>(n, 64)))));
+    }
+  }
+  b.group = tables_;
+}
+
+Batch StepMemory::upload(const Batch& h, const StateMemory& state, int n_workers) {
+  Batch b = h;
+  make_plan(h, state, n_workers);
+  tables_.resize(h.group.size());
+  turn_ ^= 1;
+  must(cudaEventSynchronize(copied_[turn_]));
+  write(h, b, state);
+  if (used_ > size_) {  // the first pass has counted
+    must(cudaStreamSynchronize(stream_));
+    for (std::byte* p : host_) cudaFreeHost(p);
+    cudaFree(device_);
+    size_ = std::max<size_t>(used_ * 2, size_t(4) << 20);
+    for (std::byte*& p : host_) must(cudaMallocHost(reinterpret_cast<void**>(&p), size_));
+    must(cudaMalloc(reinterpret_cast<void**>(&device_), size_));
+    moves_++;
+    write(h, b, state);
+  }
+  must(cudaMemcpyAsync(device_, host_[turn_], used_, cudaMemcpyHostToDevice, stream_));
+  must(cudaEventRecord(copied_[turn_], stream_));
+  return b;
+}
+
+}  // namespace mr::cuda

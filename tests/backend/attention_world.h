@@ -1,0 +1,152 @@
+// What the tests of attention share: values of q, k and v by name, a run of several sequences through pages in steps, and the
+// formula in double over plain arrays.
+#pragma once
+
+#include "backend/world.h"
+
+namespace mr::test {
+namespace {
+
+struct Shape {
+  int heads, kv_heads, k_dim, v_dim;
+  DType dtype = DType::f16;
+  int page_tokens = 32, window = 0;
+  float softcap = 0;
+  bool sinks = false;
+  float scale() const { return 1 / std::sqrt(float(k_dim)); }
+};
+
+// How sequence `name` goes through a run: committed in steps of these many rows (0: it sits that step out).
+struct Course {
+  uint64_t name;
+  std::vector<int> steps;
+  int length() const { return std::accumulate(steps.begin(), steps.end(), 0); }
+};
+
+// q, k and v have bf16 values, so that a backend with bf16 activations is given the same.
+[[maybe_unused]] float as_bf16(float x) { return f32_from_bf16(bf16_from_f32(x)); }
+
+[[maybe_unused]] float q_value(const Shape& s, uint64_t name, int position, int i) {
+  return as_bf16(3 * value(name * 4 + 1, uint64_t(position) * s.heads * s.k_dim + i));
+}
+[[maybe_unused]] float k_value(const Shape& s, uint64_t name, int position, int i) {
+  return as_bf16(3 * value(name * 4 + 2, uint64_t(position) * s.kv_heads * s.k_dim + i));
+}
+[[maybe_unused]] float v_value(const Shape& s, uint64_t name, int position, int i) {
+  return as_bf16(value(name * 4 + 3, uint64_t(position) * s.kv_heads * s.v_dim + i));
+}
+
+[[maybe_unused]] float rounded(DType type, float x) {
+  if (type == DType::f16) return f32_from_f16(f16_from_f32(x));
+  if (type == DType::bf16) return f32_from_bf16(bf16_from_f32(x));
+  return x;
+}
+
+[[maybe_unused]] Array sinks_of(const Shape& s) {
+  Array a({s.heads});
+  a.fill(77, 2);
+  return a;
+}
+
+[[maybe_unused]] AttendArgs args_of(const Shape& s, const Array& sinks) {
+  return {s.heads, s.scale(), s.window, s.softcap, s.sinks ? sinks.view : Tensor{}};
+}
+
+// [length, heads, v_dim] of every course, in the order given.
+[[maybe_unused]] std::vector<std::vector<float>> run(Backend& backend, const Shape& s, const std::vector<Course>& courses,
+                                                     uint32_t seed = 1) {
+  const Array sinks = sinks_of(s);
+  PagedKv kv{{0, 64}, s.dtype, s.kv_heads, s.k_dim, s.v_dim};  // 64: another layer lies before it
+  int n_pages = 1;
+  for (auto& c : courses) n_pages += (c.length() + s.page_tokens - 1) / s.page_tokens;
+  Units units(n_pages, (64 + kv.bytes_per_token()) * s.page_tokens, s.page_tokens, seed);
+  std::vector<std::vector<int32_t>> pages(courses.size());
+  std::vector<std::vector<float>> outs(courses.size());
+  for (size_t i = 0; i < courses.size(); i++)
+    for (int t = 0; t < courses[i].length(); t += s.page_tokens) pages[i].push_back(units.take());
+  std::vector<int> done(courses.size(), 0);
+  for (size_t step = 0; step < courses[0].steps.size(); step++) {
+    Rows rows;
+    std::vector<size_t> who;
+    for (size_t i = 0; i < courses.size(); i++) {
+      if (!courses[i].steps[step]) continue;
+      rows.add(done[i], courses[i].steps[step]);
+      for (size_t p = 0; p < pages[i].size(); p++) {  // pages behind the window are gone
+        bool gone = s.window && int(p + 1) * s.page_tokens <= done[i] - s.window + 1;
+        rows.unit.push_back(gone ? -1 : pages[i][p]);
+      }
+      rows.unit_begin.push_back(int(rows.unit.size()));
+      who.push_back(i);
+    }
+    Batch batch = rows.batch();
+    Array q({batch.n_tokens, s.heads, s.k_dim}, 5), k({batch.n_tokens, s.kv_heads, s.k_dim}, 3), v({batch.n_tokens, s.kv_heads, s.v_dim}),
+        out({batch.n_tokens, s.heads, s.v_dim}, 7);
+    for (int w = 0; w < batch.n_seqs; w++) {
+      for (int r = batch.row_begin[w]; r < batch.row_begin[w + 1]; r++) {
+        uint64_t name = courses[who[size_t(w)]].name;
+        for (int i = 0; i < s.heads * s.k_dim; i++) q.view.row<float>(r)[i] = q_value(s, name, batch.position[r], i);
+        for (int i = 0; i < s.kv_heads * s.k_dim; i++) k.view.row<float>(r)[i] = k_value(s, name, batch.position[r], i);
+        for (int i = 0; i < s.kv_heads * s.v_dim; i++) v.view.row<float>(r)[i] = v_value(s, name, batch.position[r], i);
+      }
+    }
+    backend.store_kv(kv, k, v, batch, units.state);
+    backend.attend(out, q, kv, batch, units.state, args_of(s, sinks));
+    for (int w = 0; w < batch.n_seqs; w++) {
+      size_t i = who[size_t(w)];
+      for (int r = batch.row_begin[w]; r < batch.row_begin[w + 1]; r++)
+        outs[i].insert(outs[i].end(), out.view.row<float>(r), out.view.row<float>(r) + s.heads * s.v_dim);
+      done[i] += batch.rows(w);
+    }
+  }
+  return outs;
+}
+
+// Softmax(q . K) V in double, straight from the definition.
+[[maybe_unused]] std::vector<float> formula(const Shape& s, uint64_t name, int length) {
+  const Array sinks = sinks_of(s);
+  std::vector<std::vector<float>> q, k, v;  // of each token
+  for (int t = 0; t < length; t++) {
+    q.emplace_back(), k.emplace_back(), v.emplace_back();
+    for (int i = 0; i < s.heads * s.k_dim; i++) q.back().push_back(q_value(s, name, t, i));
+    for (int i = 0; i < s.kv_heads * s.k_dim; i++) k.back().push_back(rounded(s.dtype, k_value(s, name, t, i)));
+    for (int i = 0; i < s.kv_heads * s.v_dim; i++) v.back().push_back(rounded(s.dtype, v_value(s, name, t, i)));
+  }
+  std::vector<float> out;
+  for (int t = 0; t < length; t++) {
+    for (int h = 0; h < s.heads; h++) {
+      int g = h / (s.heads / s.kv_heads), first = s.window ? std::max(0, t - s.window + 1) : 0;
+      double total = s.sinks ? std::exp(double(sinks.data[size_t(h)])) : 0;
+      std::vector<double> sum(size_t(s.v_dim), 0.0);
+      for (int j = first; j <= t; j++) {
+        double dot = 0;
+        for (int i = 0; i < s.k_dim; i++) dot += double(q[size_t(t)][size_t(h * s.k_dim + i)]) * k[size_t(j)][size_t(g * s.k_dim + i)];
+        dot *= s.scale();
+        if (s.softcap != 0) dot = s.softcap * std::tanh(dot / s.softcap);
+        double weight = std::exp(dot);
+        total += weight;
+        for (int i = 0; i < s.v_dim; i++) sum[size_t(i)] += weight * v[size_t(j)][size_t(g * s.v_dim + i)];
+      }
+      for (double x : sum) out.push_back(float(x / total));
+    }
+  }
+  return out;
+}
+
+// Cuts `length` at places drawn from the seed.
+[[maybe_unused]] std::vector<int> cut(int length, int most, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<int> steps;
+  while (length > 0) {
+    steps.push_back(std::min<int>(length, 1 + int(random() % uint32_t(most))));
+    length -= steps.back();
+  }
+  return steps;
+}
+
+[[maybe_unused]] std::string describe(const Shape& s) {
+  return fmt::format("{}/{} heads of {}/{}, {}, pages of {}, window {}, softcap {}, sinks {}", s.heads, s.kv_heads, s.k_dim, s.v_dim,
+                     name_of(s.dtype), s.page_tokens, s.window, s.softcap, s.sinks);
+}
+
+}  // namespace
+}  // namespace mr::test

@@ -1,0 +1,496 @@
+// The CUDA backend against ref over odd shapes, with f32 and with bf16 activations. Inputs have bf16 values, so that what differs is
+// arithmetic alone; with bf16 activations a result is rounded once more, by at most 2^-8 of itself. Skipped without a GPU.
+#ifdef MR_CUDA
+#include "backend/attention_world.h"
+#include "backend/on_device.h"
+
+namespace mr::test {
+namespace {
+
+constexpr double kHalfStep = 0x1p-8;  // the most that rounding to bf16 changes a value by, relative
+const std::pair<int, int> kRows[] = {{1, 1}, {1, 7}, {2, 16}, {3, 17}, {5, 64}, {2, 104}, {1, 576}, {70, 577}, {2, 4096}, {33, 1024}};
+
+Array& whole(Array& a) {  // to bf16 values
+  for (float& x : a.data) x = as_bf16(x);
+  return a;
+}
+
+class CudaOps : public testing::TestWithParam<DType> {
+ protected:
+  static void SetUpTestSuite() {
+    if (cuda_available())
+      for (DType t : {DType::f32, DType::bf16}) device_[t == DType::bf16] = new OnDevice(t);
+  }
+  static void TearDownTestSuite() {
+    for (OnDevice*& d : device_) delete d, d = nullptr;
+  }
+  void SetUp() override {
+    if (!cuda_available()) GTEST_SKIP() << "no GPU";
+  }
+  OnDevice& device() { return *device_[GetParam() == DType::bf16]; }
+  double step() const { return GetParam() == DType::bf16 ? kHalfStep : 0; }
+
+  template <class Op>
+  void expect_ref(const std::string& what, double absolute, double relative, Op op) {
+    auto ref = make_ref_backend();
+    for (auto [rows, columns] : kRows)
+      expect_close(op(device(), rows, columns), op(*ref, rows, columns), absolute, relative + step(),
+                   fmt::format("{} on {}, [{}, {}]", what, device().name(), rows, columns));
+  }
+  static OnDevice* device_[2];
+};
+OnDevice* CudaOps::device_[2];
+
+TEST_P(CudaOps, norm) {
+  for (auto kind : {Norm::Kind::rms, Norm::Kind::layer})
+    for (int parts = 0; parts < 4; parts++)
+      for (int gap : {0, 3, 8})
+        expect_ref("norm", 4e-6, 4e-6, [&](Backend& b, int rows, int columns) {
+          Array x({rows, columns}, gap), out({rows, columns}, gap), weight({columns}), bias({columns});
+          whole(x.fill(1, 5, kind == Norm::Kind::layer ? 2 : 0)), weight.fill(2), bias.fill(3);
+          b.norm(out, x, {kind, 1e-5f, parts & 1 ? weight.view : Tensor{}, parts & 2 ? bias.view : Tensor{}, parts == 3 ? 1.0f : 0.0f});
+          return out.values();
+        });
+  expect_ref("norm of heads", 4e-6, 4e-6, [](Backend& b, int rows, int columns) {
+    Array x({rows, 3, columns}, 8), weight({columns});
+    whole(x.fill(1, 5)), weight.fill(2);
+    b.norm(x, x, {Norm::Kind::rms, 1e-6f, weight});
+    return x.values();
+  });
+}
+
+TEST_P(CudaOps, elements) {
+  for (int gap : {0, 3, 8}) {
+    expect_ref("add", 1e-6, 1e-6, [&](Backend& b, int rows, int columns) {
+      Array into({rows, columns}, gap), x({rows, columns}, gap);
+      b.add(into.fill(1), whole(x.fill(2)), 0.3f);
+      return into.values();
+    });
+    for (int act = 0; act < 6; act++)
+      expect_ref(fmt::format("activation {}", act), 4e-6, 4e-6, [&](Backend& b, int rows, int columns) {
+        Array both({rows, 2 * columns}, gap), out({rows, columns}), x({rows, columns}, gap);
+        whole(both.fill(1, 6)), whole(x.fill(2, 6));
+        b.gate(out, both.view.cols(0, columns), both.view.cols(columns, columns), Activation(act));
+        b.activate(x, Activation(act));
+        std::vector<float> values = out.values(), more = x.values();
+        values.insert(values.end(), more.begin(), more.end());
+        return values;
+      });
+    expect_ref("softplus", 2e-6, 2e-6, [&](Backend& b, int rows, int columns) {
+      Array x({rows, columns}, gap), bias({columns});
+      whole(x.fill(1, 25)), bias.fill(2);
+      b.softplus(x, rows % 2 ? bias.view : Tensor{});
+      return x.values();
+    });
+    expect_ref("softcap", 2e-6, 2e-6, [&](Backend& b, int rows, int columns) {
+      Array x({rows, columns}, gap);
+      b.softcap(whole(x.fill(1, 25)), 7.5f);
+      return x.values();
+    });
+  }
+}
+
+TEST_P(CudaOps, rope) {
+  for (bool interleaved : {false, true})
+    for (int head : {8, 64, 80}) {
+      expect_ref("rope", 2e-6 + 3 * step(), 2e-6, [&](Backend& b, int rows, int) {
+        RopeTable table{.dim = head / 8 * 4 + 2, .scale = 1.1f};
+        for (int i = 0; i < table.dim / 2; i++) table.inv_freq.push_back(std::pow(100.0f, -2.0f * float(i) / float(table.dim)));
+        Rows r;
+        r.add(11, rows);
+        Array x({rows, 3, head}, 5), angles({rows, table.dim});
+        whole(x.fill(1));
+        b.angles(angles, table, r.batch());
+        b.rope(x, angles, interleaved);
+        return x.values();
+      });
+    }
+  auto ref = make_ref_backend();
+  for (RopeTable table :
+       {RopeTable{.length = RopeTable::Length::longrope,
+       .dim = 4,
+       .scale = 2,
+       .inv_freq = {1, 0.5f},
+       .long_inv_freq = {0.25f, 0.125f},
+       .original = 10},
+        RopeTable{.length = RopeTable::Length::dynamic, .dim = 4, .inv_freq = {1, 0.01f}, .original = 10, .theta = 10000, .factor = 2}}) {
+    Rows rows;
+    rows.add(8, 4), rows.add(3, 1), rows.prompt_len[1] = 11;
+    Array want({5, 4}), got({5, 4});
+    ref->angles(want, table, rows.batch());
+    device().angles(got, table, rows.batch());
+    expect_close(got.values(), want.values(), 1e-6, 1e-6, "angles by length");
+  }
+}
+
+TEST_P(CudaOps, embed_and_gather) {
+  ThreadPool pool(1);
+  WeightStore store;
+  const int vocab = 37;
+  for (int dim : {8, 33, 512}) {
+    Array table({vocab, dim});
+    whole(table.fill(1));
+    std::vector<const std::byte*> pointers;
+    for (int i = 0; i < vocab; i++) pointers.push_back(reinterpret_cast<const std::byte*>(table.view.row<float>(i)));
+    Weight weight = pack(format_ops("f32"), pointers, dim, store, pool);
+    Rows sampling;
+    sampling.add(0, 2);
+    sampling.out_row = {0, 1}, sampling.out = {Out::token, Out::token};
+    sampling.sample.assign(2, SampleRow{.top_p = 1, .repetition_penalty = 1});
+    Array logits({2, vocab});
+    logits.fill(2);
+    logits.view.row<float>(0)[17] = 9, logits.view.row<float>(1)[4] = 9;
+    std::vector<Sampled> sampled;
+    device().sample(logits, sampling.batch(), sampled);
+    Rows rows;
+    rows.add(0, 3);
+    rows.token = {36, -2, -1}, rows.out_row = {0, 2};
+    Array out({3, dim}), some({2, dim});
+    device().embed(out, weight, 2, rows.batch());
+    device().gather(some, out, rows.batch());
+    for (auto [row, token] : {std::pair{0, 36}, {1, 4}, {2, 17}})
+      for (int i = 0; i < dim; i++) EXPECT_EQ(out.view.row<float>(row)[i], 2 * table.view.row<float>(token)[i]);
+    for (int i = 0; i < dim; i++) EXPECT_EQ(some.view.row<float>(1)[i], out.view.row<float>(2)[i]);
+  }
+}
+
+// Sums of n products of bf16 values in f32: each of n additions errs by 2^-24 of the sum of magnitudes at most; tensor cores keep a
+// few bits fewer inside a chunk, hence 2^-22.
+double product_bound(const float* x, const float* w, int64_t n) {
+  double magnitude = 0;
+  for (int64_t k = 0; k < n; k++) magnitude += std::abs(double(x[k]) * w[k]);
+  return (std::sqrt(double(n)) + 4) * 0x1p-22 * magnitude + 1e-30;
+}
+
+struct Made {
+  WeightStore store;
+  Weight weight;
+  Array values;
+  Made(int64_t out, int64_t in, uint64_t name) : values({out, in}) {
+    ThreadPool pool(1);
+    whole(values.fill(name));
+    std::vector<const std::byte*> rows;
+    for (int64_t r = 0; r < out; r++) rows.push_back(reinterpret_cast<const std::byte*>(values.view.row<float>(r)));
+    weight = pack(format_ops("f32"), rows, in, store, pool);
+  }
+};
+
+TEST_P(CudaOps, linear) {
+  for (auto [out, in] :
+       {std::pair{1, 8}, {15, 32}, {17, 33}, {16, 64}, {100, 96}, {333, 576}, {48, 1536}, {64, 4096}, {24, 14336}, {8, 5}, {96, 104}}) {
+    Made w(out, in, uint64_t(out * 10000 + in));
+    for (int rows : {1, 2, 7, 8, 9, 16, 17, 40, 130})
+      for (int parts = 0; parts < 8; parts += rows == 9 ? 1 : 7) {
+        Array x({rows, in}, rows % 2 ? 8 : 3), bias({out}), residual({rows, out}), y({rows, out}, out % 8 ? 1 : 8);
+        whole(x.fill(2)), bias.fill(3), residual.fill(4), y.fill(4);
+        Epilogue e;
+        if (parts & 1) e.bias = bias;
+        if (parts & 2) e.residual = parts & 4 ? y.view : residual.view;
+        if (parts & 4) e.scale = 0.3f;
+        std::vector<float> before = y.values();
+        device().linear(y, x, w.weight, e);
+        for (int r = 0; r < rows; r++)
+          for (int o = 0; o < out; o++) {
+            const float *xr = x.view.row<float>(r), *wo = w.values.view.row<float>(o);
+            double exact = 0;
+            for (int k = 0; k < in; k++) exact += double(xr[k]) * wo[k];
+            if (parts & 1) exact += bias.data[size_t(o)];
+            if (parts & 4) exact *= 0.3f;
+            if (parts & 2) exact += before[size_t(r * out + o)];
+            ASSERT_NEAR(y.view.row<float>(r)[o], exact, product_bound(xr, wo, in) + (step() + 0x1p-22) * std::abs(exact) + 1e-6)
+                << rows << " rows, [" << out << ", " << in << "], row " << r << " output " << o << " parts " << parts;
+          }
+      }
+  }
+}
+
+// In deterministic mode a row's product has the same bits alone and among others.
+TEST(CudaDeterministic, linear) {
+  if (!cuda_available()) GTEST_SKIP() << "no GPU";
+  OnDevice device(DType::bf16, {.deterministic = true});
+  for (auto [out, in] : {std::pair{333, 576}, {1024, 4096}, {64, 1536}}) {
+    Made w(out, in, 5);
+    Array x({130, in}), all({130, out});
+    whole(x.fill(2));
+    device.linear(all, x, w.weight, {});
+    for (int rows : {1, 3, 8, 9, 16, 17, 33, 64, 65})
+      for (int at : {0, 7, 130 - rows}) {
+        Array some({rows, out});
+        device.linear(some, x.view.rows(at, rows), w.weight, {});
+        std::vector<float> want(all.view.row<float>(at), all.view.row<float>(at) + rows * out);
+        expect_same_bits(some.values(), want, fmt::format("[{}, {}], rows {} + {}", out, in, at, rows));
+      }
+  }
+}
+
+TEST_P(CudaOps, linear_gate) {
+  for (auto [half, in] : {std::pair{8, 64}, {20, 104}, {333, 576}, {64, 4096}, {5, 7}}) {
+    Made w(2 * half, in, 77);
+    for (int rows : {1, 9, 16, 33}) {
+      Array x({rows, in}), y({rows, half});
+      whole(x.fill(2));
+      device().linear_gate(y, x, w.weight, Activation::silu);
+      for (int r = 0; r < rows; r++)
+        for (int o = 0; o < half; o++) {
+          auto dot = [&](int row) {
+            double sum = 0;
+            for (int k = 0; k < in; k++) sum += double(x.view.row<float>(r)[k]) * w.values.view.row<float>(row)[k];
+            return sum;
+          };
+          double gate = dot(o), up = dot(half + o), want = gate / (1 + std::exp(-gate)) * up;
+          // many rows: gate and up are rounded to bf16 between product and activation
+          const float* xr = x.view.row<float>(r);
+          double between = rows > 16 ? 2.2 * kHalfStep : 0, silu = gate / (1 + std::exp(-gate));
+          double sums = 1.1 * product_bound(xr, w.values.view.row<float>(o), in) * std::abs(up) +
+                        product_bound(xr, w.values.view.row<float>(half + o), in) * std::abs(silu);
+          ASSERT_NEAR(y.view.row<float>(r)[o], want, sums + 1e-6 + (step() + between + 4e-6) * std::abs(want) + between * std::abs(up))
+              << rows << " rows, [" << half << ", " << in << "], row " << r << " output " << o;
+        }
+    }
+  }
+}
+
+// Weights of the values are rounded to bf16 (2^-8 of values of at most 1), and so is the result.
+const Shape kShapes[] = {
+    {9, 3, 64, 64, DType::bf16},
+    {8, 2, 128, 128, DType::bf16, 16},
+    {8, 1, 128, 128, DType::bf16, 64, 0, 5},
+    {6, 2, 64, 64, DType::bf16, 32, 33, 0, true},
+    {8, 2, 128, 128, DType::bf16, 32, 100, 0, true},
+    {12, 4, 128, 128, DType::bf16, 48},
+    {4, 4, 16, 16, DType::f32, 16},
+    {4, 2, 80, 80, DType::bf16, 48},
+    {4, 1, 96, 96, DType::f16, 16, 100},
+    {6, 2, 24, 40, DType::f16, 16, 33, 0, true},
+    {32, 2, 64, 64, DType::bf16, 32},
+};
+
+TEST_P(CudaOps, attention_follows_the_formula) {
+  for (const Shape& s : kShapes) {
+    double tolerance = s.dtype == DType::f32 || GetParam() == DType::f32 ? 1e-5 : 2 * kHalfStep;
+    std::vector<float> want = formula(s, 5, 330), other = formula(s, 6, 140);
+    std::string where = fmt::format("{}, {}", device().name(), describe(s));
+    expect_close(run(device(), s, {{5, {330}}})[0], want, tolerance, 1e-5 + step(), where + ", at once");
+    auto both = run(device(), s, {{5, {1, 200, 1, 127, 1}}, {6, {137, 1, 1, 0, 1}}});
+    expect_close(both[0], want, tolerance, 1e-5 + step(), where + ", in steps");
+    expect_close(both[1], other, tolerance, 1e-5 + step(), where + ", the other");
+  }
+}
+
+TEST_P(CudaOps, decode_of_many_splits) {
+  for (Shape s : {Shape{8, 2, 128, 128, DType::bf16}, {4, 2, 64, 64, DType::bf16, 32, 700, 0, true}}) {
+    std::vector<float> want = formula(s, 5, 1502);
+    auto got = run(device(), s, {{5, {1500, 1, 1}}})[0];
+    double tolerance = GetParam() == DType::f32 ? 1e-5 : 2 * kHalfStep;
+    expect_close(got, want, tolerance, 1e-5 + step(), fmt::format("{}, {}", device().name(), describe(s)));
+  }
+}
+
+TEST_P(CudaOps, full_and_tree_corners) {
+  for (int dim : {32, 64, 128})
+    for (int window : {0, 20})
+      for (Corner corner : {Corner::full, Corner::bits}) {
+        Shape s{6, 2, dim, dim, DType::bf16, 16, window};
+        const int context = 37, n = 9;
+        PagedKv kv{{0, 0}, s.dtype, s.kv_heads, s.k_dim, s.v_dim};
+        Array sinks = sinks_of(s);
+        auto result = [&](Backend& backend) {
+          Units units(8, kv.bytes_per_token() * s.page_tokens, s.page_tokens, 3);
+          Array k({context + n, s.kv_heads, s.k_dim}), v({context + n, s.kv_heads, s.v_dim}), q({n, s.heads, s.k_dim}),
+              out({n, s.heads, s.v_dim});
+          whole(k.fill(1, 3)), whole(v.fill(2)), whole(q.fill(3, 3));
+          Rows prompt, rows;
+          prompt.add(0, context);
+          rows.add(context, n, corner);
+          for (int i = 0; i < 3; i++) prompt.unit.push_back(units.take());
+          prompt.unit_begin.push_back(3);
+          rows.unit = prompt.unit, rows.unit_begin = prompt.unit_begin;
+          for (int i = 0; i < n; i++) {
+            int parent = i == 0 ? -1 : i <= 3 ? 0 : i / 2;
+            rows.parent[size_t(i)] = parent;
+            rows.ancestors[size_t(i)] = (parent < 0 ? 0 : rows.ancestors[size_t(parent)]) | uint64_t(1) << i;
+            if (corner == Corner::bits) rows.position[size_t(i)] = parent < 0 ? context : rows.position[size_t(parent)] + 1;
+          }
+          backend.store_kv(kv, k.view.rows(0, context), v.view.rows(0, context), prompt.batch(), units.state);
+          backend.store_kv(kv, k.view.rows(context, n), v.view.rows(context, n), rows.batch(), units.state);
+          backend.attend(out, q, kv, rows.batch(), units.state, args_of(s, sinks));
+          return out.values();
+        };
+        expect_close(result(device()), result(*make_ref_backend()), GetParam() == DType::f32 ? 1e-5 : 2 * kHalfStep, 1e-5 + step(),
+                     fmt::format("{}, dim {}, window {}, corner {}", device().name(), dim, window, int(corner)));
+      }
+}
+
+// rope + store + attend in one call against the three operations of ref: q and k are rounded once more after rotation (2^-8 of
+// values up to 3, over `dim` products of mean square 3 * 3 * 1.5, scaled by 1 / sqrt(dim)): weights err by 3 % at most.
+TEST_P(CudaOps, attend_new) {
+  auto ref = make_ref_backend();
+  for (int dim : {64, 128, 80})
+    for (int rows : {1, 70}) {
+      const int heads = 8, kv_heads = 2, context = 90, n = context + rows;
+      RopeTable table{.dim = dim};
+      for (int i = 0; i < dim / 2; i++) table.inv_freq.push_back(std::pow(10000.0f, -2.0f * float(i) / float(dim)));
+      PagedKv kv{{0, 0}, DType::bf16, kv_heads, dim, dim};
+      AttendArgs args{.heads = heads, .scale = 1 / std::sqrt(float(dim))};
+      std::vector<std::vector<float>> outs;
+      for (Backend* b : {static_cast<Backend*>(ref.get()), static_cast<Backend*>(&device())}) {
+        Units units(12, kv.bytes_per_token() * 32, 32, 3);
+        Rows prompt, step;
+        prompt.add(0, context), step.add(context, rows);
+        for (int i = 0; i < (n + 31) / 32; i++) prompt.unit.push_back(units.take());
+        prompt.unit_begin.push_back(int(prompt.unit.size()));
+        step.unit = prompt.unit, step.unit_begin = prompt.unit_begin;
+        Array k({n, kv_heads, dim}), v({n, kv_heads, dim}), q({n, heads, dim}), out({n, heads, dim}), first({context, dim}),
+            second({rows, dim});
+        whole(k.fill(1, 3)), whole(v.fill(2)), whole(q.fill(3, 3));
+        auto part = [](Array& a, int begin, int count) { return a.view.rows(begin, count); };
+        ref->angles(first, table, prompt.batch()), ref->angles(second, table, step.batch());
+        if (b == ref.get()) {
+          for (auto [begin, count, angles, r] : {std::tuple{0, context, first.view, &prompt}, {context, rows, second.view, &step}}) {
+            b->rope(part(q, begin, count), angles, false), b->rope(part(k, begin, count), angles, false);
+            b->store_kv(kv, part(k, begin, count), part(v, begin, count), r->batch(), units.state);
+            b->attend(part(out, begin, count), part(q, begin, count), kv, r->batch(), units.state, args);
+          }
+        } else {
+          device().attend_new(part(out, 0, context), part(q, 0, context), part(k, 0, context), part(v, 0, context), first, kv,
+                              prompt.batch(), units.state, args);
+          device().attend_new(part(out, context, rows), part(q, context, rows), part(k, context, rows), part(v, context, rows), second, kv,
+                              step.batch(), units.state, args);
+        }
+        outs.push_back(out.values());
+      }
+      expect_close(outs[1], outs[0], GetParam() == DType::f32 ? 1e-2 : 3e-2, step(), fmt::format("dim {}, {} rows", dim, rows));
+    }
+}
+
+TEST_P(CudaOps, greedy_takes_the_lowest_id_of_the_largest) {
+  for (int vocab : {1, 5, 33, 1000, 49152, 128256}) {
+    Rows rows;
+    rows.add(0, 3);
+    rows.out_row = {0, 1, 2}, rows.out = {Out::token, Out::logits, Out::token};
+    rows.sample.assign(3, SampleRow{.top_p = 1, .repetition_penalty = 1});
+    Array logits({3, vocab});
+    logits.fill(uint64_t(vocab), 4);
+    std::fill_n(logits.view.row<float>(0), vocab, -3.0f);
+    if (vocab > 2) logits.view.row<float>(2)[vocab - 1] = logits.view.row<float>(2)[vocab / 2] = 7;
+    std::vector<Sampled> got, want;
+    Array copy({3, vocab});
+    copy.data = logits.data, copy.view.data = copy.data.data();
+    device().sample(logits, rows.batch(), got);
+    make_ref_backend()->sample(copy, rows.batch(), want);
+    for (int i = 0; i < 3; i++) {
+      EXPECT_EQ(got[size_t(i)].token, want[size_t(i)].token) << vocab << " row " << i;
+      EXPECT_NEAR(got[size_t(i)].logprob, want[size_t(i)].logprob, 1e-4);
+    }
+  }
+}
+
+// Three steps of two sequences, then a tree that stores over the state it began from: outputs of all rows, then the slots.
+template <class Step>
+std::vector<float> recurrent(Backend& backend, int64_t state_floats, Step step) {
+  const int64_t bytes = (64 + state_floats * 4 + 63) / 64 * 64;
+  Units units(10, bytes, 0, 5);
+  std::vector<float> all;
+  int32_t slot[] = {units.take(), units.take()};
+  int done[] = {0, 0};
+  for (auto steps : {std::array{40, 1}, {1, 1}, {3, 20}}) {
+    Rows rows;
+    for (int i = 0; i < 2; i++) {
+      rows.add(done[i], steps[size_t(i)]);
+      rows.src.back() = done[i] ? slot[i] : 0, rows.dst.back() = slot[i];
+      done[i] += steps[size_t(i)];
+    }
+    for (float x : step(backend, rows.batch(), units.state)) all.push_back(x);
+  }
+  Rows tree;
+  tree.add(done[0], 5, Corner::bits);
+  tree.src[0] = slot[0], tree.parent = {-1, 0, 0, -1, 3};
+  for (int r = 0; r < 5; r++) tree.dst[size_t(r)] = r == 0 ? slot[0] : units.take();
+  for (float x : step(backend, tree.batch(), units.state)) all.push_back(x);
+  for (int r = 0; r < 5; r++) {
+    const float* h = reinterpret_cast<const float*>(units.state.group[0].unit(tree.dst[size_t(r)]) + 64);
+    all.insert(all.end(), h, h + state_floats);
+  }
+  return all;
+}
+
+TEST_P(CudaOps, recurrent) {
+  auto ref = make_ref_backend();
+  auto agree = [&](auto run, const std::string& what) {
+    expect_close(run(device()), run(*ref), 1e-4 + 4 * step(), 1e-4 + 4 * step(), what);
+  };
+  for (auto [channels, width, n] : {std::array{64, 4, 16}, {33, 3, 8}, {16, 1, 5}, {200, 4, 24}, {7, 2, 1}}) {
+    Array conv({channels, width}), bias({channels}), a({channels, n}), d({channels});
+    conv.fill(1), bias.fill(2), a.fill(3, 2, -2.1f), d.fill(4);
+    agree(
+        [&](Backend& b) {
+          return recurrent(b, int64_t(width - 1) * channels, [&](Backend& backend, const Batch& batch, const StateMemory& state) {
+            Array x({batch.n_tokens, channels}, 3), out({batch.n_tokens, channels});
+            whole(x.fill(uint64_t(batch.n_tokens) + 7));
+            backend.short_conv(out, x, conv, bias, Activation::silu, {{0, 64}, 0}, batch, state);
+            return out.values();
+          });
+        },
+        fmt::format("short_conv of {} channels on {}", channels, device().name()));
+    agree(
+        [&](Backend& b) {
+          return recurrent(b, int64_t(channels) * n, [&](Backend& backend, const Batch& batch, const StateMemory& state) {
+            const int t = batch.n_tokens;
+            Array x({t, channels}, 3), dt({t, channels}), in({t, n}, 2), c({t, n}, 5), out({t, channels}, 1);
+            whole(x.fill(11)), whole(dt.fill(12, 0.5f, 0.6f)), whole(in.fill(13)), whole(c.fill(14));
+            backend.diag_scan(out, x, dt, in, c, {channels, n, a, d, {{0, 64}, 0}}, batch, state);
+            return out.values();
+          });
+        },
+        fmt::format("diag_scan of {} channels on {}", channels, device().name()));
+  }
+  for (auto [heads, dim, n, groups] : {std::array{4, 16, 12, 2}, {3, 64, 16, 1}, {2, 5, 1, 2}, {6, 80, 33, 3}, {2, 128, 128, 1}}) {
+    Array a({heads}), d({heads});
+    a.fill(3, 1, -1.1f), d.fill(4);
+    OuterScan scan{heads, dim, n, groups, a, heads % 2 ? Tensor{} : d.view, 0.2f, 1.0f, {{0, 64}, 0}};
+    agree(
+        [&](Backend& b) {
+          return recurrent(b, int64_t(heads) * n * dim, [&](Backend& backend, const Batch& batch, const StateMemory& state) {
+            const int t = batch.n_tokens;
+            Array x({t, heads * dim}, 3), dt({t, heads}, 4), in({t, groups * n}, 2), c({t, groups * n}, 5), out({t, heads * dim}, 1);
+            whole(x.fill(11)), whole(dt.fill(12, 0.6f, 0.6f)), whole(in.fill(13)), whole(c.fill(14));
+            backend.outer_scan(out, x, dt, in, c, scan, batch, state);
+            return out.values();
+          });
+        },
+        fmt::format("outer_scan of {} heads of {} on {}", heads, dim, device().name()));
+  }
+}
+
+TEST_P(CudaOps, experts) {
+  auto ref = make_ref_backend();
+  for (auto [rows, n, k, out, in] : {std::array{1, 1, 1, 5, 32}, {3, 8, 2, 40, 64}, {31, 13, 3, 17, 33}, {70, 60, 4, 64, 256}}) {
+    std::vector<std::unique_ptr<Made>> made;
+    std::vector<Weight> weights;
+    for (int e = 0; e < n; e++) made.push_back(std::make_unique<Made>(out, in, uint64_t(100 + e))), weights.push_back(made.back()->weight);
+    for (bool renormalize : {false, true}) {
+      std::vector<std::vector<float>> results;
+      std::vector<std::vector<int32_t>> chosen;
+      for (Backend* b : {static_cast<Backend*>(ref.get()), static_cast<Backend*>(&device())}) {
+        std::vector<int32_t> id(size_t(rows * k), -1);
+        Tensor expert = view(id.data(), DType::i32, {rows, k});
+        Array logits({rows, n}), weight({rows, k}), x({rows, in}), y({rows * k, out}), sum({rows, out});
+        logits.fill(9, 6), whole(x.fill(2));
+        b->route(expert, weight, logits, renormalize);
+        b->grouped_linear(y, x, weights, expert);
+        b->combine(sum, y, weight);
+        results.push_back(sum.values()), chosen.push_back(id);
+      }
+      EXPECT_EQ(chosen[1], chosen[0]);
+      expect_close(results[1], results[0], 1e-4 + step() * std::sqrt(double(in)), step(),
+                   fmt::format("{} of {} experts on {}", k, n, device().name()));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CudaOps, testing::Values(DType::f32, DType::bf16),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+
+}  // namespace
+}  // namespace mr::test
+#endif
