@@ -116,6 +116,7 @@ bool Engine::step() { return advance(false); }
 bool Engine::advance(bool more_may_come) {
   read_mail();
   plan(more_may_come);  // what could not be planned while the last step ran
+  if (!broken_.empty()) fail_all(broken_.c_str());
   StepPlan* step = scheduler_->launch();
   if (step) run_step(*step, more_may_come);
   bool waits = scheduler_->idle() || (!step && scheduler_->holds_back());
@@ -200,8 +201,12 @@ std::span<const Sampled> Engine::compute(StepPlan& step, bool more_may_come) {
     sampled = runner_->sample();
   };
   auto meanwhile = [&] {
-    deliver_news();
-    read_mail();
+    try {
+      deliver_news();
+      read_mail();
+    } catch (const std::exception& e) {
+      broken_ = e.what();
+    }
     plan(more_may_come);
   };
   if (std::ranges::any_of(step.parts, wants_logits)) {  // before sampling changes them, and before anyone plans on
