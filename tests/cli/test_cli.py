@@ -274,7 +274,10 @@ class Chat(unittest.TestCase):
         self.assertGreater(len(out.splitlines()), 1)
 
     def test_interrupt_stops_the_answer_and_not_the_program(self):
-        pid, terminal = pty.fork()
+        try:
+            pid, terminal = pty.fork()
+        except OSError as e:
+            self.skipTest(f"no terminal can be had here: {e}")
         if pid == 0:
             os.execv(PROGRAM, [PROGRAM, "chat", "--temperature", "0", "--ignore-eos", "--max-tokens", "4000"])
         seen = b""
