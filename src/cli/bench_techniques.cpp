@@ -160,7 +160,9 @@ std::vector<Technique> all_techniques(const EngineFlags& base, const Facts& mode
   const int longest = std::min(model.context, 2048);
   std::vector<Technique> all;
 
-  Technique cache{"kv-cache", "keys and values are kept; without them every token computes its whole context: twice the length, four times the rows", {}};
+  Technique cache{"kv-cache",
+                  "keys and values are kept; without them every token computes its whole context: twice the length, four times the rows",
+                  {}};
   for (int n : {16, 32, 64, 128}) {
     std::vector<Job> one{{n, n}};
     cache.settings.push_back({fmt::format("none, {} + {} tokens", n, n), with([](auto& f) { f.no_kv_cache = true; }), one, true});

@@ -11,6 +11,34 @@
 
 namespace mr {
 
+// "512M", "4G", "0.4" (of the machine's memory), "1000000"; 0: it is none of these.
+static int64_t memory_bytes(const std::string& text) {
+  size_t used = 0;
+  double number = -1;
+  try {
+    number = std::stod(text, &used);
+  } catch (const std::exception&) {
+  }
+  std::string unit = text.substr(used);
+  bool share = unit.empty() && number > 0 && number < 1;
+  double scale = share          ? double(physical_memory())
+                 : unit.empty() ? 1
+                 : unit == "K"  ? 1024.0
+                 : unit == "M"  ? 1048576.0
+                 : unit == "G"  ? 1073741824.0
+                                : 0;
+  bool good = number > 0 && scale > 0 && number * scale >= 1024 && number * scale < 9e18;
+  return good ? int64_t(number * scale) : 0;
+}
+
+static std::string refuse_memory(const std::string& text) {
+  return memory_bytes(text) ? "" : text + " is neither bytes (like 512M or 4G) nor a share (like 0.4)";
+}
+
+static std::string refuse_page(const std::string& text) {
+  return std::atoi(text.c_str()) % 16 == 0 ? "" : "a page of " + text + " tokens is not a multiple of 16 tokens";
+}
+
 // What the techniques gain is measured against these.
 static void add_plain_forms(CLI::App& app, EngineFlags& f) {
   const char* group = "Engine, plain forms to compare with";
@@ -37,7 +65,9 @@ void add_engine_flags(CLI::App& app, EngineFlags& f) {
   app.add_option("--device", f.device, "auto, cpu, or ref (slow, scalar, obviously right)")
       ->check(CLI::IsMember({"auto", "cpu", "ref"}))
       ->group(group);
-  app.add_option("--isa", f.isa, "instruction set: scalar, avx2, avx512, vnni; the best one if absent")->group(group);
+  app.add_option("--isa", f.isa, "instruction set: scalar, avx2, avx512, vnni; the best one if absent")
+      ->check(CLI::IsMember({"scalar", "avx2", "avx512", "vnni"}))
+      ->group(group);
   app.add_option("--threads", f.options.threads, "worker threads; 0: one per core")->check(CLI::Range(0, 1024))->group(group);
   app.add_option("--kv-dtype", f.kv_dtype, "how keys and values are kept")
       ->check(CLI::IsMember({"f16", "bf16", "f32"}))
@@ -58,8 +88,11 @@ void add_engine_flags(CLI::App& app, EngineFlags& f) {
   app.add_option("--max-context", f.options.max_context, "tokens in one sequence; 0: what the model allows")
       ->check(CLI::Range(0, 1 << 30))
       ->group(group);
-  app.add_option("--memory", f.memory, "for state: bytes (512M, 4G) or a share of the machine's memory (0.4)")->group(group);
+  app.add_option("--memory", f.memory, "for state: bytes (512M, 4G) or a share of the machine's memory (0.4)")
+      ->check(refuse_memory)
+      ->group(group);
   app.add_option("--swap", f.swap, "host memory for the state of preempted sequences (512M); without it they compute their state anew")
+      ->check(refuse_memory)
       ->group(group);
   app.add_option("--victim", f.victim, "who is preempted when memory runs out, of the lowest priority: newest or largest")
       ->check(CLI::IsMember({"newest", "largest"}))
@@ -67,6 +100,7 @@ void add_engine_flags(CLI::App& app, EngineFlags& f) {
       ->group(group);
   app.add_option("--page-tokens", f.options.page_tokens, "tokens in a page, a multiple of 16")
       ->check(CLI::Range(16, 4096))
+      ->check(refuse_page)
       ->capture_default_str()
       ->group(group);
   app.add_flag("--no-prefix-cache", f.no_prefix_cache, "do not share the state of equal beginnings")->group(group);
@@ -74,27 +108,6 @@ void add_engine_flags(CLI::App& app, EngineFlags& f) {
   app.add_flag("--deterministic", f.deterministic, "the same bits whatever else runs; on a CPU this is always so")->group(group);
   app.add_option("--random-weights", f.random_weights, "weights made up from config.json with this seed, to measure speed")->group(group);
   add_plain_forms(app, f);
-}
-
-// "512M", "4G", "0.4" (of the machine's memory), "1000000".
-static int64_t memory_bytes(const char* flag, const std::string& text) {
-  size_t used = 0;
-  double number = -1;
-  try {
-    number = std::stod(text, &used);
-  } catch (const std::exception&) {
-  }
-  std::string unit = text.substr(used);
-  bool share = unit.empty() && number > 0 && number < 1;
-  double scale = share          ? double(physical_memory())
-                 : unit.empty() ? 1
-                 : unit == "K"  ? 1024.0
-                 : unit == "M"  ? 1048576.0
-                 : unit == "G"  ? 1073741824.0
-                                : 0;
-  check(number > 0 && scale > 0 && number * scale >= 1024 && number * scale < 9e18,
-        "{} {} is neither bytes (like 512M or 4G) nor a share (like 0.4)", flag, text);
-  return int64_t(number * scale);
 }
 
 static std::function<void(int64_t, int64_t)> loading_bar() {
@@ -113,8 +126,8 @@ std::unique_ptr<Engine> start_engine(EngineFlags& f) {
   o.device = f.device == "auto" ? "cpu" : f.device;
   if (!f.isa.empty()) o.isa = isa_from(f.isa);
   o.kv_dtype = dtype_from(f.kv_dtype);
-  if (!f.memory.empty()) o.state_bytes = memory_bytes("--memory", f.memory);
-  if (!f.swap.empty()) o.swap_bytes = memory_bytes("--swap", f.swap);
+  if (!f.memory.empty()) o.state_bytes = memory_bytes(f.memory);
+  if (!f.swap.empty()) o.swap_bytes = memory_bytes(f.swap);
   o.victim = f.victim == "largest" ? Victim::largest : Victim::newest;
   o.batching = f.batching == "static" ? Batching::fixed : f.batching == "dynamic" ? Batching::dynamic : Batching::continuous;
   o.contiguous = f.state == "contiguous";

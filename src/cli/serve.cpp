@@ -45,7 +45,7 @@ int serve(ServeFlags& f) {
     return start_engine(f.engine);
   });
   if (loaded) {
-    fmt::print(stderr, "{} at http://{}:{}/v1\n", o.model_name, o.http.host, server.port());
+    fmt::print(stderr, "{} at http://{}:{}/v1\n{}", o.model_name, o.http.host, server.port(), server.plan());
     std::fflush(stderr);
     server.run();
   }

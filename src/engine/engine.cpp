@@ -8,7 +8,6 @@
 #include "backend/timed_backend.h"
 #include "core/config.h"
 #include "core/error.h"
-#include "engine/memory.h"
 
 namespace mr {
 
@@ -28,14 +27,12 @@ std::unique_ptr<Engine> Engine::create(const std::filesystem::path& path, const 
   e.backend_ = make_backend(options);
   if (options.timed) e.backend_ = make_timed_backend(std::move(e.backend_));
   ModelOptions model{options.kv_dtype, options.random_weights, options.progress};
-  EngineMemory memory = plan_engine(*Model::outline(*e.files_.checkpoint, *e.backend_, model), options, physical_memory());
-  e.max_context_ = memory.max_context;
-  e.plan_ = memory.state;
+  e.memory_ = plan_engine(*Model::outline(*e.files_.checkpoint, *e.backend_, model), options, physical_memory());
   e.limits_ = limits_of(options);
   e.model_ = Model::load(*e.files_.checkpoint, *e.backend_, model);
-  e.store_ = std::make_unique<StateStore>(e.plan_);
-  StateManager::Options sharing{options.prefix_cache && options.kv_cache, options.contiguous ? e.max_context_ : 0};
-  e.states_ = std::make_unique<StateManager>(e.plan_, sharing);
+  e.store_ = std::make_unique<StateStore>(e.memory_.state);
+  StateManager::Options sharing{options.prefix_cache && options.kv_cache, options.contiguous ? e.memory_.max_context : 0};
+  e.states_ = std::make_unique<StateManager>(e.memory_.state, sharing);
 
   std::vector<int32_t> stop_tokens = e.files_.stop_tokens;
   stop_tokens.insert(stop_tokens.end(), e.model_->spec().eos.begin(), e.model_->spec().eos.end());
@@ -60,11 +57,12 @@ void Engine::validate(const Request& r) const {
   check(r.first_choice >= 0, "first_choice must be 0 or more, not {}", r.first_choice);
   check(r.sampling.stop.empty() || tokenizer(), "stop strings need a tokenizer, and the model has none");
   int n_answer = std::min(r.sampling.max_tokens, 1);
-  check(n_prompt + n_answer <= max_context_, "the prompt has {} tokens, but the context holds {}, the answer included", n_prompt,
-        max_context_);
-  int64_t n_kept = n_prompt + std::min(r.sampling.max_tokens, max_context_ - n_prompt) - n_answer;
-  check(n_kept <= plan_.n_tokens, "a prompt of {} tokens with an answer of up to {} needs state for {} tokens, but there is memory for {}",
-        n_prompt, n_kept + n_answer - n_prompt, n_kept, plan_.n_tokens);
+  check(n_prompt + n_answer <= memory_.max_context, "the prompt has {} tokens, but the context holds {}, the answer included", n_prompt,
+        memory_.max_context);
+  int64_t n_kept = n_prompt + std::min(r.sampling.max_tokens, memory_.max_context - n_prompt) - n_answer;
+  check(n_kept <= memory_.state.n_tokens,
+        "a prompt of {} tokens with an answer of up to {} needs state for {} tokens, but there is memory for {}", n_prompt,
+        n_kept + n_answer - n_prompt, n_kept, memory_.state.n_tokens);
 }
 
 // Where a rope depends on the prompt's length, so do the keys: only prompts with the same scaling may share them.
@@ -81,7 +79,7 @@ std::string Engine::salt_of(const Request& r) const {
 int64_t Engine::submit(Request request, Sink sink) {
   validate(request);
   SamplingParams& sampling = request.sampling;
-  sampling.max_tokens = std::min(sampling.max_tokens, max_context_ - int(request.prompt.size()));
+  sampling.max_tokens = std::min(sampling.max_tokens, memory_.max_context - int(request.prompt.size()));
   std::string salt = salt_of(request);
   std::lock_guard lock(mutex_);
   uint64_t seed = sampling.seed ? *sampling.seed : uint64_t(entropy_()) << 32 | entropy_();
@@ -99,16 +97,23 @@ void Engine::cancel(int64_t id) {
 }
 
 void Engine::run(std::stop_token stop) {
-  while (!stop.stop_requested()) {
-    if (advance(true)) continue;
+  for (bool closed = false; !stop.stop_requested();) {
+    if (advance(!closed)) continue;
     std::unique_lock lock(mutex_);
-    auto mail_came = [&] { return !submitted_.empty() || !cancelled_.empty(); };
+    auto mail_came = [&] { return !submitted_.empty() || !cancelled_.empty() || closed != closed_; };
     Clock::time_point until = scheduler_->held_until();
     if (until == Clock::time_point::max())
       mail_came_.wait(lock, stop, mail_came);
     else
       mail_came_.wait_until(lock, stop, until, mail_came);
+    closed = closed_;
   }
+}
+
+void Engine::close() {
+  std::lock_guard lock(mutex_);
+  closed_ = true;
+  mail_came_.notify_one();
 }
 
 bool Engine::step() { return advance(false); }
@@ -143,7 +148,7 @@ void Engine::note_progress() {
   for (size_t g = 0; g < stats.group.size(); g++) {
     auto& [n_units, n_used, n_cached, n_free] = stats.group[g];
     if (n_units > 0) usage = std::max(usage, float(n_used) / float(n_units));
-    if (plan_.group[g].paged()) n_pages += n_units;
+    if (memory_.state.group[g].paged()) n_pages += n_units;
   }
   metrics_.state_usage = usage;
   metrics_.swapped_units = stats.n_swapped_out;

@@ -17,6 +17,7 @@
 
 #include "core/companion.h"
 #include "engine/load.h"
+#include "engine/memory.h"
 #include "engine/metrics.h"
 #include "engine/request.h"
 #include "engine/runner.h"
@@ -62,13 +63,15 @@ class Engine {
 
   bool step();  // false: idle. Nobody submits meanwhile, so no batch waits to be filled
   void run(std::stop_token);
+  void close();  // nobody submits any more: a batch that is not full need not wait
 
   const Tokenizer* tokenizer() const { return files_.tokenizer ? &*files_.tokenizer : nullptr; }
   const Checkpoint& checkpoint() const { return *files_.checkpoint; }
   const Model& model() const { return *model_; }
   Backend& backend() { return *backend_; }
-  const MemoryPlan& memory_plan() const { return plan_; }
-  int max_context() const { return max_context_; }
+  const EngineMemory& memory() const { return memory_; }
+  const MemoryPlan& memory_plan() const { return memory_.state; }
+  int max_context() const { return memory_.max_context; }
   int max_seqs() const { return limits_.max_seqs; }
   Stats stats() const { return metrics_.read(); }
   StateStats state_stats() const { return states_->stats(); }  // on the engine's thread
@@ -97,9 +100,8 @@ class Engine {
   ModelFiles files_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Model> model_;
-  int max_context_ = 0;
+  EngineMemory memory_;
   SchedulerLimits limits_;
-  MemoryPlan plan_;
   std::unique_ptr<StateStore> store_;
   std::unique_ptr<StateManager> states_;
   Metrics metrics_;
@@ -118,6 +120,7 @@ class Engine {
   std::condition_variable_any mail_came_;
   std::vector<std::unique_ptr<Answering>> submitted_;
   std::vector<int64_t> cancelled_;
+  bool closed_ = false;
   int64_t next_id_ = 1;
   std::random_device entropy_;
 };

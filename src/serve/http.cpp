@@ -359,8 +359,8 @@ HttpServer::HttpServer(const HttpOptions& options, Handler handler) : world_(std
     w.acceptor.set_option(tcp::acceptor::reuse_address(true));
     w.acceptor.bind(where);
     w.acceptor.listen();
-  } catch (const std::exception& e) {
-    fail("cannot listen on {}:{}: {}", options.host, options.port, e.what());
+  } catch (const boost::system::system_error& e) {
+    fail("cannot listen on {}:{}: {}", options.host, options.port, e.code().message());
   }
   w.accept();
   for (int i = 0; i < options.threads; i++) w.threads.emplace_back([&w] { w.io.run(); });

@@ -145,7 +145,7 @@ void Server::adopt(std::unique_ptr<Engine> engine) {
   model_.tokenizer = tokenizer;
   model_.chat = chat_ ? &*chat_ : nullptr;
   model_.vocab = engine_->model().spec().vocab;
-  model_.max_context = engine_->max_context();
+  model_.max_context = int(std::min<int64_t>(engine_->max_context(), engine_->memory_plan().n_tokens));
   model_.max_state = engine_->memory_plan().n_tokens;
   model_.max_choices = std::min(128, engine_->max_seqs());
   model_.created = std::time(nullptr);
@@ -168,6 +168,7 @@ void Server::run() {
 // Nothing new is taken from here on.
 void Server::drain() {
   draining_ = true;
+  engine_->close();
   const Clock::time_point deadline = Clock::now() + std::chrono::seconds(options_.drain_seconds);
   std::unique_lock lock(mutex_);
   auto finished = [&] { return live_.empty() && http_->n_busy() == 0; };

@@ -44,6 +44,7 @@ class Server {
   void run();
   void stop();  // any thread
   int port() const { return http_->port(); }
+  std::string plan() const { return engine_->memory().text(); }  // of memory; when it is loaded
 
  private:
   class Call;

@@ -71,6 +71,13 @@ struct Planner {
     while (n > 0 && bytes(n, limits.max_tokens ? pages : n, snapshots(n)) > limits.bytes) n--;
     return n;
   }
+  std::string advice(int64_t pages) const {
+    std::string text = fmt::format("give it more (--memory; one sequence needs {})", size_text(bytes(1, limits.max_tokens ? pages : 1, 0)));
+    int64_t kept = limits.max_tokens ? pages_that_fit(limits.max_seqs, pages) * limits.page_tokens : 0;
+    if (kept > 0) text += fmt::format(", keep at most {} tokens", kept);
+    if (int n = seqs_that_fit(pages); n > 0) text += fmt::format(", run at most {} sequences (--max-seqs)", n);
+    return text;
+  }
 };
 
 }  // namespace
@@ -92,12 +99,11 @@ MemoryPlan plan_memory(const StateLayout& layout, const StateLimits& limits) {
   if (limits.bytes) {
     int64_t needed = planner.bytes(n_seqs, pages, snapshots);
     if (needed > limits.bytes) {
-      std::string advice = bounded ? fmt::format("keep at most {} tokens, or run", planner.pages_that_fit(n_seqs, pages) * tokens) : "run";
-      fail("the state needs {} ({} in pages for {} tokens, {} in slots for {} sequences) but {} are left for it: {} at most {} sequences",
-           size_text(needed), size_text(planner.bytes(StateSpec::Kind::paged, n_seqs, pages, snapshots)),
+      std::string advice = planner.advice(pages);
+      fail("the state needs {} ({} in pages for {} tokens, {} in slots for {} sequences) but {} are left for it: {}", size_text(needed),
+           size_text(planner.bytes(StateSpec::Kind::paged, n_seqs, pages, snapshots)),
            bounded ? std::to_string(pages * tokens) : "the window's",
-           size_text(planner.bytes(StateSpec::Kind::slot, n_seqs, pages, snapshots)), n_seqs, size_text(limits.bytes), advice,
-           planner.seqs_that_fit(pages));
+           size_text(planner.bytes(StateSpec::Kind::slot, n_seqs, pages, snapshots)), n_seqs, size_text(limits.bytes), advice);
     }
     if (bounded && !limits.max_tokens) pages = planner.pages_that_fit(n_seqs, max_units - 1);
   }

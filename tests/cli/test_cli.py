@@ -320,6 +320,10 @@ class Errors(unittest.TestCase):
         self.fails([], status=2)
         self.fails(["fly"], "fly", status=2)
         self.fails(["generate", "--threads", "many"], "many", status=2)
+        self.fails(["generate", "--memory", "abc"], "abc", status=2)
+        self.fails(["generate", "--swap", "2X"], "2X", status=2)
+        self.fails(["generate", "--page-tokens", 20], "20", status=2)
+        self.fails(["generate", "--isa", "sse9"], "sse9", status=2)
 
     def test_missing_and_broken_files(self):
         self.fails(["generate", "/no/such/model", "-p", "x"], "/no/such/model")
@@ -354,7 +358,7 @@ class Errors(unittest.TestCase):
         self.fails(["generate", "-p", "x", "--temperature", "-1"], "temperature")
         self.fails(["generate", "-p", "x", "--top-p", "2"], "top_p")
         self.fails(["generate", "-p", "x", "--logit-bias", "seven=1"], "seven=1")
-        self.fails(["generate", "-p", "x", "--memory", "lots"], "lots")
+        self.fails(["generate", "-p", "x", "--memory", "lots"], "lots", status=2)
         self.fails(["detokenize", MODEL, "99999999"], 99999999)
 
     def test_impossible_analyses(self):

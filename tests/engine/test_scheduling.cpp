@@ -71,6 +71,22 @@ TEST(Batching, WaitsForTheBatchToFill) {
   }
 }
 
+TEST(Batching, ABatchThatNobodyWillFillStarts) {
+  EngineOptions options{.max_seqs = 2, .max_context = 128};
+  options.batching = Batching::fixed;
+  auto engine = open("llama_gqa", options);
+  std::atomic<bool> ended{false};
+  std::jthread loop([&](std::stop_token stop) { engine->run(stop); });
+  engine->submit(greedy(prompt_of(10), 3), [&](const TokenEvent& e) {
+    if (e.finish == Finish::none) return;
+    ended = true;
+    ended.notify_all();
+  });
+  while (engine->stats().waits_for != Waits::batch) std::this_thread::yield();
+  engine->close();
+  ended.wait(false);
+}
+
 TEST(PlainState, WithoutAKvCacheEveryTokenComputesItsContext) {
   Request r = greedy(prompt_of(10), 5);
   r.sampling.ignore_eos = true;
