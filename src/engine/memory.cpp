@@ -56,8 +56,10 @@ EngineMemory plan_engine(const Model& model, const EngineOptions& options, int64
         plan.state.n_tokens);
 
   int64_t others = plan.weights + plan.workspace + plan.state.host_bytes();
-  std::string advice = others < machine ? fmt::format("leave at most {} to the state (--memory)", size_text(machine - others))
-                                        : "only fewer rows a step (--max-batch-tokens), less --swap or a smaller model would help";
+  std::string advice =
+      others < machine
+          ? fmt::format("leave at most {} to the state (--memory)", size_text(machine - others))
+          : "only fewer rows a step (--max-batch-tokens), fewer sequences (--max-seqs), less --swap or a smaller model would help";
   check(plan.bytes() <= machine, "this needs {} (weights {}, state {}, workspace {}, swap {}) but the machine has {}: {}",
         size_text(plan.bytes()), size_text(plan.weights), size_text(plan.state.bytes()), size_text(plan.workspace),
         size_text(plan.state.host_bytes()), size_text(machine), advice);
