@@ -40,7 +40,6 @@ std::unique_ptr<Engine> Engine::create(const std::filesystem::path& path, const 
   stop_tokens.erase(std::unique(stop_tokens.begin(), stop_tokens.end()), stop_tokens.end());
   e.scheduler_ = std::make_unique<Scheduler>(e.limits_, *e.states_, e.metrics_, std::move(stop_tokens));
   e.runner_ = std::make_unique<Runner>(*e.model_, *e.backend_, *e.store_, e.limits_);
-  e.overlap_ = options.overlap;
   if (options.overlap) e.companion_ = std::make_unique<Companion>();
   return engine;
 }
@@ -218,7 +217,7 @@ std::span<const Sampled> Engine::compute(StepPlan& step, bool more_may_come) {
     hand_out_logits(step, runner_->forward());
     sampled = runner_->sample();
     deliver_news();
-  } else if (overlap_) {
+  } else if (companion_) {
     companion_->run(run, meanwhile);
   } else {
     deliver_news();

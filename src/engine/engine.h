@@ -110,10 +110,9 @@ class Engine {
 
   // The engine's thread's, or the companion's while a step runs.
   std::unordered_map<int64_t, std::unique_ptr<Answering>> requests_;
-  std::vector<int64_t> news_, ended_;  // requests that have something to tell, and that are over
-  std::string broken_;                 // why planning failed
-  bool overlap_ = true;
-  std::unique_ptr<Companion> companion_;
+  std::vector<int64_t> news_, ended_;     // requests that have something to tell, and that are over
+  std::string broken_;                    // why planning failed
+  std::unique_ptr<Companion> companion_;  // null: nothing is done beside a step
 
   // What other threads leave.
   std::mutex mutex_;

@@ -17,8 +17,9 @@ std::string error_body(const ApiError& e) {
   return body.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
-int nesting_of(std::string_view text) {
-  int depth = 0, deepest = 0;
+Nesting nesting_of(std::string_view text) {
+  Nesting found;
+  int depth = 0;
   bool quoted = false;
   for (size_t i = 0; i < text.size(); i++) {
     char c = text[i];
@@ -28,16 +29,16 @@ int nesting_of(std::string_view text) {
     } else if (c == '"') {
       quoted = true;
     } else if (c == '[' || c == '{') {
-      deepest = std::max(deepest, ++depth);
+      found.deepest = std::max(found.deepest, ++depth);
     } else if (c == ']' || c == '}') {
-      depth--;
+      if (--depth == 0 && found.first_end == std::string_view::npos) found.first_end = i + 1;
     }
   }
-  return deepest;
+  return found;
 }
 
 OrderedJson parse_body(std::string_view body, int max_depth) {
-  int depth = nesting_of(body);
+  int depth = nesting_of(body).deepest;
   if (depth > max_depth) refuse("", "the body nests {} levels deep, but at most {} are allowed", depth, max_depth);
   OrderedJson json;
   try {

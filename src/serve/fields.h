@@ -26,7 +26,12 @@ template <class... Args>
   throw ApiError(400, fmt::format(text, std::forward<Args>(args)...), std::move(param));
 }
 
-int nesting_of(std::string_view json);  // levels of lists and objects, counted in the text
+// Lists and objects of a JSON text, counted without parsing it.
+struct Nesting {
+  int deepest = 0;
+  size_t first_end = std::string_view::npos;  // behind the first list or object; npos: it is not over
+};
+Nesting nesting_of(std::string_view json);
 
 // The body as JSON. Nesting is counted before anything is built.
 OrderedJson parse_body(std::string_view body, int max_depth = 64);

@@ -152,7 +152,7 @@ static void open_arguments(OrderedJson& message, const std::string& param) {
     OrderedJson& function = call["function"];
     if (!function.contains("arguments") || !function["arguments"].is_string()) continue;
     const std::string text = function["arguments"];
-    OrderedJson arguments = nesting_of(text) > 64 ? OrderedJson() : OrderedJson::parse(text, nullptr, false);
+    OrderedJson arguments = nesting_of(text).deepest > 64 ? OrderedJson() : OrderedJson::parse(text, nullptr, false);
     if (arguments.is_object()) function["arguments"] = std::move(arguments);
   }
 }

@@ -18,28 +18,8 @@ static std::string fresh_call_id() {
   return fmt::format("call_{:08x}{:08x}{:08x}", entropy(), entropy(), entropy());
 }
 
-// The length of the JSON object or list at the beginning of `text`; npos: it is not over.
-static size_t json_size(std::string_view text) {
-  int depth = 0;
-  bool quoted = false;
-  for (size_t i = 0; i < text.size(); i++) {
-    char c = text[i];
-    if (quoted) {
-      if (c == '\\') i++;
-      quoted = c != '"';
-    } else if (c == '"') {
-      quoted = true;
-    } else if (c == '[' || c == '{') {
-      depth++;
-    } else if (c == ']' || c == '}') {
-      if (--depth == 0) return i + 1;
-    }
-  }
-  return npos;
-}
-
 std::vector<ToolCall> ToolCallReader::calls_in(std::string_view text) const {
-  if (nesting_of(text) > 64) return {};
+  if (nesting_of(text).deepest > 64) return {};
   OrderedJson json = OrderedJson::parse(text, nullptr, false);
   if (!json.is_array()) json = OrderedJson::array({std::move(json)});
   std::vector<ToolCall> calls;
@@ -95,7 +75,7 @@ bool ToolCallReader::take_bare(News& news, size_t begin, bool last) {
   }
   if (at == npos || (held_[at] != '{' && held_[at] != '[')) return take_content(news, begin, last);
   std::string_view json = std::string_view(held_).substr(at);
-  const size_t size = json_size(json);
+  const size_t size = nesting_of(json).first_end;
   if (size == npos && !last) return false;
   auto calls = size == npos ? std::vector<ToolCall>() : calls_in(json.substr(0, size));
   if (calls.empty()) return take_content(news, begin, last);
