@@ -25,7 +25,7 @@ double price_per_million(const Question& q, double tokens_per_s) { return q.pric
 double draft_speedup(const Question& q, const AnalysisRow& row) {
   const Question::Draft& d = *q.draft;
   double kept = d.acceptance == 1 ? d.lookahead + 1 : (1 - std::pow(d.acceptance, d.lookahead + 1)) / (1 - d.acceptance);
-  Phase verify{double(row.batch), double(d.lookahead + 1), double(row.context + d.lookahead), true};
+  Phase verify{double(row.batch), double(d.lookahead + 1), double(row.context + d.lookahead), double(d.lookahead + 1)};
   double draft = step_cost(d.subject.spec, d.subject.storage, Phase::generation(double(row.batch), double(row.context)), q.on).seconds;
   return kept * row.step.seconds / (cost_of(q, verify).seconds + d.lookahead * draft);
 }

@@ -15,10 +15,10 @@ RoofTime time_of(const Operation& o, const Deployment& d) {
   return compute > memory ? RoofTime{compute, Bound::compute} : RoofTime{memory, Bound::memory};
 }
 
-StepCost step_cost(const ModelSpec& spec, const Storage& storage, const Phase& phase, const Deployment& d) {
+StepCost step_cost(const ModelSpec& spec, const Storage& storage, std::span<const Phase> parts, const Deployment& d) {
   StepCost cost;
   double by_bound[3]{};
-  for (const Operation& o : operations(spec, storage, phase, d.tp)) {
+  for (const Operation& o : operations(spec, storage, parts, d.tp)) {
     RoofTime t = time_of(o, d);
     cost.seconds += t.seconds, cost.bytes += o.bytes(), cost.flops += o.flops;
     by_bound[size_t(t.bound)] += t.seconds;

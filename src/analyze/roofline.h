@@ -26,6 +26,9 @@ struct StepCost {
   double seconds = 0, bytes = 0, flops = 0;  // bytes and flops: of all chips together
   Bound bound = Bound::memory;               // where most of the time goes
 };
-StepCost step_cost(const ModelSpec&, const Storage&, const Phase&, const Deployment&);
+StepCost step_cost(const ModelSpec&, const Storage&, std::span<const Phase> parts, const Deployment&);
+inline StepCost step_cost(const ModelSpec& m, const Storage& s, const Phase& phase, const Deployment& d) {
+  return step_cost(m, s, std::span(&phase, 1), d);
+}
 
 }  // namespace mr

@@ -50,6 +50,8 @@ static Storage storage_of(const Checkpoint& files, const NameMap& names) {
   return s;
 }
 
+Storage storage_of(const Checkpoint& files) { return storage_of(files, describe(files).names); }
+
 Subject subject_of(const Preset& p) { return {std::string(p.name), spec_of(p), {}}; }
 
 Subject subject_of(const std::string& model) {

@@ -3,6 +3,7 @@
 
 #include "analyze/presets.h"
 #include "analyze/workload.h"
+#include "io/checkpoint.h"
 
 namespace mr {
 
@@ -16,6 +17,8 @@ struct Subject {
 // cache folder; empty: the default model. Where there are weights, their stored formats count; else bf16.
 Subject subject_of(const std::string& model);
 Subject subject_of(const Preset&);
+
+Storage storage_of(const Checkpoint&);  // as its tensors are stored; bf16 where it has none
 
 void store_weights_as(Storage&, std::string_view format);
 void store_keys_as(Storage&, std::string_view format);

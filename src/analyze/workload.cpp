@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "core/error.h"
 
@@ -17,30 +18,64 @@ namespace {
 
 class Counter {
  public:
-  Counter(const ModelSpec& spec, const Storage& storage, const Phase& phase, int chips)
-      : spec_(spec), s_(storage), phase_(phase), chips_(chips), rows_(phase.batch * phase.rows), a_(storage.activation) {}
+  Counter(const ModelSpec& spec, const Storage& storage, std::span<const Phase> parts, int chips)
+      : spec_(spec), s_(storage), parts_(parts), first_(parts[0]), chips_(chips), a_(storage.activation) {
+    for (const Phase& p : parts) {
+      seqs_ += p.batch;
+      rows_ += p.batch * p.rows;
+      out_rows_ += p.batch * p.outputs;
+    }
+  }
 
   std::vector<Operation> count() {
     const double dim = spec_.dim;
     Operation& embed = op("embedding");
     embed.read += rows_ * dim * s_.table, embed.written += rows_ * dim * a_;
     if (spec_.per_layer) per_layer_inputs();
-    for (const LayerSpec& layer : spec_.layers) {
-      norms(layer.post_norms ? 2 : 1, rows_);
-      std::visit([&](const auto& mixer) { mix(mixer); }, layer.mixer);
-      all_reduce();
-      if (!std::holds_alternative<std::monostate>(layer.ffn)) {
-        norms(layer.post_norms ? 2 : 1, rows_);
-        std::visit([&](const auto& ffn) { feed(ffn); }, layer.ffn);
-        all_reduce();
-      }
-      if (spec_.per_layer) per_layer_gate();
+    for (auto [layer, n] : kinds()) {
+      std::vector<Operation> before = std::exchange(ops_, {});
+      block(*layer);
+      std::vector<Operation> own = std::exchange(ops_, std::move(before));
+      for (Operation& o : own) add(o, n);
     }
-    output();
+    if (out_rows_ > 0) output();
     return std::move(ops_);
   }
 
  private:
+  // Layers that are alike cost alike: each kind, and how many there are.
+  std::vector<std::pair<const LayerSpec*, int>> kinds() const {
+    std::vector<std::pair<const LayerSpec*, int>> all;
+    for (const LayerSpec& layer : spec_.layers) {
+      auto kind = std::ranges::find_if(all, [&](auto& k) { return *k.first == layer; });
+      kind == all.end() ? (void)all.emplace_back(&layer, 1) : (void)kind->second++;
+    }
+    return all;
+  }
+
+  void add(Operation& o, int n) {
+    o.layers *= n;
+    for (double* x : {&o.flops, &o.weights, &o.state, &o.read, &o.written, &o.link}) *x *= n;
+    auto known = std::ranges::find(ops_, o.name, &Operation::name);
+    if (known == ops_.end()) return ops_.push_back(std::move(o));
+    known->layers += o.layers;
+    for (double Operation::*x :
+         {&Operation::flops, &Operation::weights, &Operation::state, &Operation::read, &Operation::written, &Operation::link})
+      (*known).*x += o.*x;
+  }
+
+  void block(const LayerSpec& layer) {
+    norms(layer.post_norms ? 2 : 1, rows_);
+    std::visit([&](const auto& mixer) { mix(mixer); }, layer.mixer);
+    all_reduce();
+    if (!std::holds_alternative<std::monostate>(layer.ffn)) {
+      norms(layer.post_norms ? 2 : 1, rows_);
+      std::visit([&](const auto& ffn) { feed(ffn); }, layer.ffn);
+      all_reduce();
+    }
+    if (spec_.per_layer) per_layer_gate();
+  }
+
   Operation& op(const std::string& name) {
     for (Operation& o : ops_)
       if (o.name == name) return o.layers++, o;
@@ -58,7 +93,7 @@ class Counter {
     o.weights += in * out * bytes;
     o.read += rows * in * a_;
     o.written += rows * out * a_;
-    law(o, table ? "B" : "B·T", table ? out_rows() : rows, bytes);
+    law(o, table ? "B" : "B·T", table ? out_rows_ : rows, bytes);
     return o;
   }
 
@@ -90,18 +125,26 @@ class Counter {
     o.link += 2.0 * (chips_ - 1) / chips_ * rows_ * spec_.dim * a_;  // a ring
   }
 
-  double seen(int window) const { return window ? std::min<double>(phase_.context, window) : phase_.context; }
-
   // Query-key pairs of one sequence: row i sees context - rows + i + 1 tokens, at most its window.
-  double pairs(int window) const {
-    const double first = phase_.context - phase_.rows + 1, last = phase_.context, w = window ? window : last;
-    if (first >= w) return phase_.rows * w;
+  static double pairs(const Phase& p, int window) {
+    const double first = p.context - p.rows + 1, last = p.context, w = window ? window : last;
+    if (first >= w) return p.rows * w;
     const double free = std::min(last, w);  // rows up to this one see everything before them
     return (first + free) * (free - first + 1) / 2 + (last - free) * w;
   }
 
-  // Tokens whose keys and values the rows of one sequence read.
-  double keys(int window) const { return window ? std::min(phase_.context, window + phase_.rows - 1) : phase_.context; }
+  double pairs(int window) const {
+    double n = 0;
+    for (const Phase& p : parts_) n += p.batch * pairs(p, window);
+    return n;
+  }
+
+  // Tokens whose keys and values the rows read.
+  double keys(int window) const {
+    double n = 0;
+    for (const Phase& p : parts_) n += p.batch * (window ? std::min(p.context, window + p.rows - 1) : p.context);
+    return n;
+  }
 
   void mix(const AttentionSpec& a) {
     const double q = double(a.heads) * a.head_dim, kv = double(a.kv_heads) * a.head_dim, own = a.kv_owner < 0 ? 1 : 0;
@@ -112,11 +155,12 @@ class Counter {
     store.written += rows_ * (q * a_ + 2 * own * kv * s_.kv);
 
     Operation& o = op(a.window ? fmt::format("attention, window {}", a.window) : "attention");
-    o.flops += 4 * phase_.batch * pairs(a.window) * q;
-    o.state += phase_.batch * keys(a.window) * 2 * kv * s_.kv;
+    o.flops += 4 * pairs(a.window) * q;
+    o.state += keys(a.window) * 2 * kv * s_.kv;
     o.read += rows_ * q * a_, o.written += rows_ * q * a_;
     o.state_ways = a.kv_heads;
-    const double g = double(a.heads) / a.kv_heads, s = seen(a.window), t = phase_.rows;
+    const double g = double(a.heads) / a.kv_heads, t = first_.rows;
+    const double s = a.window ? std::min<double>(first_.context, a.window) : first_.context;
     law(o, g == 1 ? "S·T/(S+T)" : "G·S·T/(S+G·T)", g * s * t / (s + g * t), s_.kv);
     product("attention out", rows_, q, spec_.dim);
   }
@@ -130,7 +174,7 @@ class Counter {
     product("latent down", rows_, spec_.dim, latent);
     op("store latent").written += rows_ * latent * s_.kv;
 
-    const double all = phase_.batch * pairs(0), kept = phase_.batch * phase_.context;
+    const double all = pairs(0), kept = keys(0);
     const double absorb = 2 * rows_ * n * m.kv_rank * (m.nope_dim + m.v_dim), absorbed = 2 * all * n * (latent + m.kv_rank);
     const double expand = 2 * kept * n * m.kv_rank * (m.nope_dim + m.v_dim), expanded = 2 * all * n * (qk + m.v_dim);
     const bool absorbs = absorb + absorbed <= expand + expanded;
@@ -147,10 +191,10 @@ class Counter {
     if (absorbs) {
       o.state += kept * latent * s_.kv;
       o.read += rows_ * n * latent * a_, o.written += rows_ * n * m.kv_rank * a_;
-      law(o, "N·(2r+d)/(r+d)", n * (latent + m.kv_rank) / latent * phase_.rows, s_.kv);
+      law(o, "N·(2r+d)/(r+d)", n * (latent + m.kv_rank) / latent * first_.rows, s_.kv);
     } else {
       o.read += (kept * n * (qk + m.v_dim) + rows_ * n * qk) * a_, o.written += rows_ * n * m.v_dim * a_;
-      law(o, "S·T/(S+T)", phase_.context * phase_.rows / (phase_.context + phase_.rows), 2);
+      law(o, "S·T/(S+T)", first_.context * first_.rows / (first_.context + first_.rows), 2);
     }
     product("attention out", rows_, n * m.v_dim, spec_.dim);
   }
@@ -159,9 +203,9 @@ class Counter {
     Operation& o = op("convolution");
     o.flops += rows_ * channels * (2 * width + 4);
     o.weights += channels * width * a_;
-    o.state += phase_.batch * state_bytes;
+    o.state += seqs_ * state_bytes;
     o.read += rows_ * channels * a_;
-    o.written += rows_ * channels * a_ + phase_.batch * state_bytes;
+    o.written += rows_ * channels * a_ + seqs_ * state_bytes;
   }
 
   // values: of the state h; flops a value and token: decay, input, output.
@@ -169,10 +213,10 @@ class Counter {
     Operation& o = op("scan");
     o.flops += rows_ * (flops * values + 3 * inner);
     o.weights += weights * 4;
-    o.state += phase_.batch * values * 4;
+    o.state += seqs_ * values * 4;
     o.read += rows_ * inputs * a_;
-    o.written += rows_ * inner * a_ + phase_.batch * values * 4;
-    o.law = "T·f/8", o.law_intensity = phase_.rows * flops / 8;  // each value is read and written once a step, 4 bytes each
+    o.written += rows_ * inner * a_ + seqs_ * values * 4;
+    o.law = "T·f/8", o.law_intensity = first_.rows * flops / 8;  // each value is read and written once a step, 4 bytes each
   }
 
   void mix(const MambaSpec& m) {
@@ -229,10 +273,8 @@ class Counter {
     norms(1, rows_);
   }
 
-  double out_rows() const { return phase_.batch * (phase_.all_outputs ? phase_.rows : 1); }
-
   void output() {
-    const double n = out_rows();
+    const double n = out_rows_;
     norms(1, n);
     Operation& o = product("output layer", n, spec_.dim, spec_.vocab, true);
     o.written += n * spec_.vocab * (4 - a_);  // logits are f32
@@ -243,10 +285,11 @@ class Counter {
 
   const ModelSpec& spec_;
   const Storage& s_;
-  const Phase& phase_;
+  std::span<const Phase> parts_;
+  const Phase& first_;
   int chips_;
-  double rows_;  // of the whole batch
-  double a_;     // bytes of an activation
+  double a_;                                   // bytes of an activation
+  double seqs_ = 0, rows_ = 0, out_rows_ = 0;  // of the whole batch
   std::vector<Operation> ops_;
 };
 
@@ -276,10 +319,12 @@ std::string kind_of(const MixerSpec& mixer) {
 
 }  // namespace
 
-std::vector<Operation> operations(const ModelSpec& spec, const Storage& storage, const Phase& phase, int chips) {
-  check(phase.batch >= 1 && phase.rows >= 1 && phase.context >= phase.rows, "a step of {} sequences with {} rows in {} tokens is none",
-        phase.batch, phase.rows, phase.context);
-  return Counter(spec, storage, phase, chips).count();
+std::vector<Operation> operations(const ModelSpec& spec, const Storage& storage, std::span<const Phase> parts, int chips) {
+  check(!parts.empty(), "a step without sequences is none");
+  for (const Phase& p : parts)
+    check(p.batch >= 1 && p.rows >= 1 && p.context >= p.rows, "a step of {} sequences with {} rows in {} tokens is none", p.batch, p.rows,
+          p.context);
+  return Counter(spec, storage, parts, chips).count();
 }
 
 double parameter_bytes(const ModelSpec& spec, const Storage& s) {

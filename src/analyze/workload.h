@@ -2,6 +2,7 @@
 // tokens of each, S context, D model width, F feed-forward, H head size, N query heads, K key/value heads, G = N / K, V vocabulary.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,16 +15,17 @@ namespace mr {
 struct Storage {
   double block = 2, table = 2;  // weights of the layers; of embedding tables and output layer
   double kv = 2;                // keys, values, latents; recurrent state is always f32
-  double activation = 2;
+  double activation = 2;        // 0: activations stay in caches, and only weights and state count
   NumberFormat::Product block_product = NumberFormat::Product::bf16, table_product = NumberFormat::Product::bf16;
   std::string block_name = "bf16", table_name = "bf16", kv_name = "bf16";
 };
 
+// Sequences that do the same in a step.
 struct Phase {
-  double batch = 1;          // B
-  double rows = 1;           // T: 1 in generation, the whole prompt in prefill
-  double context = 1;        // S: tokens that the last row sees, itself included
-  bool all_outputs = false;  // every row passes through the output layer, as when drafts are verified; else the last one
+  double batch = 1;    // B
+  double rows = 1;     // T: 1 in generation, the whole prompt in prefill
+  double context = 1;  // S: tokens that the last row sees, itself included
+  double outputs = 1;  // rows of each sequence that pass through the output layer: all when drafts are verified, none inside a prompt
 
   static Phase generation(double batch, double context) { return {batch, 1, context}; }
   static Phase prefill(double batch, double context) { return {batch, context, context}; }
@@ -47,7 +49,11 @@ struct Operation {
   double intensity() const { return bytes() > 0 ? flops / bytes() : 0; }
 };
 
-std::vector<Operation> operations(const ModelSpec&, const Storage&, const Phase&, int chips = 1);
+// Of one step in which all sequences of `parts` take part: weights are read once, whoever uses them. Laws are those of the first.
+std::vector<Operation> operations(const ModelSpec&, const Storage&, std::span<const Phase> parts, int chips = 1);
+inline std::vector<Operation> operations(const ModelSpec& m, const Storage& s, const Phase& phase, int chips = 1) {
+  return operations(m, s, std::span(&phase, 1), chips);
+}
 
 // Experts that at least one of `rows` tokens uses, when each takes `used` of them evenly: E (1 - (1 - k/E)^rows).
 double experts_read(double experts, double used, double rows);

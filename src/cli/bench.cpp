@@ -1,9 +1,8 @@
-// millrace bench: how fast prefill and decode are, beside what this machine's memory and arithmetic allow.
+// millrace bench: how fast the engine is, beside what this machine's memory and arithmetic allow.
 #include <algorithm>
-#include <cmath>
 
-#include "backend/cpu/probe.h"
-#include "backend/timed_backend.h"
+#include "analyze/report.h"
+#include "cli/bench_grid.h"
 #include "cli/bench_load.h"
 #include "cli/bench_techniques.h"
 #include "cli/cli.h"
@@ -17,172 +16,126 @@ namespace {
 struct BenchFlags {
   EngineFlags engine;
   LoadFlags load;
-  std::vector<int> prefill{512}, decode{128};
-  int repeat = 5;
+  Patience patience;
+  std::vector<int> batch{1}, context, prefill{512}, decode;
   bool explain = false, json = false;
   std::vector<std::string> techniques;
 };
 
-// What the machine allows, measured on the model's own weights.
-struct Limits {
-  double bytes_per_s, linear_flops_per_s, float_flops_per_s;
-};
+std::string name_of(const GridRow& r) { return r.shape.prefill ? "prefill" : "decode"; }
 
-struct Row {
-  std::string workload;
-  int tokens = 0;
-  std::vector<double> seconds;  // of each repetition
-  double bytes = 0, flops = 0;  // that the workload must move and compute
-  double limit_s = 0;
-  std::map<std::string, OpTime> times;  // of the last repetition
-
-  double best() const { return *std::ranges::min_element(seconds); }
-  double median() const {
-    std::vector<double> s = seconds;
-    std::ranges::sort(s);
-    return s[s.size() / 2];
+Json row_json(const GridRow& r) {
+  Json j{{"workload", name_of(r)}, {"batch", r.shape.batch}, {"context", r.shape.context}, {"tokens", int64_t(r.tokens())}};
+  if (!r.error.empty()) {
+    j["error"] = r.error;
+    return j;
   }
-};
-
-bool is_quantized(const Engine& engine) {
-  std::map<std::string, size_t> bytes;
-  for (const StoredTensor& t : engine.checkpoint().tensors()) bytes[t.format] += t.bytes.size();
-  if (bytes.empty()) return false;
-  auto largest = std::ranges::max_element(bytes, {}, [](auto& entry) { return entry.second; });
-  const FormatOps* format = find_format(largest->first);
-  return format && format->format.group > 1;
-}
-
-Limits measure_limits(Engine& engine, Isa isa) {
-  ThreadPool& pool = engine.backend().pool();
-  double floats = float_rate(isa, pool);
-  return {read_bandwidth(engine.model().weights(), isa, pool), is_quantized(engine) ? quantized_rate(isa, pool) : floats, floats};
-}
-
-// 4 flops a query, key and channel, for q . k and p . v; `pairs` query-key pairs.
-double attention_flops(const ModelSpec& spec, double pairs) {
-  double flops = 0;
-  for (const LayerSpec& layer : spec.layers)
-    if (auto* a = std::get_if<AttentionSpec>(&layer.mixer)) flops += 4.0 * a->heads * a->head_dim * pairs;
-  return flops;
-}
-
-// Weights of all linear layers inside the blocks that a token passes through.
-double block_weights(const ModelSpec& spec) {
-  return double(active_parameters(spec)) - double(spec.vocab) * spec.dim * (spec.tied ? 1 : 2);
-}
-
-double run_once(Engine& engine, int n_prompt, int n_generated) {
-  Request request;
-  uint64_t x = 88172645463325252u;  // any tokens do, but not always the same one
-  for (int i = 0; i < n_prompt; i++) {
-    x ^= x << 13, x ^= x >> 7, x ^= x << 17;
-    request.prompt.push_back(int32_t(x % uint64_t(engine.model().spec().vocab)));
-  }
-  request.sampling.temperature = 0;
-  request.sampling.ignore_eos = true;
-  request.sampling.max_tokens = n_generated;
-  Timing timing;
-  run_alone(engine, std::move(request), [&](const TokenEvent& event) {
-    if (event.finish != Finish::none) timing = event.timing;
-  });
-  return n_generated == 1 ? timing.first_token_s - timing.started_s : timing.last_token_s - timing.first_token_s;
-}
-
-Row measure(Engine& engine, Row row, int n_prompt, int n_generated, int repeat) {
-  auto* timed = dynamic_cast<TimedBackend*>(&engine.backend());
-  run_once(engine, n_prompt, std::min(n_generated, 8));  // touches memory that is new
-  for (int i = 0; i < repeat; i++) {
-    if (timed) timed->reset();
-    row.seconds.push_back(run_once(engine, n_prompt, n_generated));
-  }
-  if (timed) row.times = timed->times();
-  return row;
-}
-
-Row bench_prefill(Engine& engine, const Limits& limits, int tokens, int repeat) {
-  const ModelSpec& spec = engine.model().spec();
-  double attention = attention_flops(spec, 0.5 * tokens * (tokens + 1.0)),
-         linear = 2.0 * tokens * block_weights(spec) + 2.0 * spec.vocab * spec.dim;
-  double bytes = double(engine.model().decode_bytes());
-  Row row{"prefill", tokens, {}, bytes, linear + attention};
-  row.limit_s = std::max(linear / limits.linear_flops_per_s + attention / limits.float_flops_per_s, bytes / limits.bytes_per_s);
-  return measure(engine, row, tokens, 1, repeat);
-}
-
-Row bench_decode(Engine& engine, const Limits& limits, int tokens, int repeat) {
-  const ModelSpec& spec = engine.model().spec();
-  double context = 0.5 * (tokens + 1);  // on average; it begins empty
-  double bytes = tokens * (double(engine.model().decode_bytes()) + context * double(engine.model().layout().bytes_per_token()) +
-                           2.0 * double(engine.model().layout().bytes_per_sequence()));
-  Row row{
-      "decode", tokens, {}, bytes, tokens * (2 * (block_weights(spec) + double(spec.vocab) * spec.dim) + attention_flops(spec, context))};
-  row.limit_s = bytes / limits.bytes_per_s;
-  return measure(engine, row, 1, tokens + 1, repeat);
-}
-
-Json row_json(const Row& r) {
-  Json j{{"workload", r.workload},
-         {"batch", 1},
-         {"tokens", r.tokens},
-         {"tokens_per_s", r.tokens / r.best()},
-         {"seconds", r.best()},
-         {"median_seconds", r.median()},
-         {"repeat", r.seconds.size()},
-         {"bytes", r.bytes},
-         {"flops", r.flops},
-         {"limit_tokens_per_s", r.tokens / r.limit_s},
-         {"share_of_limit", r.limit_s / r.best()}};
+  j.update(measured_json(r.m, r.tokens()));
   for (auto& [op, t] : r.times)
     j["operations"].push_back({{"op", op}, {"calls", t.calls}, {"seconds", t.seconds}, {"bytes", t.bytes}, {"flops", t.flops}});
   return j;
 }
 
-void print_times(const Row& row, const Limits& limits) {
+// The least time of an operation, by what it noted itself (linear layers) or by the analysis (attention); 0: nobody counts it.
+double least_time(const std::string& name, const OpTime& t, const GridRow& row, const StepCosts& costs) {
+  const Chip& chip = row.m.chip;
+  if (t.flops > 0) {
+    double rate = chip.bf16;
+    for (const NumberFormat& f : number_formats())
+      if (name.find(fmt::format(" {} ", f.name)) != std::string::npos) rate = product_rate(chip, f.product);
+    return std::max(t.bytes / chip.bandwidth, t.flops / rate);
+  }
+  double seconds = 0;
+  if (name == "attend")
+    for (const StepWork& step : row.m.steps)
+      for (const Operation& o : costs.operations(step))
+        if (o.name.starts_with("attention") && !o.product) seconds += time_of(o, {chip}).seconds;
+  return seconds;
+}
+
+void print_times(const GridRow& row, const StepCosts& costs) {
   std::vector<std::pair<std::string, OpTime>> ops(row.times.begin(), row.times.end());
   std::ranges::sort(ops, std::greater{}, [](auto& op) { return op.second.seconds; });
+  const double all = row.m.seconds.back();
   double counted = 0;
-  fmt::print("\nWhere the time of {} {} went:\n  {:<34} {:>7} {:>9} {:>6} {:>9} {:>9}\n", row.workload, row.tokens, "operation", "calls",
-             "ms", "share", "GB/s", "GFLOP/s");
+  fmt::print("\nWhere the time of {}, batch {}, context {} went:\n  {:<34} {:>7} {:>9} {:>6} {:>9} {:>9} {:>9}\n", name_of(row),
+             row.shape.batch, row.shape.context, "operation", "calls", "ms", "share", "GB/s", "GFLOP/s", "of limit");
   for (auto& [name, t] : ops) {
     counted += t.seconds;
     std::string rates = t.flops > 0 ? fmt::format("{:>9.1f} {:>9.1f}", t.bytes / t.seconds / 1e9, t.flops / t.seconds / 1e9) : "";
-    fmt::print("  {:<34} {:>7} {:>9.2f} {:>5.1f}% {}\n", name, t.calls, t.seconds * 1e3, 100 * t.seconds / row.seconds.back(), rates);
+    double least = least_time(name, t, row, costs);
+    fmt::print("  {:<34} {:>7} {:>9.2f} {:>5.1f}% {:<19} {}\n", name, t.calls, t.seconds * 1e3, 100 * t.seconds / all, rates,
+               least > 0 ? fmt::format("{:>8.0f}%", 100 * least / t.seconds) : "");
   }
-  double rest = std::max(0.0, row.seconds.back() - counted);
-  fmt::print("  {:<34} {:>7} {:>9.2f} {:>5.1f}%\n", "scheduling, text, all else", "", rest * 1e3, 100 * rest / row.seconds.back());
-  fmt::print("  {:<34} {:>7} {:>9} {:>6} {:>9.1f} {:>9.1f}\n", "limit", "", "", "", limits.bytes_per_s / 1e9,
-             limits.linear_flops_per_s / 1e9);
+  double rest = std::max(0.0, all - counted);
+  fmt::print("  {:<34} {:>7} {:>9.2f} {:>5.1f}%\n", "scheduling, text, all else", "", rest * 1e3, 100 * rest / all);
+  fmt::print("  {:<34} {:>7} {:>9} {:>6} {:>9.1f} {:>9.1f}\n", "limit", "", "", "", row.m.chip.bandwidth / 1e9,
+             product_rate(row.m.chip, costs.storage().block_product) / 1e9);
+}
+
+void print_rows(const std::vector<GridRow>& rows) {
+  fmt::print("  {:<8} {:>5} {:>7} {:>7} {:>9} {:>9} {:>9} {:>6} {:>10} {:>12} {:>11} {:>6}  {}\n", "workload", "batch", "context", "tokens",
+             "tok/s", "best s", "median s", "spread", "bytes", "flops", "limit tok/s", "share", "bound by");
+  for (const GridRow& r : rows) {
+    fmt::print("  {:<8} {:>5} {:>7} {:>7}", name_of(r), r.shape.batch, r.shape.context, int64_t(r.tokens()));
+    if (!r.error.empty()) {
+      fmt::print("  {}\n", r.error);
+      continue;
+    }
+    std::string spread = r.m.spread() ? fmt::format("{:.1f}%", 100 * *r.m.spread()) : "";
+    fmt::print(" {:>9.1f} {:>9.4f} {:>9.4f} {:>6} {:>10} {:>12} {:>11.1f} {:>5.0f}%  {}\n", r.tokens() / r.m.best(), r.m.best(),
+               r.m.median(), spread, with_unit(r.m.limit.bytes, "B"), with_unit(r.m.limit.flops, "FLOP"), r.tokens() / r.m.limit.seconds,
+               100 * r.m.share(), mr::name_of(r.m.limit.bound));
+  }
+}
+
+int bench_grid(BenchFlags& f) {
+  std::vector<int> decode = !f.decode.empty() ? f.decode : std::vector<int>{f.context.empty() ? 128 : 32};
+  std::vector<GridShape> shapes = grid_shapes(f.batch, f.prefill, decode, f.context);
+  std::vector<StepWork> log;
+  make_room(f.engine, shapes);
+  f.engine.options.timed = f.explain;
+  f.engine.options.on_step = [&log](const StepWork& work) { log.push_back(work); };
+  auto engine = start_engine(f.engine);
+  const Isa isa = f.engine.options.isa.value_or(best_isa());
+  StepCosts costs(*engine, f.engine.kv_dtype);
+  LimitProbe probe(*engine, isa);
+  GridBench bench(*engine, log, probe, costs);
+  std::vector<GridRow> rows;
+  for (const GridShape& shape : shapes) rows.push_back(bench.row(shape, f.patience));
+
+  double others = 0;
+  Chip limits;
+  for (const GridRow& r : rows) {
+    others = std::max(others, r.m.others);
+    limits.bandwidth = std::max(limits.bandwidth, r.m.chip.bandwidth);
+    limits.bf16 = std::max(limits.bf16, r.m.chip.bf16);
+    limits.quantized = limits.int8 = std::max(limits.quantized, r.m.chip.quantized);
+  }
+  if (f.json) {
+    Json out = Json::array();
+    for (const GridRow& row : rows) out.push_back(row_json(row));
+    fmt::print("{}\n", out.dump());
+  } else {
+    fmt::print("{}, {} threads, {}: reads {:.1f} GB/s, linear layers at most {:.0f} GFLOP/s (measured)\n",
+               engine->checkpoint().path().filename().string(), engine->backend().pool().size(), mr::name_of(isa), limits.bandwidth / 1e9,
+               product_rate(limits, costs.storage().block_product) / 1e9);
+    print_rows(rows);
+    for (const GridRow& r : rows)
+      if (!r.times.empty()) print_times(r, costs);
+  }
+  if (std::string warning = busy_warning(others); !warning.empty()) fmt::print(stderr, "millrace: {}\n", warning);
+  return 0;
 }
 
 int bench(BenchFlags& f) {
   if (!f.load.url.empty() || !f.load.compare.empty()) return bench_url(f.load, f.engine.model, f.json);
-  if (!f.techniques.empty()) return bench_techniques(f.engine, f.techniques, f.repeat, f.json);
-  f.engine.options.timed = f.explain;
-  f.engine.no_prefix_cache = true;
-  auto engine = start_engine(f.engine);
-  Isa isa = f.engine.options.isa.value_or(best_isa());
-  Limits limits = measure_limits(*engine, isa);
-  std::vector<Row> rows;
-  for (int tokens : f.prefill) rows.push_back(bench_prefill(*engine, limits, tokens, f.repeat));
-  for (int tokens : f.decode) rows.push_back(bench_decode(*engine, limits, tokens, f.repeat));
-  if (f.json) {
-    Json out = Json::array();
-    for (const Row& row : rows) out.push_back(row_json(row));
-    fmt::print("{}\n", out.dump());
-    return 0;
-  }
-  fmt::print("{}, {} threads, {}: reads {:.1f} GB/s, linear layers at most {:.0f} GFLOP/s (measured)\n",
-             engine->checkpoint().path().filename().string(), engine->backend().pool().size(), name_of(isa), limits.bytes_per_s / 1e9,
-             limits.linear_flops_per_s / 1e9);
-  fmt::print("  {:<8} {:>7} {:>10} {:>10} {:>10} {:>12} {:>6}\n", "workload", "tokens", "tok/s", "best s", "median s", "limit tok/s",
-             "share");
-  for (const Row& r : rows)
-    fmt::print("  {:<8} {:>7} {:>10.1f} {:>10.4f} {:>10.4f} {:>12.1f} {:>5.0f}%\n", r.workload, r.tokens, r.tokens / r.best(), r.best(),
-               r.median(), r.tokens / r.limit_s, 100 * r.limit_s / r.best());
-  if (f.explain)
-    for (const Row& r : rows) print_times(r, limits);
-  return 0;
+  if (!f.techniques.empty()) return bench_techniques(f.engine, f.techniques, std::max(1, f.patience.repeat), f.json);
+  return bench_grid(f);
+}
+
+CLI::Option* add_list(CLI::App& app, const char* name, std::vector<int>& list, const char* help) {
+  return app.add_option(name, list, help)->delimiter(',')->allow_extra_args(false)->check(CLI::Range(1, 1 << 20));
 }
 
 }  // namespace
@@ -192,18 +145,12 @@ void add_bench(CLI::App& program, Action& chosen) {
       program, chosen, "bench", "measured speed beside this machine's measured limit",
       [](CLI::App& app, BenchFlags& f) {
         add_engine_flags(app, f.engine);
-        app.add_option("--prefill", f.prefill, "prompt lengths to read: 128,512")
-            ->delimiter(',')
-            ->allow_extra_args(false)
-            ->check(CLI::Range(1, 1 << 20))
-            ->capture_default_str();
-        app.add_option("--decode", f.decode, "how many tokens to write, one by one: 128")
-            ->delimiter(',')
-            ->allow_extra_args(false)
-            ->check(CLI::Range(1, 1 << 20))
-            ->capture_default_str();
-        app.add_option("--repeat", f.repeat, "runs of each; the best counts")->check(CLI::Range(1, 1000))->capture_default_str();
-        app.add_flag("--explain", f.explain, "where the time goes, by operation");
+        add_list(app, "--batch", f.batch, "sequences side by side: 1,4,16")->check(CLI::Range(1, 4096))->capture_default_str();
+        auto* context =
+            add_list(app, "--context", f.context, "their lengths: 512,2048; prompts of it are read, then tokens written behind it");
+        add_list(app, "--prefill", f.prefill, "without --context: prompt lengths to read")->excludes(context)->capture_default_str();
+        add_list(app, "--decode", f.decode, "how many tokens to write, one by one; 128 from an empty context, or 32 behind --context");
+        app.add_flag("--explain", f.explain, "where the time goes, by operation, each beside its own limit");
         std::vector<std::string> names = technique_names();
         names.push_back("all");
         app.add_option("--techniques", f.techniques, "what each gains over its plain form: " + CLI::detail::join(names, ", "))
@@ -211,6 +158,7 @@ void add_bench(CLI::App& program, Action& chosen) {
             ->allow_extra_args(false)
             ->check(CLI::IsMember(names));
         app.add_flag("--json", f.json, "a list of rows");
+        add_patience_flags(app, f.patience);
         add_load_flags(app, f.load);
       },
       bench);

@@ -11,8 +11,7 @@
 
 namespace mr {
 
-// "512M", "4G", "0.4" (of the machine's memory), "1000000"; 0: it is none of these.
-static int64_t memory_bytes(const std::string& text) {
+int64_t memory_bytes(const std::string& text) {
   size_t used = 0;
   double number = -1;
   try {

@@ -22,6 +22,8 @@ struct EngineFlags {
 void add_engine_flags(CLI::App&, EngineFlags&);
 std::unique_ptr<Engine> start_engine(EngineFlags&);  // with a progress bar when stderr is a terminal
 
+int64_t memory_bytes(const std::string&);  // "512M", "4G", "0.4" (of the machine's memory), "1000000"; 0: it is none of these
+
 void run_alone(Engine&, Request, const Sink&);  // to its end; throws what went wrong
 
 struct SamplingFlags {

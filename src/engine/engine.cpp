@@ -40,6 +40,7 @@ std::unique_ptr<Engine> Engine::create(const std::filesystem::path& path, const 
   stop_tokens.erase(std::unique(stop_tokens.begin(), stop_tokens.end()), stop_tokens.end());
   e.scheduler_ = std::make_unique<Scheduler>(e.limits_, *e.states_, e.metrics_, std::move(stop_tokens));
   e.runner_ = std::make_unique<Runner>(*e.model_, *e.backend_, *e.store_, e.limits_);
+  e.on_step_ = options.on_step;
   if (options.overlap) e.companion_ = std::make_unique<Companion>();
   return engine;
 }
@@ -115,7 +116,7 @@ void Engine::close() {
   mail_came_.notify_one();
 }
 
-bool Engine::step() { return advance(false); }
+bool Engine::step(bool more_may_come) { return advance(more_may_come); }
 
 bool Engine::advance(bool more_may_come) {
   read_mail();
@@ -183,6 +184,7 @@ void Engine::read_mail() {
 void Engine::run_step(StepPlan& step, bool more_may_come) {
   Clock::time_point begin = Clock::now();
   std::span<const Sampled> sampled;
+  if (on_step_) note_work(step, begin);
   try {
     runner_->prepare(step);
     scheduler_->launched();
@@ -194,7 +196,17 @@ void Engine::run_step(StepPlan& step, bool more_may_come) {
   absorb(step, sampled);
   metrics_.steps++;
   metrics_.computed_tokens += step.n_tokens;
-  (step.prefill ? metrics_.prefill_ns : metrics_.decode_ns) += std::chrono::nanoseconds(Clock::now() - begin).count();
+  Clock::time_point end = Clock::now();
+  (step.prefill ? metrics_.prefill_ns : metrics_.decode_ns) += std::chrono::nanoseconds(end - begin).count();
+  work_.end = end;
+  if (on_step_) on_step_(work_);
+}
+
+void Engine::note_work(const StepPlan& step, Clock::time_point begin) {
+  work_.parts.clear();
+  for (const StepPart& part : step.parts) work_.parts.push_back({part.n_all(), part.position + part.n_all(), part.n_out()});
+  work_.prefill = step.prefill;
+  work_.begin = begin;
 }
 
 std::span<const Sampled> Engine::compute(StepPlan& step, bool more_may_come) {

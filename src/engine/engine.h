@@ -51,6 +51,7 @@ struct EngineOptions {
   std::optional<uint64_t> random_weights;
   bool timed = false;                                         // note the time of every operation: Engine::backend() is a TimedBackend then
   std::function<void(int64_t done, int64_t total)> progress;  // of loading, in bytes
+  std::function<void(const StepWork&)> on_step;               // after every step, on the engine's thread
 };
 
 class Engine {
@@ -61,7 +62,7 @@ class Engine {
   int64_t submit(Request, Sink);
   void cancel(int64_t id);
 
-  bool step();  // false: idle. Nobody submits meanwhile, so no batch waits to be filled
+  bool step(bool more_may_come = false);  // false: idle; or, where more may come, a batch waits to be filled
   void run(std::stop_token);
   void close();  // nobody submits any more: a batch that is not full need not wait
 
@@ -73,6 +74,7 @@ class Engine {
   const MemoryPlan& memory_plan() const { return memory_.state; }
   int max_context() const { return memory_.max_context; }
   int max_seqs() const { return limits_.max_seqs; }
+  const SchedulerLimits& limits() const { return limits_; }
   Stats stats() const { return metrics_.read(); }
   StateStats state_stats() const { return states_->stats(); }  // on the engine's thread
   void check_invariants() const;                               // throws if a unit of state is lost; on the engine's thread
@@ -85,6 +87,7 @@ class Engine {
   void read_mail();
   void plan(bool more_may_come);
   void run_step(StepPlan&, bool more_may_come);
+  void note_work(const StepPlan&, std::chrono::steady_clock::time_point begin);
   std::span<const Sampled> compute(StepPlan&, bool more_may_come);
   void absorb(StepPlan&, std::span<const Sampled>);
   void hand_out_logits(const StepPlan&, Tensor logits);
@@ -107,6 +110,8 @@ class Engine {
   Metrics metrics_;
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<Runner> runner_;
+  std::function<void(const StepWork&)> on_step_;  // may be empty
+  StepWork work_;                                 // of the step that runs, if anybody wants to know
 
   // The engine's thread's, or the companion's while a step runs.
   std::unordered_map<int64_t, std::unique_ptr<Answering>> requests_;

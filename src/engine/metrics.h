@@ -2,7 +2,9 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <vector>
 
 namespace mr {
 
@@ -23,6 +25,18 @@ struct Stats {
   float external_waste = 0;       // the share of the pages that is free, but in holes too short for a contiguous sequence
   int64_t swapped_units = 0;      // to host memory
   int64_t last_step_ns = 0;       // when the last step ended, by the steady clock
+};
+
+// What one step computed, for those who count what steps cost.
+struct StepWork {
+  struct Part {
+    int rows;     // of one sequence, padding included
+    int context;  // tokens that the last of them sees, itself included
+    int outputs;  // rows that pass through the output layer
+  };
+  std::vector<Part> parts;
+  bool prefill = false;  // some part is not a plain decode
+  std::chrono::steady_clock::time_point begin, end;
 };
 
 class Metrics {

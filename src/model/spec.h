@@ -46,6 +46,7 @@ struct AttentionSpec {
   bool v_norm = false;   // and, without weights, of v
   int kv_owner = -1;     // the layer whose keys and values it reads; -1: it has its own
   float softcap = 0;
+  bool operator==(const AttentionSpec&) const = default;
 };
 
 // Multi-head latent attention (DeepSeek-V2 2024): keys and values of all heads are made from one latent vector a token, which
@@ -55,6 +56,7 @@ struct MlaSpec {
   int q_rank = 0;                             // queries pass through a vector of this size; 0: they do not
   int kv_rank = 0;                            // size of the latent
   int nope_dim = 0, rope_dim = 0, v_dim = 0;  // of a head: parts of q and k without and with positions, v
+  bool operator==(const MlaSpec&) const = default;
 };
 
 struct MambaSpec {
@@ -62,6 +64,7 @@ struct MambaSpec {
   bool conv_bias = true, proj_bias = false;
   enum class Norms : uint8_t { none, plain, weighted } norms = Norms::none;  // RMS norms on dt, B and C; plain: no weights
   float norm_eps = 0;
+  bool operator==(const MambaSpec&) const = default;
 };
 
 struct Mamba2Spec {
@@ -70,6 +73,7 @@ struct Mamba2Spec {
   float dt_min = 0, dt_max = std::numeric_limits<float>::infinity();  // dt is held between them
   int inner() const { return heads * head_dim; }
   int conv_channels() const { return inner() + 2 * groups * n_state; }  // x, B and C
+  bool operator==(const Mamba2Spec&) const = default;
 };
 
 struct MlpSpec {
@@ -77,6 +81,7 @@ struct MlpSpec {
   Activation activation = Activation::silu;
   bool gated = true;
   bool bias = false;
+  bool operator==(const MlpSpec&) const = default;
 };
 
 // A mixture of experts: a router chooses `used` gated feed-forwards a token.
@@ -86,6 +91,7 @@ struct MoeSpec {
   Activation activation = Activation::silu;
   bool renormalize = true;  // the weights of the chosen sum to 1
   int shared = 0;           // hidden size of a feed-forward that every token uses beside them; it can be analysed, not run
+  bool operator==(const MoeSpec&) const = default;
 };
 
 using MixerSpec = std::variant<AttentionSpec, MlaSpec, MambaSpec, Mamba2Spec>;
@@ -96,6 +102,7 @@ struct LayerSpec {
   FfnSpec ffn;
   bool post_norms = false;  // what mixer and feed-forward give is normed too, before it is added
   bool scaled = false;      // what leaves the block is multiplied by a number of its own
+  bool operator==(const LayerSpec&) const = default;
 };
 
 struct ModelSpec {

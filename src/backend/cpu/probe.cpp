@@ -24,7 +24,7 @@ static const ProbeKernels& probe_kernels(Isa isa) {
   return probe_kernels_scalar();
 }
 
-double read_bandwidth(std::span<const std::span<const std::byte>> memory, Isa isa, ThreadPool& pool) {
+double read_bandwidth(std::span<const std::span<const std::byte>> memory, Isa isa, ThreadPool& pool, double budget_s) {
   const ProbeKernels& kernels = probe_kernels(isa);
   constexpr int64_t kPiece = 1 << 16;  // floats: pieces as large as a linear layer's
   struct Piece {
@@ -40,7 +40,7 @@ double read_bandwidth(std::span<const std::span<const std::byte>> memory, Isa is
     }
   std::vector<float> sink(size_t(pool.size()) * 16);
   std::vector<double> times;
-  for (double end = seconds() + 0.5; times.size() < 5 || (seconds() < end && times.size() < 1000);) {
+  for (double end = seconds() + budget_s; times.size() < 5 || (seconds() < end && times.size() < 1000);) {
     double begin = seconds();
     pool.parallel(int64_t(pieces.size()), 1, [&](int64_t i, int64_t, int worker) {
       sink[size_t(worker) * 16] += kernels.read(pieces[size_t(i)].p, pieces[size_t(i)].n);

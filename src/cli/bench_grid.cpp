@@ -1,0 +1,140 @@
+#include "cli/bench_grid.h"
+
+#include <algorithm>
+
+#include "analyze/subject.h"
+#include "core/config.h"
+#include "core/error.h"
+#include "core/random.h"
+#include "model/arch/arch.h"
+
+namespace mr {
+
+static constexpr double memory_share = 0.8;  // of the machine's, that weights and state may take
+
+std::vector<GridShape> grid_shapes(const std::vector<int>& batches, const std::vector<int>& prefill, const std::vector<int>& decode,
+                                   const std::vector<int>& contexts) {
+  std::vector<GridShape> shapes;
+  for (int context : contexts.empty() ? prefill : contexts)
+    for (int batch : batches) shapes.push_back({true, batch, context, 1});
+  for (int context : contexts.empty() ? std::vector<int>{1} : contexts)
+    for (int tokens : decode)
+      for (int batch : batches) shapes.push_back({false, batch, context, tokens});
+  return shapes;
+}
+
+// Tokens that one sequence may come to. Prompts do not all end in one step: who is done early writes on until the last one is.
+static int64_t longest(const GridShape& s, const SchedulerLimits& limits) {
+  if (s.prefill || s.batch == 1) return s.context + s.tokens + 1;
+  int rows = limits.max_batch_tokens - s.batch;  // of prompts, beside those who write
+  if (limits.max_prompt_tokens) rows = std::min(rows, limits.max_prompt_tokens);
+  return s.context + s.tokens + int64_t(s.batch) * s.context / std::max(1, rows) + 2;
+}
+
+// That all sequences come to, in whole pages.
+static int64_t all_tokens(const GridShape& s, const SchedulerLimits& limits, int page) {
+  return s.batch * ((longest(s, limits) + page - 1) / page + 1) * page;
+}
+
+void make_room(EngineFlags& f, const std::vector<GridShape>& shapes) {
+  EngineOptions& o = f.options;
+  int batch = 1;
+  for (const GridShape& s : shapes) batch = std::max(batch, s.batch);
+  o.max_batch_tokens = std::max(o.max_batch_tokens, 2 * batch);
+  auto files = Checkpoint::open(find_model(f.model), f.random_weights ? Checkpoint::Want::configuration : Checkpoint::Want::tensors);
+  const ModelSpec spec = describe(*files).spec;
+  const StateLayout layout = layout_of(spec, dtype_from(f.kv_dtype));
+  const double room = !f.memory.empty() ? double(memory_bytes(f.memory))
+                                        : memory_share * double(physical_memory()) - parameter_bytes(spec, storage_of(*files));
+  int64_t bytes = 0;
+  o.max_seqs = 1;
+  for (const GridShape& s : shapes) {
+    StateLimits wanted{.page_tokens = o.page_tokens, .max_tokens = all_tokens(s, limits_of(o), o.page_tokens), .max_seqs = s.batch};
+    wanted.max_rows = o.max_batch_tokens;
+    int64_t needed = plan_memory(layout, wanted).bytes();
+    if (double(needed) > room) continue;
+    bytes = std::max(bytes, needed + needed / 3);  // snapshots may take a quarter
+    o.max_seqs = std::max(o.max_seqs, s.batch);
+  }
+  o.state_bytes = bytes;  // --memory, where it is given, comes before it
+}
+
+std::string GridBench::refuse(const GridShape& s) const {
+  const MemoryPlan& plan = engine_.memory_plan();
+  const int64_t tokens = longest(s, engine_.limits());
+  if (tokens > engine_.max_context())
+    return fmt::format("sequences of {} tokens are longer than the context of {}", tokens, engine_.max_context());
+  if (s.batch > plan.n_seqs || all_tokens(s, engine_.limits(), plan.page_tokens) > plan.n_tokens)
+    return fmt::format("the state of {} sequence{} of {} tokens does not fit: there is memory for {} tokens", s.batch,
+                       s.batch == 1 ? "" : "s", tokens, plan.n_tokens);
+  return "";
+}
+
+std::vector<int64_t> GridBench::submit(const GridShape& s, uint32_t first_prompt, int max_tokens) {
+  std::vector<int64_t> ids;
+  const int vocab = engine_.model().spec().vocab;
+  for (int i = 0; i < s.batch; i++) {
+    Request r;
+    for (int t = 0; t < s.context; t++) r.prompt.push_back(int32_t(uniform(0, first_prompt + uint32_t(i), uint32_t(t)) * vocab));
+    r.sampling.temperature = 0;
+    r.sampling.ignore_eos = true;
+    r.sampling.max_tokens = max_tokens;
+    ids.push_back(engine_.submit(std::move(r), [this](const TokenEvent& e) {
+      if (e.finish == Finish::error) error_ = e.error;
+    }));
+  }
+  return ids;
+}
+
+void GridBench::drain(const std::vector<int64_t>& ids) {
+  for (int64_t id : ids) engine_.cancel(id);
+  while (engine_.step()) {
+  }
+  check(error_.empty(), "{}", error_);
+}
+
+Run GridBench::prefill(const GridShape& s) {
+  if (timed_) timed_->reset();
+  submit(s, next_prompt_, 1);
+  next_prompt_ += uint32_t(s.batch);
+  log_.clear();
+  const Clock::time_point begin = Clock::now();
+  while (engine_.step()) {
+  }
+  check(error_.empty() && !log_.empty(), "{}", error_);
+  if (timed_) times_ = timed_->times();
+  return {std::chrono::duration<double>(log_.back().end - begin).count(), log_};
+}
+
+// The steps that count are those in which every sequence writes one token. The prompts are the same in every run: their state
+// comes from the prefix cache where it is kept.
+Run GridBench::decode(const GridShape& s) {
+  std::vector<int64_t> ids = submit(s, 0, int(longest(s, engine_.limits())) - s.context);
+  log_.clear();
+  if (timed_) timed_->reset();
+  Clock::time_point begin = Clock::now();
+  for (bool more = true; more && int(log_.size()) < s.tokens;) {
+    more = engine_.step();
+    if (log_.empty() || (!log_.back().prefill && int(log_.back().parts.size()) == s.batch)) continue;
+    begin = log_.back().end;
+    log_.clear();
+    if (timed_) timed_->reset();
+  }
+  Run run{0, log_};
+  if (timed_) times_ = timed_->times();
+  if (!log_.empty()) run.seconds = std::chrono::duration<double>(log_.back().end - begin).count();
+  drain(ids);
+  check(int(run.steps.size()) == s.tokens, "{} sequences did not write {} tokens side by side, only {}", s.batch, s.tokens,
+        run.steps.size());
+  return run;
+}
+
+GridRow GridBench::row(const GridShape& s, const Patience& patience) {
+  GridRow row{s, refuse(s)};
+  if (!row.error.empty()) return row;
+  row.m = measure(patience, probe_, costs_, [&] { return s.prefill ? prefill(s) : decode(s); });
+  row.times = times_;
+  return row;
+}
+
+}  // namespace mr

@@ -1,0 +1,175 @@
+#include "cli/measure.h"
+
+#include <algorithm>
+#include <ctime>
+#include <fstream>
+
+#include "analyze/subject.h"
+#include "backend/cpu/probe.h"
+#include "core/error.h"
+
+namespace mr {
+
+static constexpr double default_budget_s = 5;
+static constexpr double busy_share = 0.05;  // more than the system itself takes of a quiet machine
+
+// "30", "30s", "2m"; 0: it is none of these.
+static double seconds_of(const std::string& text) {
+  size_t used = 0;
+  double number = 0;
+  try {
+    number = std::stod(text, &used);
+  } catch (const std::exception&) {
+  }
+  std::string unit = text.substr(used);
+  double scale = unit.empty() || unit == "s" ? 1 : unit == "m" ? 60 : 0;
+  return number > 0 && number < 1e6 ? number * scale : 0;
+}
+
+double Patience::budget_s() const { return budget.empty() ? default_budget_s : seconds_of(budget); }
+
+void add_patience_flags(CLI::App& app, Patience& p) {
+  const char* group = "How long to measure";
+  auto* repeat = app.add_option("--repeat", p.repeat, "exactly so many runs of each row, after one that does not count")
+                     ->check(CLI::Range(1, 100000))
+                     ->group(group);
+  app.add_option("--spread", p.spread, "else until the median of the runs is at most this share above the best")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str()
+      ->excludes(repeat)
+      ->group(group);
+  app.add_option("--budget", p.budget, "but no longer than this for a row: 30s, 2m; 5s if not given")
+      ->check([](const std::string& text) { return seconds_of(text) > 0 ? "" : text + " is no time: give seconds (30s) or minutes (2m)"; })
+      ->excludes(repeat)
+      ->group(group);
+}
+
+LimitProbe::LimitProbe(Engine& engine, Isa isa) : engine_(engine), isa_(isa) {}
+
+void LimitProbe::take(double budget_s) {
+  ThreadPool& pool = engine_.backend().pool();
+  chip_.bandwidth = std::max(chip_.bandwidth, read_bandwidth(engine_.model().weights(), isa_, pool, budget_s));
+  chip_.bf16 = std::max(chip_.bf16, float_rate(isa_, pool));
+  chip_.quantized = chip_.int8 = std::max(chip_.quantized, quantized_rate(isa_, pool));
+}
+
+StepCosts::StepCosts(const Engine& engine, const std::string& kv_dtype)
+    : spec_(engine.model().spec()), storage_(storage_of(engine.checkpoint())) {
+  store_keys_as(storage_, kv_dtype);
+  storage_.activation = 0;
+}
+
+static std::vector<Phase> phases_of(const StepWork& step) {
+  std::vector<Phase> phases;
+  for (const StepWork::Part& p : step.parts) phases.push_back({1, double(p.rows), double(p.context), double(p.outputs)});
+  return phases;
+}
+
+std::vector<Operation> StepCosts::operations(const StepWork& step) const { return mr::operations(spec_, storage_, phases_of(step)); }
+
+StepCost StepCosts::of(const StepWork& step, const Chip& chip) const { return step_cost(spec_, storage_, phases_of(step), {chip}); }
+
+StepCost StepCosts::of(const std::vector<StepWork>& steps, const Chip& chip) const {
+  StepCost sum;
+  double by_bound[3]{};
+  for (const StepWork& step : steps) {
+    StepCost c = of(step, chip);
+    sum.seconds += c.seconds, sum.bytes += c.bytes, sum.flops += c.flops;
+    by_bound[size_t(c.bound)] += c.seconds;
+  }
+  sum.bound = Bound(std::ranges::max_element(by_bound) - by_bound);
+  return sum;
+}
+
+OtherPrograms::OtherPrograms() : begin_(now()) {}
+
+OtherPrograms::Ticks OtherPrograms::now() {
+  std::ifstream in("/proc/stat");
+  std::string cpu;
+  double user, nice, system, idle, iowait, irq, softirq, steal;
+  Ticks t;
+  if (!(in >> cpu >> user >> nice >> system >> idle >> iowait >> irq >> softirq >> steal)) return t;
+  constexpr double tick = 0.01;  // what the kernel promises programs, whatever it counts in
+  t.busy = tick * (user + nice + system + irq + softirq + steal);
+  t.all = t.busy + tick * (idle + iowait);
+  timespec own;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &own);
+  t.own = double(own.tv_sec) + 1e-9 * double(own.tv_nsec);
+  return t;
+}
+
+double OtherPrograms::share() const {
+  Ticks end = now();
+  double all = end.all - begin_.all, others = (end.busy - begin_.busy) - (end.own - begin_.own);
+  return all > 0 ? std::clamp(others / all, 0.0, 1.0) : 0;
+}
+
+std::string busy_warning(double share) {
+  if (share <= busy_share) return "";
+  return fmt::format("other programs used {:.0f} % of the processors meanwhile: speeds and limits are those of a busy machine",
+                     100 * share);
+}
+
+double Measured::best() const { return *std::ranges::min_element(seconds); }
+
+double Measured::median() const {
+  std::vector<double> s = seconds;
+  std::ranges::sort(s);
+  size_t n = s.size();
+  return n % 2 ? s[n / 2] : (s[n / 2 - 1] + s[n / 2]) / 2;
+}
+
+std::optional<double> Measured::spread() const {
+  if (seconds.size() < 2) return {};
+  return (median() - best()) / best();
+}
+
+static bool is_enough(const Measured& m, const Patience& p, double spent_s) {
+  if (p.repeat > 0) return int(m.seconds.size()) >= p.repeat;
+  return spent_s >= p.budget_s() || (m.seconds.size() >= 3 && m.spread() <= p.spread);
+}
+
+Measured measure(const Patience& patience, LimitProbe& probe, const StepCosts& costs, const std::function<Run()>& once) {
+  Measured m;
+  auto take = [&](Run run) {
+    m.seconds.push_back(run.seconds);
+    if (m.seconds.size() == 1 || run.seconds <= m.best()) m.steps = std::move(run.steps);
+  };
+  OtherPrograms others;
+  const Clock::time_point begin = Clock::now();
+  auto spent = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
+  probe.forget();
+  probe.take();
+  Run first = once();
+  if (patience.repeat == 0 && spent() > patience.budget_s() / 3) take(std::move(first));
+  do {
+    probe.take();
+    take(once());
+  } while (!is_enough(m, patience, spent()));
+  probe.take();
+  m.others = others.share();
+  m.chip = probe.best();
+  m.limit = costs.of(m.steps, m.chip);
+  return m;
+}
+
+Json measured_json(const Measured& m, double tokens) {
+  return {{"tokens_per_s", tokens / m.best()},
+          {"seconds", m.best()},
+          {"median_seconds", m.median()},
+          {"spread", m.spread() ? Json(*m.spread()) : Json()},
+          {"repeat", m.seconds.size()},
+          {"steps", m.steps.size()},
+          {"bytes", m.limit.bytes},
+          {"flops", m.limit.flops},
+          {"bound", name_of(m.limit.bound)},
+          {"limit_seconds", m.limit.seconds},
+          {"limit_tokens_per_s", tokens / m.limit.seconds},
+          {"share_of_limit", m.share()},
+          {"bytes_per_s_limit", m.chip.bandwidth},
+          {"float_flops_per_s_limit", m.chip.bf16},
+          {"quantized_flops_per_s_limit", m.chip.quantized},
+          {"others_share", m.others}};
+}
+
+}  // namespace mr

@@ -1,0 +1,92 @@
+// How benchmarks measure: again and again, with the machine's limits probed in between, until the runs agree or the time is
+// spent. What a run had to move and compute is counted by the analysis, over the steps that the engine really ran.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "analyze/roofline.h"
+#include "cli/options.h"
+#include "core/json.h"
+
+namespace mr {
+
+// When to stop repeating.
+struct Patience {
+  int repeat = 0;           // runs; 0: until they agree
+  double spread = 0.03;     // they agree when the median is so little above the best, relative to it, of at least 3
+  std::string budget;       // as given: "30s"
+  double budget_s() const;  // for one row
+};
+void add_patience_flags(CLI::App&, Patience&);
+
+// What the machine allows at the moment: the speed of reading the model's own weights, and of the multiply instructions.
+class LimitProbe {
+ public:
+  LimitProbe(Engine&, Isa);
+  void take(double budget_s = 0.05);
+  void forget() { chip_ = {}; }
+  const Chip& best() const { return chip_; }  // of all probes since it last forgot
+
+ private:
+  Engine& engine_;
+  Isa isa_;
+  Chip chip_;
+};
+
+// What steps cost by the analysis. On a CPU activations stay in caches: only weights and state count as moved.
+class StepCosts {
+ public:
+  StepCosts(const Engine&, const std::string& kv_dtype);
+  std::vector<Operation> operations(const StepWork&) const;
+  StepCost of(const StepWork&, const Chip&) const;
+  StepCost of(const std::vector<StepWork>&, const Chip&) const;  // of all together
+  const Storage& storage() const { return storage_; }
+
+ private:
+  const ModelSpec& spec_;
+  Storage storage_;
+};
+
+// The share of this machine's processors that other programs used since this object was made; 0 where nobody can tell.
+class OtherPrograms {
+ public:
+  OtherPrograms();
+  double share() const;
+
+ private:
+  struct Ticks {
+    double busy = 0, all = 0, own = 0;  // seconds of processor time
+  };
+  static Ticks now();
+  Ticks begin_;
+};
+std::string busy_warning(double share);  // empty: they left the measurement alone
+
+struct Run {
+  double seconds = 0;
+  std::vector<StepWork> steps;
+};
+
+struct Measured {
+  std::vector<double> seconds;  // of each run
+  std::vector<StepWork> steps;  // of the best run
+  StepCost limit;               // of these steps, at the best limits that were probed between the runs
+  Chip chip;                    // those limits
+  double others = 0;            // share of the processors that other programs used meanwhile
+
+  double best() const;
+  double median() const;
+  std::optional<double> spread() const;  // (median - best) / best; none of a single run
+  double share() const { return limit.seconds / best(); }
+};
+
+// The first run only touches memory that is new, unless it takes a good part of the budget.
+Measured measure(const Patience&, LimitProbe&, const StepCosts&, const std::function<Run()>& once);
+
+// What rows of all benchmarks have in common: seconds, bytes, flops, limits and shares, for this many tokens.
+Json measured_json(const Measured&, double tokens);
+
+}  // namespace mr
