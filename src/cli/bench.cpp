@@ -124,13 +124,14 @@ int bench_grid(BenchFlags& f) {
     for (const GridRow& r : rows)
       if (!r.times.empty()) print_times(r, costs);
   }
-  if (std::string warning = busy_warning(others); !warning.empty()) fmt::print(stderr, "millrace: {}\n", warning);
+  warn_if_busy(others);
   return 0;
 }
 
 int bench(BenchFlags& f) {
   if (!f.load.url.empty() || !f.load.compare.empty()) return bench_url(f.load, f.engine.model, f.json);
-  if (!f.techniques.empty()) return bench_techniques(f.engine, f.techniques, std::max(1, f.patience.repeat), f.json);
+  if (f.load.here || !f.load.file.empty()) return bench_mix(f.load, f.engine, f.patience, f.json);
+  if (!f.techniques.empty()) return bench_techniques(f.engine, f.techniques, f.patience.repeat ? f.patience.repeat : 3, f.json);
   return bench_grid(f);
 }
 

@@ -12,28 +12,20 @@
 
 namespace mr {
 
-void add_load_flags(CLI::App& app, LoadFlags& f) {
+static std::string refuse_lengths(const std::string& text) {
+  try {
+    parse_lengths(text);
+    return "";
+  } catch (const Error& e) {
+    return e.what();
+  }
+}
+
+static void add_server_flags(CLI::App& app, LoadFlags& f) {
   const char* group = "A load on a server";
   auto positive = CLI::Range(1, 1 << 24);
-  app.add_option("--url", f.url, "drive this OpenAI server instead: http://host:port; MODEL is its name there")->group(group);
+  app.add_option("--url", f.url, "drive this OpenAI server with the load: http://host:port; MODEL is its name there")->group(group);
   app.add_option("--api-key", f.api_key, "the key that the server asks for")->group(group);
-  app.add_option("--streams", f.streams, "requests open at any time: 1,4,16")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->check(CLI::Range(1, 16384))
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("--rate", f.rates, "requests a second, at random moments, whatever was answered: 0.5,2,8")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->check(CLI::PositiveNumber)
-      ->group(group);
-  app.add_option("--requests", f.requests, "of each row; 4 times the streams (at least 16), or 64 with --rate, if not given")
-      ->check(positive)
-      ->group(group);
-  app.add_option("--prompt-tokens", f.prompt_tokens, "length of the prompts: 128, or 64-512")->capture_default_str()->group(group);
-  app.add_option("--max-tokens", f.max_tokens, "length of the answers, likewise")->capture_default_str()->group(group);
-  app.add_option("--shared-prefix", f.shared_prefix, "tokens with which all prompts begin")->check(positive)->group(group);
   app.add_option("--vocab", f.vocab, "token ids in prompts are below it")->check(positive)->capture_default_str()->group(group);
   app.add_option("--warmup", f.warmup, "requests before the first row, which do not count")->check(CLI::Range(0, 1 << 20))->group(group);
   app.add_option("--ttft-deadline", f.ttft_deadline, "seconds to the first token for goodput")->check(CLI::PositiveNumber)->group(group);
@@ -44,7 +36,6 @@ void add_load_flags(CLI::App& app, LoadFlags& f) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str()
       ->group(group);
-  app.add_option("--seed", f.seed, "of prompts, lengths and arrivals; the same seed, the same load")->capture_default_str()->group(group);
   app.add_flag("--chat", f.chat, "use /v1/chat/completions")->group(group);
   app.add_flag("--text", f.text, "prompts as text, not as token ids")->group(group);
   app.add_option("--label", f.label, "name of this run in tables and pictures; the URL if not given")->group(group);
@@ -52,6 +43,58 @@ void add_load_flags(CLI::App& app, LoadFlags& f) {
       ->allow_extra_args(false)
       ->group(group);
   app.add_option("--html", f.html, "write a page with the latency-throughput curves")->group(group);
+}
+
+void add_load_flags(CLI::App& app, LoadFlags& f) {
+  const char* group = "A load: requests of many lengths, here or on a server";
+  auto positive = CLI::Range(1, 1 << 24);
+  app.add_flag("--load", f.here, "run the load on the engine here, beside this machine's limits")->group(group);
+  app.add_option("--load-file", f.file,
+                 "take the requests from here, one JSON object a line: prompt_tokens or prompt (text or ids), and output_tokens; "
+                 "without --url on the engine here")
+      ->check(CLI::ExistingFile)
+      ->group(group);
+  app.add_option("--prompt-tokens", f.prompt_tokens,
+                 "length of the prompts: 128; 64-512, evenly; or lognormal:128:0.8, median and deviation of the logarithm")
+      ->check(refuse_lengths)
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--max-tokens", f.max_tokens, "length of the answers, likewise")
+      ->check(refuse_lengths)
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--requests", f.requests, "of each row; the file's, or 4 times the streams (at least 16), or 64 with --rate, if not given")
+      ->check(positive)
+      ->group(group);
+  app.add_option("--streams", f.streams, "requests open at any time: 1,4,16; not given: 1 on a server, all of them here")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::Range(1, 16384))
+      ->group(group);
+  app.add_option("--rate", f.rates, "requests a second, at random moments, whatever was answered: 0.5,2,8")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::PositiveNumber)
+      ->group(group);
+  app.add_option("--shared-prefix", f.shared_prefix, "tokens with which all prompts begin")->check(positive)->group(group);
+  app.add_option("--seed", f.seed, "of prompts, lengths and arrivals; the same seed, the same load")->capture_default_str()->group(group);
+  add_server_flags(app, f);
+}
+
+Workload workload_of(const LoadFlags& f) {
+  Workload w{.prompt = parse_lengths(f.prompt_tokens), .answer = parse_lengths(f.max_tokens), .vocab = f.vocab};
+  w.shared_prefix = f.shared_prefix;
+  w.chat = f.chat;
+  w.text = f.text;
+  w.seed = f.seed;
+  if (!f.file.empty()) w.items = parse_load(read_file(f.file), f.file);
+  return w;
+}
+
+int n_requests(const LoadFlags& f, const Workload& w, int streams, double rate) {
+  if (f.requests) return f.requests;
+  if (!w.items.empty()) return int(w.items.size());
+  return rate > 0 ? 64 : std::max(16, 4 * streams);
 }
 
 #ifdef MR_SERVE
@@ -86,13 +129,7 @@ class Bench {
  public:
   Bench(const LoadFlags& f, const std::string& model) : f_(f), target_(parse_url(f.url)), deadlines_{f.ttft_deadline, f.tpot_deadline} {
     target_.api_key = f.api_key;
-    work_.prompt = parse_lengths(f.prompt_tokens);
-    work_.answer = parse_lengths(f.max_tokens);
-    work_.shared_prefix = f.shared_prefix;
-    work_.vocab = f.vocab;
-    work_.chat = f.chat;
-    work_.text = f.text;
-    work_.seed = f.seed;
+    work_ = workload_of(f);
     work_.model = model.empty() ? first_model(target_) : model;
   }
 
@@ -104,7 +141,7 @@ class Bench {
   }
 
   Json row(int streams, double rate) {
-    int n = f_.requests ? f_.requests : rate > 0 ? 64 : std::max(16, 4 * streams);
+    int n = n_requests(f_, work_, streams, rate);
     std::vector<double> arrivals = rate > 0 ? poisson_arrivals(rate, size_t(n), f_.seed) : std::vector<double>{};
     std::string what = rate > 0 ? fmt::format("{} requests a second", rate) : fmt::format("{} streams", streams);
     LoadReport report = summarize(send(n, streams, std::move(arrivals), what), deadlines_);
@@ -115,6 +152,7 @@ class Bench {
              {"api", path_of(work_)},
              {"prompt_length", f_.prompt_tokens},
              {"output_length", f_.max_tokens},
+             {"load_file", f_.file.empty() ? Json() : Json(f_.file)},
              {"shared_prefix", f_.shared_prefix},
              {"seed", f_.seed},
              {"streams", rate > 0 ? Json() : Json(streams)},
@@ -175,10 +213,13 @@ int bench_url(const LoadFlags& f, const std::string& model, bool json) {
   if (!f.url.empty()) {
     Bench bench(f, model);
     bench.warm_up();
-    for (size_t i = 0; i < std::max<size_t>(1, f.rates.empty() ? f.streams.size() : f.rates.size()); i++) {
-      rows.push_back(f.rates.empty() ? bench.row(f.streams[i], 0) : bench.row(1, f.rates[i]));
+    auto add = [&](int streams, double rate) {
+      rows.push_back(bench.row(streams, rate));
       answered += rows.back()["requests"].get<int>() - rows.back()["failed"].get<int>();
-    }
+    };
+    for (double rate : f.rates) add(1, rate);
+    if (f.rates.empty())
+      for (int streams : f.streams.empty() ? std::vector<int>{1} : f.streams) add(streams, 0);
   }
   if (!f.html.empty()) {
     std::ofstream out(f.html);

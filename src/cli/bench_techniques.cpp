@@ -3,134 +3,51 @@
 #include "cli/bench_techniques.h"
 
 #include <algorithm>
-#include <chrono>
+#include <cmath>
 #include <random>
 
+#include "cli/offline_load.h"
 #include "core/config.h"
 #include "core/error.h"
+#include "engine/traffic.h"
 
 namespace mr {
 
 namespace {
-
-// Requests that come together; `late` ones after eight steps, when the others have begun to answer.
-struct Job {
-  int prompt = 0, answer = 0;
-  int shared = 0;  // of the prompt's tokens: the same in every job
-  int n = 1;
-  bool late = false;
-};
-
-struct Outcome {
-  double seconds = 1e30;  // of the best repetition, like all that follows
-  int64_t generated = 0, computed = 0, preemptions = 0, swapped = 0;
-  double ttft_s = 0;                              // median
-  double gap_s = 0;                               // the longest that an answer stood still after it had begun
-  int running = 0;                                // at once, at most
-  double internal_waste = 0, external_waste = 0;  // means over the steps
-
-  double tokens_per_s() const { return double(generated) / seconds; }
-};
 
 struct Setting {
   std::string name;
   EngineFlags flags;
   std::vector<Job> jobs;
   bool plain = false;  // what the settings after it are compared with
+  Pace pace{};
 };
+
+// What the gain of a technique is measured in.
+enum class In : uint8_t { seconds, e2e, gap };
 
 struct Technique {
   std::string name, says;
   std::vector<Setting> settings;
+  In in = In::seconds;
+  bool grows = false;  // settings of growing length, plain and not in turn, each twice as long as the one two before it
 };
 
-struct Stream {
-  double first_s = 0, last_s = 0, gap_s = 0;
+struct Outcome : LoadOutcome {
+  double bytes = 0, flops = 0, attention_flops = 0;  // by the analysis
 };
 
-class Load {
- public:
-  Load(Engine& engine, std::vector<Job> jobs, unsigned seed) : engine_(engine), jobs_(std::move(jobs)), rng_(seed) {
-    for (int i = 0; i < 1 << 16; i++) shared_.push_back(token());
-  }
+double value_of(const Outcome& o, In in) { return in == In::seconds ? o.seconds : in == In::gap ? o.gap_s : percentile(o.e2e_s, 0.5); }
 
-  Outcome run() {
-    Stats before = engine_.stats();
-    int64_t swapped = engine_.state_stats().n_swapped_out;
-    begin_ = Clock::now();
-    for (const Job& job : jobs_)
-      if (!job.late) submit(job);
-    Outcome out;
-    for (int n_steps = 1; engine_.step(); n_steps++) {
-      Stats now = engine_.stats();
-      out.running = std::max(out.running, now.running);
-      out.internal_waste += now.internal_waste;
-      out.external_waste += now.external_waste;
-      for (const Job& job : jobs_)
-        if (job.late && n_steps == 8) submit(job);
-    }
-    out.seconds = seconds();
-    check(error_.empty(), "{}", error_);
-    Stats after = engine_.stats();
-    double steps = double(std::max<int64_t>(1, after.steps - before.steps));
-    out.internal_waste /= steps;
-    out.external_waste /= steps;
-    out.generated = after.generated_tokens - before.generated_tokens;
-    out.computed = after.computed_tokens - before.computed_tokens;
-    out.preemptions = after.preemptions - before.preemptions;
-    out.swapped = engine_.state_stats().n_swapped_out - swapped;
-    std::ranges::sort(streams_, {}, &Stream::first_s);
-    out.ttft_s = streams_[streams_.size() / 2].first_s;
-    for (const Stream& s : streams_) out.gap_s = std::max(out.gap_s, s.gap_s);
-    return out;
-  }
+// What the loads are made for.
+struct Facts {
+  int context = 2048;
+  int64_t bytes_per_token = 1;
+  double requests_per_s = 1;  // of the mixed load, at full speed
 
- private:
-  int32_t token() { return int32_t(rng_() % unsigned(engine_.model().spec().vocab)); }
-  double seconds() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
-
-  void submit(const Job& job) {
-    Request r;
-    r.prompt.assign(shared_.begin(), shared_.begin() + job.shared);
-    while (int(r.prompt.size()) < job.prompt) r.prompt.push_back(token());
-    r.n = job.n;
-    r.sampling.seed = rng_();
-    r.sampling.ignore_eos = true;
-    r.sampling.max_tokens = job.answer;
-    const size_t first = streams_.size();
-    const double came = seconds();
-    streams_.resize(first + size_t(job.n));
-    engine_.submit(std::move(r), [this, first, came](const TokenEvent& e) {
-      if (e.finish == Finish::error) error_ = e.error;
-      if (e.tokens.empty()) return;
-      Stream& s = streams_[first + size_t(e.choice)];
-      double now = seconds();
-      if (s.last_s > 0) s.gap_s = std::max(s.gap_s, now - s.last_s);
-      if (s.last_s == 0) s.first_s = now - came;
-      s.last_s = now;
-    });
-  }
-
-  Engine& engine_;
-  std::vector<Job> jobs_;
-  std::mt19937 rng_;
-  std::vector<int32_t> shared_;
-  std::vector<Stream> streams_;
-  std::string error_;
-  Clock::time_point begin_;
+  int longest() const { return std::min(context, 2048); }
+  std::string memory_for(int64_t tokens) const { return fmt::format("{}", tokens * bytes_per_token); }
 };
-
-Outcome measure(const Setting& setting, int repeat) {
-  EngineFlags flags = setting.flags;
-  auto engine = start_engine(flags);
-  Load(*engine, {{16, 4}}, 999).run();  // touches memory that is new
-  Outcome best;
-  for (int i = 0; i < repeat; i++) {
-    Outcome out = Load(*engine, setting.jobs, unsigned(i)).run();
-    if (out.seconds < best.seconds) best = out;
-  }
-  return best;
-}
 
 // Lengths as users have them: many short, a few long.
 std::vector<Job> mixed_load(int n, int longest_answer) {
@@ -142,98 +59,213 @@ std::vector<Job> mixed_load(int n, int longest_answer) {
   }
   return jobs;
 }
+std::vector<Job> crowd() { return mixed_load(48, 128); }
 
-// What the loads are made for.
-struct Facts {
-  int context = 2048;
-  int64_t bytes_per_token = 1;
-};
+template <class Change>
+EngineFlags with(EngineFlags flags, Change change) {
+  change(flags);
+  return flags;
+}
 
-// The whole list. `base` are the user's own options; each technique changes what it is about.
-std::vector<Technique> all_techniques(const EngineFlags& base, const Facts& model) {
-  auto with = [&](auto change) {
-    EngineFlags flags = base;
-    change(flags);
-    return flags;
-  };
-  auto memory_for = [&](int64_t tokens) { return fmt::format("{}", tokens * model.bytes_per_token); };
-  const int longest = std::min(model.context, 2048);
-  std::vector<Technique> all;
-
-  Technique cache{"kv-cache",
-                  "keys and values are kept; without them every token computes its whole context: twice the length, four times the rows",
-                  {}};
+Technique kv_cache(const EngineFlags& base, const Facts&) {
+  Technique t{"kv-cache", "keys and values are kept; without them every token computes its whole context anew", {}};
+  t.grows = true;
   for (int n : {16, 32, 64, 128}) {
     std::vector<Job> one{{n, n}};
-    cache.settings.push_back({fmt::format("none, {} + {} tokens", n, n), with([](auto& f) { f.no_kv_cache = true; }), one, true});
-    cache.settings.push_back({fmt::format("kept, {} + {} tokens", n, n), base, one});
+    t.settings.push_back({fmt::format("none, {} + {} tokens", n, n), with(base, [](auto& f) { f.no_kv_cache = true; }), one, true});
+    t.settings.push_back({fmt::format("kept, {} + {} tokens", n, n), base, one});
   }
-  all.push_back(cache);
+  return t;
+}
 
-  std::vector<Job> crowd = mixed_load(48, 128);
-  all.push_back({"batching",
-                 "48 requests of unequal length: rows join and leave at every step, none is padded",
-                 {{"one at a time", with([](auto& f) { f.options.max_seqs = 1; }), crowd},
-                  {"static", with([](auto& f) { f.batching = "static"; }), crowd},
-                  {"continuous", base, crowd}}});
+Technique batching(const EngineFlags& base, const Facts&) {
+  return {"batching",
+          "48 requests of unequal length: rows join and leave at every step, none is padded",
+          {{"one at a time", with(base, [](auto& f) { f.options.max_seqs = 1; }), crowd()},
+           {"static", with(base, [](auto& f) { f.batching = "static"; }), crowd()},
+           {"continuous", base, crowd()}}};
+}
 
+Technique arrivals(const EngineFlags& base, const Facts& facts) {
+  const double rate = 0.7 * facts.requests_per_s;
+  const Pace pace{0, poisson_arrivals(rate, 48, 7)};
+  Technique t{"arrivals",
+              fmt::format("the same requests, {:.2g} a second at random moments, 0.7 of what continuous batching can do; gain in the "
+                          "median time to an answer's end",
+                          rate),
+              {{"static", with(base, [](auto& f) { f.batching = "static"; }), crowd(), false, pace},
+               {"dynamic", with(base, [](auto& f) { f.batching = "dynamic"; }), crowd(), false, pace},
+               {"continuous", base, crowd(), false, pace}}};
+  t.in = In::e2e;
+  return t;
+}
+
+Technique ragged(const EngineFlags& base, const Facts&) {
+  std::vector<Job> one_batch = mixed_load(16, 128);
+  return {"ragged",
+          "one batch of 16 requests of unequal length: rows of their own length, or padded to the longest prompt and answer",
+          {{"padded", with(base, [](auto& f) { f.batching = "static", f.options.max_seqs = 16; }), one_batch},
+           {"ragged", with(base, [](auto& f) { f.options.max_seqs = 16; }), one_batch}}};
+}
+
+Technique paging(const EngineFlags& base, const Facts& facts) {
   auto few_tokens = [&](EngineFlags& f) {
-    f.options.max_context = longest;
-    f.memory = memory_for(2 * longest + 64);
+    f.options.max_context = facts.longest();
+    f.memory = facts.memory_for(2 * facts.longest() + 64);
   };
-  all.push_back({"paging",
-                 fmt::format("the same load in memory for two sequences of {} tokens", longest),
-                 {{"contiguous", with([&](auto& f) { few_tokens(f), f.state = "contiguous"; }), crowd},
-                  {"paged", with([&](auto& f) { few_tokens(f); }), crowd}}});
+  return {"paging",
+          fmt::format("48 requests of unequal length in memory for two sequences of {} tokens", facts.longest()),
+          {{"contiguous", with(base, [&](auto& f) { few_tokens(f), f.state = "contiguous"; }), crowd()},
+           {"paged", with(base, few_tokens), crowd()}}};
+}
 
-  std::vector<Job> beside{{16, 96}, {16, 96}, {16, 96}, {16, 96}, {std::min(1024, longest - 8), 4, 0, 1, true}};
-  all.push_back({"chunked-prefill",
-                 "four answers are written when a long prompt comes: how long do they stand still?",
-                 {{"whole prompt", with([](auto& f) { f.options.max_batch_tokens = 2048; }), beside},
-                  {"chunks of 128", with([](auto& f) { f.options.max_prompt_tokens = 128; }), beside},
-                  {"chunks of 32", with([](auto& f) { f.options.max_prompt_tokens = 32; }), beside}}});
+Technique chunked_prefill(const EngineFlags& base, const Facts& facts) {
+  std::vector<Job> beside{{16, 96}, {16, 96}, {16, 96}, {16, 96}, {std::min(1024, facts.longest() - 8), 4, 0, 1, true}};
+  Technique t{"chunked-prefill",
+              "four answers are written when a long prompt comes: gain in how long they stand still",
+              {{"whole prompt", with(base, [](auto& f) { f.options.max_batch_tokens = 2048; }), beside},
+               {"chunks of 128", with(base, [](auto& f) { f.options.max_prompt_tokens = 128; }), beside},
+               {"chunks of 32", with(base, [](auto& f) { f.options.max_prompt_tokens = 32; }), beside}}};
+  t.in = In::gap;
+  return t;
+}
 
+Technique prefix_cache(const EngineFlags& base, const Facts&) {
   std::vector<Job> begin_alike(16, Job{544, 16, 512});
-  all.push_back({"prefix-cache",
-                 "16 requests whose prompts share 512 tokens of 544",
-                 {{"none", with([](auto& f) { f.no_prefix_cache = true; }), begin_alike}, {"shared", base, begin_alike}}});
+  return {"prefix-cache",
+          "16 requests whose prompts share 512 tokens of 544",
+          {{"none", with(base, [](auto& f) { f.no_prefix_cache = true; }), begin_alike}, {"shared", base, begin_alike}}};
+}
 
+Technique copy_on_write(const EngineFlags& base, const Facts&) {
   std::vector<Job> eight(8, Job{512, 16, 512});
-  all.push_back({"copy-on-write",
-                 "8 answers to one prompt of 512 tokens",
-                 {{"8 requests", with([](auto& f) { f.no_prefix_cache = true; }), eight},
-                  {"n = 8", with([](auto& f) { f.no_prefix_cache = true; }), {{512, 16, 0, 8}}}}});
+  return {"copy-on-write",
+          "8 answers to one prompt of 512 tokens",
+          {{"8 requests", with(base, [](auto& f) { f.no_prefix_cache = true; }), eight},
+           {"n = 8", with(base, [](auto& f) { f.no_prefix_cache = true; }), {{512, 16, 0, 8}}}}};
+}
 
+Technique preemption(const EngineFlags& base, const Facts& facts) {
   std::vector<Job> greedy_load = mixed_load(32, 256);
-  auto tight = [&](EngineFlags& f, const char* victim, bool swap) {
+  auto tight = [&](const char* victim, bool swap) {
+    EngineFlags f = base;
     f.options.max_context = 512;
-    f.memory = memory_for(1536);
+    f.memory = facts.memory_for(1536);
     f.no_prefix_cache = true;
     f.victim = victim;
-    if (swap) f.swap = memory_for(4096);
+    if (swap) f.swap = facts.memory_for(4096);
+    return f;
   };
-  all.push_back({"preemption",
-                 "32 requests in memory for 1,536 tokens, no prefix cache: who gives way, and is its state computed anew or swapped?",
-                 {{"recompute, newest", with([&](auto& f) { tight(f, "newest", false); }), greedy_load},
-                  {"recompute, largest", with([&](auto& f) { tight(f, "largest", false); }), greedy_load},
-                  {"swap, newest", with([&](auto& f) { tight(f, "newest", true); }), greedy_load},
-                  {"swap, largest", with([&](auto& f) { tight(f, "largest", true); }), greedy_load}}});
+  return {"preemption",
+          "32 requests in memory for 1,536 tokens, no prefix cache: who gives way, and is its state computed anew or swapped?",
+          {{"recompute, newest", tight("newest", false), greedy_load},
+           {"recompute, largest", tight("largest", false), greedy_load},
+           {"swap, newest", tight("newest", true), greedy_load},
+           {"swap, largest", tight("largest", true), greedy_load}}};
+}
 
-  all.push_back({"overlap",
-                 "the next step is planned, and the last one's news told, while a step runs",
-                 {{"one after the other", with([](auto& f) { f.no_overlap = true; }), crowd}, {"beside it", base, crowd}}});
+Technique overlap(const EngineFlags& base, const Facts&) {
+  return {"overlap",
+          "the next step is planned, and the last one's news told, while a step runs",
+          {{"one after the other", with(base, [](auto& f) { f.no_overlap = true; }), crowd()}, {"beside it", base, crowd()}}};
+}
 
-  Technique threads{"threads", "the same load on more threads", {}};
+Technique threads(const EngineFlags& base, const Facts&) {
+  Technique t{"threads", "48 requests of unequal length on more threads", {}};
   for (int n = 1; n <= std::max(1, default_threads()); n *= 2)
-    threads.settings.push_back({fmt::format("{}", n), with([&](auto& f) { f.options.threads = n; }), crowd});
-  all.push_back(threads);
+    t.settings.push_back({fmt::format("{}", n), with(base, [&](auto& f) { f.options.threads = n; }), crowd()});
+  return t;
+}
 
-  Technique sets{"instruction-sets", "the same load with each instruction set that this machine has", {}};
+Technique instruction_sets(const EngineFlags& base, const Facts&) {
+  Technique t{"instruction-sets", "48 requests of unequal length with each instruction set that this machine has", {}};
   for (Isa isa : available_isas())
-    if (isa != Isa::scalar) sets.settings.push_back({std::string(name_of(isa)), with([&](auto& f) { f.isa = name_of(isa); }), crowd});
-  all.push_back(sets);
-  for (Technique& t : all) t.settings[0].plain = true;
-  return all;
+    if (isa != Isa::scalar) t.settings.push_back({std::string(name_of(isa)), with(base, [&](auto& f) { f.isa = name_of(isa); }), crowd()});
+  return t;
+}
+
+// The model's own file and those beside it that differ in the last part of the name, "X.Q4_0.gguf" and "X.F16.gguf".
+std::vector<std::filesystem::path> files_of_other_formats(const std::filesystem::path& model) {
+  std::vector<std::filesystem::path> files{model};
+  const std::string name = model.stem().stem().string();
+  if (model.extension() == ".gguf" && model.stem().has_extension())
+    for (auto& entry : std::filesystem::directory_iterator(model.parent_path().empty() ? "." : model.parent_path()))
+      if (const auto& p = entry.path();
+          p.extension() == ".gguf" && p.stem().has_extension() && p.stem().stem() == name && p.filename() != model.filename())
+        files.push_back(p);
+  std::ranges::sort(files, std::greater{}, [](auto& p) { return std::filesystem::is_regular_file(p) ? std::filesystem::file_size(p) : 0; });
+  return files;
+}
+
+Technique formats(const EngineFlags& base, const Facts&) {
+  Technique t{"formats", "48 requests of unequal length with the formats of this model's weights that lie beside its file", {}};
+  for (const auto& file : files_of_other_formats(find_model(base.model)))
+    t.settings.push_back({file.stem().has_extension() ? file.stem().extension().string().substr(1) : file.filename().string(),
+                          with(base, [&](auto& f) { f.model = file.string(); }), crowd()});
+  return t;
+}
+
+Technique kv_formats(const EngineFlags& base, const Facts& facts) {
+  std::vector<Job> long_ones(8, Job{std::min(1024, facts.longest() / 2), 64});
+  Technique t{"kv-formats", "8 answers of 64 tokens to long prompts: in what keys and values are kept", {}};
+  for (const char* dtype : {"f32", "bf16", "f16"})
+    t.settings.push_back({dtype, with(base, [&](auto& f) { f.kv_dtype = dtype; }), long_ones});
+  return t;
+}
+
+// The whole list. Each takes the user's own options and changes what it is about.
+struct Entry {
+  const char* name;
+  Technique (*make)(const EngineFlags&, const Facts&);
+};
+constexpr Entry entries[] = {{"kv-cache", kv_cache},
+                             {"batching", batching},
+                             {"arrivals", arrivals},
+                             {"ragged", ragged},
+                             {"paging", paging},
+                             {"chunked-prefill", chunked_prefill},
+                             {"prefix-cache", prefix_cache},
+                             {"copy-on-write", copy_on_write},
+                             {"preemption", preemption},
+                             {"overlap", overlap},
+                             {"threads", threads},
+                             {"instruction-sets", instruction_sets},
+                             {"formats", formats},
+                             {"kv-formats", kv_formats}};
+
+void count_costs(Outcome& o, const std::vector<StepWork>& steps, const StepCosts& costs) {
+  for (const StepWork& step : steps)
+    for (const Operation& op : costs.operations(step)) {
+      o.bytes += op.bytes(), o.flops += op.flops;
+      if (op.name.starts_with("attention") && !op.product) o.attention_flops += op.flops;
+    }
+}
+
+// The best of several runs.
+Outcome measure(const Setting& setting, int repeat) {
+  EngineFlags flags = setting.flags;
+  std::vector<StepWork> log;
+  flags.options.on_step = [&log](const StepWork& work) { log.push_back(work); };
+  auto engine = start_engine(flags);
+  StepCosts costs(*engine, flags.kv_dtype);
+  run_load(*engine, {{16, 4}}, {}, 999);  // touches memory that is new
+  Outcome best;
+  for (int i = 0; i < repeat; i++) {
+    log.clear();
+    Outcome out{run_load(*engine, setting.jobs, setting.pace, unsigned(i))};
+    if (out.seconds >= best.seconds) continue;
+    best = out;
+    count_costs(best, log, costs);
+  }
+  return best;
+}
+
+Facts facts_of(EngineFlags flags, bool speed) {
+  auto engine = start_engine(flags);
+  Facts facts{engine->max_context(), engine->model().layout().bytes_per_token()};
+  check(facts.bytes_per_token > 0, "--techniques needs a model with attention: this one keeps no bytes a token");
+  if (speed) facts.requests_per_s = double(crowd().size()) / run_load(*engine, crowd(), {}, 999).seconds;
+  return facts;
 }
 
 Json row_json(const Technique& t, const Setting& s, const Outcome& o, double gain) {
@@ -242,8 +274,15 @@ Json row_json(const Technique& t, const Setting& s, const Outcome& o, double gai
           {"seconds", o.seconds},
           {"tokens_per_s", o.tokens_per_s()},
           {"gain", gain},
+          {"gain_in", t.in == In::seconds ? "seconds"
+                      : t.in == In::gap   ? "longest_gap_s"
+                                          : "e2e_s"},
           {"computed_tokens", o.computed},
-          {"ttft_s", o.ttft_s},
+          {"bytes", o.bytes},
+          {"flops", o.flops},
+          {"attention_flops", o.attention_flops},
+          {"ttft_s", percentile(o.ttft_s, 0.5)},
+          {"e2e_s", percentile(o.e2e_s, 0.5)},
           {"longest_gap_s", o.gap_s},
           {"running_at_most", o.running},
           {"preemptions", o.preemptions},
@@ -252,45 +291,75 @@ Json row_json(const Technique& t, const Setting& s, const Outcome& o, double gai
           {"external_waste", o.external_waste}};
 }
 
-void print_row(const Setting& s, const Outcome& o, double gain) {
-  std::string waste = fmt::format("{:.0f} % + {:.0f} %", 100 * o.internal_waste, 100 * o.external_waste);
-  fmt::print("  {:<24} {:>8.3f} {:>9.1f} {:>6.2f} {:>9} {:>8.3f} {:>8.3f} {:>7} {:>7} {:>12}\n", s.name, o.seconds, o.tokens_per_s(), gain,
-             o.computed, o.ttft_s, o.gap_s, o.running, o.preemptions, waste);
+void print_head(const Technique& t) {
+  fmt::print("\n{}: {}\n  {:<24} {:>8} {:>9} {:>6} {:>9} {:>8} {:>8} {:>8} {:>7} {:>7} {:>12}\n", t.name, t.says, "", "seconds", "tok/s",
+             "gain", "computed", "TTFT s", "end s", "gap s", "at once", "preempt", "waste in+ex");
 }
 
-Facts facts_of(EngineFlags flags) {
-  auto engine = start_engine(flags);
-  Facts facts{engine->max_context(), engine->model().layout().bytes_per_token()};
-  check(facts.bytes_per_token > 0, "--techniques needs a model with attention: this one keeps no bytes a token");
-  return facts;
+void print_row(const Setting& s, const Outcome& o, double gain) {
+  std::string waste = fmt::format("{:.0f} % + {:.0f} %", 100 * o.internal_waste, 100 * o.external_waste);
+  fmt::print("  {:<24} {:>8.3f} {:>9.1f} {:>6.2f} {:>9} {:>8.3f} {:>8.3f} {:>8.3f} {:>7} {:>7} {:>12}\n", s.name, o.seconds,
+             o.tokens_per_s(), gain, o.computed, percentile(o.ttft_s, 0.5), percentile(o.e2e_s, 0.5), o.gap_s, o.running, o.preemptions,
+             waste);
+  std::fflush(stdout);
+}
+
+// With which power of the length something grows, from one outcome to another of twice the length.
+double power(double shorter, double longer) { return std::log2(longer / shorter); }
+
+void print_growth(const std::vector<Outcome>& outcomes) {
+  for (size_t i = 2; i < outcomes.size(); i += 2) {
+    const Outcome *plain = &outcomes[i], *kept = &outcomes[i + 1];
+    auto both = [&](auto of) {
+      return fmt::format("T^{:.2f} and T^{:.2f}", power(of(plain[-2]), of(plain[0])), power(of(kept[-2]), of(kept[0])));
+    };
+    fmt::print("  doubled {}, without and with it: time grows with {}, flops with {}, those of attention with {}\n",
+               i == 2   ? "once"
+               : i == 4 ? "twice"
+                        : "three times",
+               both([](auto& o) { return o.seconds; }), both([](auto& o) { return o.flops; }),
+               both([](auto& o) { return o.attention_flops; }));
+  }
 }
 
 }  // namespace
 
 std::vector<std::string> technique_names() {
   std::vector<std::string> names;
-  for (const Technique& t : all_techniques({}, {})) names.push_back(t.name);
+  for (const Entry& e : entries) names.push_back(e.name);
   return names;
 }
 
 int bench_techniques(const EngineFlags& base, const std::vector<std::string>& chosen, int repeat, bool json) {
-  bool every = std::ranges::count(chosen, "all") > 0;
+  auto is_chosen = [&](const char* name) { return std::ranges::count(chosen, "all") || std::ranges::count(chosen, name); };
+  OtherPrograms others;
   Json rows = Json::array();
-  for (const Technique& t : all_techniques(base, facts_of(base))) {
-    if (!every && std::ranges::count(chosen, t.name) == 0) continue;
-    if (!json)
-      fmt::print("\n{}: {}\n  {:<24} {:>8} {:>9} {:>6} {:>9} {:>8} {:>8} {:>7} {:>7} {:>12}\n", t.name, t.says, "", "seconds", "tok/s",
-                 "gain", "computed", "TTFT s", "gap s", "at once", "preempt", "waste in+ex");
+  const Facts facts = facts_of(base, is_chosen("arrivals"));
+  for (const Entry& entry : entries) {
+    if (!is_chosen(entry.name)) continue;
+    Technique t = entry.make(base, facts);
+    t.settings[0].plain = true;
+    if (!json) print_head(t);
+    std::vector<Outcome> outcomes;
     double plain = 0;
     for (const Setting& s : t.settings) {
-      Outcome o = measure(s, repeat);
-      if (s.plain) plain = o.seconds;
-      rows.push_back(row_json(t, s, o, plain / o.seconds));
-      if (!json) print_row(s, o, plain / o.seconds);
-      std::fflush(stdout);
+      outcomes.push_back(measure(s, repeat));
+      const Outcome& o = outcomes.back();
+      const double value = value_of(o, t.in);
+      if (s.plain) plain = value;
+      rows.push_back(row_json(t, s, o, plain / value));
+      if (t.grows && outcomes.size() > 2) {
+        const Outcome& shorter = outcomes[outcomes.size() - 3];
+        rows.back()["growth"] = {{"seconds", power(shorter.seconds, o.seconds)},
+                                 {"flops", power(shorter.flops, o.flops)},
+                                 {"attention_flops", power(shorter.attention_flops, o.attention_flops)}};
+      }
+      if (!json) print_row(s, o, plain / value);
     }
+    if (t.grows && !json) print_growth(outcomes);
   }
   if (json) fmt::print("{}\n", rows.dump());
+  warn_if_busy(others.share());
   return 0;
 }
 

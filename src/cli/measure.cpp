@@ -104,10 +104,11 @@ double OtherPrograms::share() const {
   return all > 0 ? std::clamp(others / all, 0.0, 1.0) : 0;
 }
 
-std::string busy_warning(double share) {
-  if (share <= busy_share) return "";
-  return fmt::format("other programs used {:.0f} % of the processors meanwhile: speeds and limits are those of a busy machine",
-                     100 * share);
+void warn_if_busy(double share) {
+  if (share > busy_share)
+    fmt::print(stderr,
+               "millrace: other programs used {:.0f} % of the processors meanwhile: speeds and limits are those of a busy machine\n",
+               100 * share);
 }
 
 double Measured::best() const { return *std::ranges::min_element(seconds); }

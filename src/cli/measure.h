@@ -63,7 +63,7 @@ class OtherPrograms {
   static Ticks now();
   Ticks begin_;
 };
-std::string busy_warning(double share);  // empty: they left the measurement alone
+void warn_if_busy(double share);  // on stderr
 
 struct Run {
   double seconds = 0;

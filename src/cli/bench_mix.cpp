@@ -1,0 +1,123 @@
+// millrace bench --load: the load that bench --url sends to a server, on the engine in this program, beside this machine's
+// limits. Requests are computed in the steps that the scheduler makes of them; the limit is that of exactly these steps.
+#include "analyze/report.h"
+#include "cli/bench_load.h"
+#include "cli/offline_load.h"
+#include "core/error.h"
+
+namespace mr {
+
+namespace {
+
+struct MixRow {
+  int streams = 0;  // 0: all at once
+  double rate = 0;  // 0: no arrivals
+  size_t n_jobs = 0;
+  LoadOutcome outcome;  // of the best run
+  Measured m;
+};
+
+std::vector<Job> jobs_of(const Workload& w, int n, const Tokenizer* tokenizer) {
+  std::vector<Job> jobs;
+  for (uint32_t i = 0; i < uint32_t(n); i++) {
+    Job job{.answer = answer_length(w, i)};
+    const LoadItem* item = item_of(w, i);
+    if (item && !item->text.empty())
+      job.tokens = need_tokenizer(tokenizer, ": give the prompts as token ids").encode(item->text, true);
+    else
+      job.tokens = item && !item->tokens.empty() ? item->tokens : made_up_tokens(w, i);
+    job.prompt = int(job.tokens.size());
+    jobs.push_back(std::move(job));
+  }
+  return jobs;
+}
+
+Json row_json(const LoadFlags& f, const MixRow& r) {
+  Json j{{"workload", "load"},
+         {"requests", r.n_jobs},
+         {"streams", r.streams ? Json(r.streams) : Json()},
+         {"rate", r.rate > 0 ? Json(r.rate) : Json()},
+         {"prompt_length", f.prompt_tokens},
+         {"output_length", f.max_tokens},
+         {"load_file", f.file.empty() ? Json() : Json(f.file)},
+         {"shared_prefix", f.shared_prefix},
+         {"seed", f.seed},
+         {"prompt_tokens", r.outcome.prompt},
+         {"output_tokens", r.outcome.generated},
+         {"computed_tokens", r.outcome.computed},
+         {"preemptions", r.outcome.preemptions},
+         {"total_tokens_per_s", double(r.outcome.prompt + r.outcome.generated) / r.m.best()},
+         {"ttft_s", spread_json(spread_of(r.outcome.ttft_s))},
+         {"e2e_s", spread_json(spread_of(r.outcome.e2e_s))}};
+  j.update(measured_json(r.m, double(r.outcome.generated)));
+  return j;
+}
+
+void print_rows(const std::vector<MixRow>& rows) {
+  fmt::print("  {:>8} {:>8} {:>8} {:>8} {:>9} {:>10} {:>8} {:>9} {:>6} {:>8} {:>10} {:>12} {:>11} {:>6}  {}\n", "streams", "requests",
+             "prompt", "output", "out tok/s", "all tok/s", "best s", "median s", "spread", "TTFT p50", "bytes", "flops", "limit tok/s",
+             "share", "bound by");
+  for (const MixRow& r : rows) {
+    const LoadOutcome& o = r.outcome;
+    std::string pace = r.rate > 0 ? fmt::format("{:g}/s", r.rate) : r.streams ? fmt::format("{}", r.streams) : "all";
+    std::string spread = r.m.spread() ? fmt::format("{:.1f}%", 100 * *r.m.spread()) : "";
+    fmt::print("  {:>8} {:>8} {:>8} {:>8} {:>9.1f} {:>10.1f} {:>8.3f} {:>9.3f} {:>6} {:>8.3f} {:>10} {:>12} {:>11.1f} {:>5.0f}%  {}\n",
+               pace, r.n_jobs, o.prompt, o.generated, double(o.generated) / r.m.best(), double(o.prompt + o.generated) / r.m.best(),
+               r.m.best(), r.m.median(), spread, percentile(o.ttft_s, 0.5), with_unit(r.m.limit.bytes, "B"),
+               with_unit(r.m.limit.flops, "FLOP"), double(o.generated) / r.m.limit.seconds, 100 * r.m.share(), name_of(r.m.limit.bound));
+  }
+}
+
+MixRow measure_row(Engine& engine, std::vector<StepWork>& log, LimitProbe& probe, const StepCosts& costs, const Patience& patience,
+                   const std::vector<Job>& jobs, const Pace& pace) {
+  MixRow row{.streams = pace.streams, .n_jobs = jobs.size()};
+  unsigned seed = 0;
+  row.m = measure(patience, probe, costs, [&] {
+    log.clear();
+    LoadOutcome outcome = run_load(engine, jobs, pace, seed++);
+    if (outcome.seconds < row.outcome.seconds) row.outcome = outcome;
+    return Run{outcome.seconds, log};
+  });
+  return row;
+}
+
+}  // namespace
+
+int bench_mix(const LoadFlags& f, EngineFlags flags, const Patience& patience, bool json) {
+  std::vector<StepWork> log;
+  flags.options.on_step = [&log](const StepWork& work) { log.push_back(work); };
+  Workload work = workload_of(f);
+  auto engine = start_engine(flags);
+  work.vocab = engine->model().spec().vocab;
+  const Isa isa = flags.options.isa.value_or(best_isa());
+  StepCosts costs(*engine, flags.kv_dtype);
+  LimitProbe probe(*engine, isa);
+  std::vector<MixRow> rows;
+  auto add = [&](int streams, double rate) {
+    std::vector<Job> jobs = jobs_of(work, n_requests(f, work, streams, rate), engine->tokenizer());
+    Pace pace{streams};
+    if (rate > 0) pace.arrivals = poisson_arrivals(rate, jobs.size(), f.seed);
+    rows.push_back(measure_row(*engine, log, probe, costs, patience, jobs, pace));
+    rows.back().rate = rate;
+  };
+  for (double rate : f.rates) add(0, rate);
+  if (f.rates.empty())
+    for (int streams : f.streams.empty() ? std::vector<int>{0} : f.streams) add(streams, 0);
+
+  double others = 0;
+  for (const MixRow& r : rows) others = std::max(others, r.m.others);
+  if (json) {
+    Json out = Json::array();
+    for (const MixRow& r : rows) out.push_back(row_json(f, r));
+    fmt::print("{}\n", out.dump());
+  } else {
+    fmt::print("{}, {} threads, {}, at most {} sequences and {} rows a step; prompts of {}, answers of {} tokens, seed {}\n",
+               engine->checkpoint().path().filename().string(), engine->backend().pool().size(), name_of(isa), engine->max_seqs(),
+               engine->limits().max_batch_tokens, f.file.empty() ? f.prompt_tokens : f.file, f.file.empty() ? f.max_tokens : "its", f.seed);
+    print_rows(rows);
+  }
+  warn_if_busy(others);
+  return 0;
+}
+
+}  // namespace mr
