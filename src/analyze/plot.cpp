@@ -10,7 +10,10 @@
 namespace mr {
 
 static constexpr double kWidth = 720, kHeight = 440, kLeft = 104, kRight = 24, kTop = 44, kBottom = 56;
-static constexpr const char* kColors[] = {"#1f2933", "#d1495b", "#2e7da8", "#3a8f5c", "#9aa5b1", "#e0902a"};
+static constexpr const char* kColors[Plot::n_colors] = {"#1f2933", "#d1495b", "#2e7da8", "#3a8f5c",
+                                                        "#9aa5b1", "#e0902a", "#862e9c", "#0b7285"};
+
+static const char* color_of(int i) { return kColors[i % Plot::n_colors]; }
 
 std::string escaped(const std::string& text) {
   std::string out;
@@ -18,43 +21,61 @@ std::string escaped(const std::string& text) {
   return out;
 }
 
-static void widen(Plot::Axis& a) {
-  a.low = std::pow(10, std::floor(std::log10(a.low) + 1e-9));
-  a.high = std::pow(10, std::ceil(std::log10(a.high) - 1e-9));
-  if (a.high <= a.low) a.high = a.low * 10;
+// The least of 1, 2 and 5 times a power of ten that is not below v.
+static double round_up(double v) {
+  double power = std::pow(10, std::floor(std::log10(v)));
+  for (double m : {1.0, 2.0, 5.0})
+    if (m * power >= v * (1 - 1e-9)) return m * power;
+  return 10 * power;
+}
+
+static void set_marks(Plot::Axis& a) {
+  if (a.scale == Plot::Scale::linear) {
+    double step = round_up(a.high / 5);
+    for (int i = 0; i == 0 || a.marks.back() < a.high; i++) a.marks.push_back(i * step);
+  } else {
+    double low = std::pow(10, std::floor(std::log10(a.low) + 1e-9)), high = std::pow(10, std::ceil(std::log10(a.high) - 1e-9));
+    if (high <= low) high = low * 10;
+    const bool fine = a.scale == Plot::Scale::fine;
+    for (double v = low; v <= high * 1.001; v *= 10)
+      for (double m : {1.0, 2.0, 5.0})
+        if (m == 1 || (fine && v < high * 0.999)) a.marks.push_back(m * v);
+    while (fine && a.marks.size() > 2 && a.marks[1] <= a.low) a.marks.erase(a.marks.begin());
+    while (fine && a.marks.size() > 2 && a.marks[a.marks.size() - 2] >= a.high) a.marks.pop_back();
+  }
+  a.low = a.marks.front(), a.high = a.marks.back();
 }
 
 Plot::Plot(std::string title, Axis x, Axis y) : title_(std::move(title)), x_(std::move(x)), y_(std::move(y)) {
-  widen(x_), widen(y_);
+  set_marks(x_), set_marks(y_);
   grid();
 }
 
 static double share(double v, const Plot::Axis& a) {
+  if (a.scale == Plot::Scale::linear) return std::clamp(v / a.high, 0.0, 1.0);
   return std::clamp((std::log10(std::max(v, a.low)) - std::log10(a.low)) / (std::log10(a.high) - std::log10(a.low)), 0.0, 1.0);
 }
 double Plot::px(double x) const { return kLeft + share(x, x_) * (kWidth - kLeft - kRight); }
 double Plot::py(double y) const { return kHeight - kBottom - share(y, y_) * (kHeight - kTop - kBottom); }
 
 // "10 GB", "100 ms", "1".
-static std::string tick(double value, const std::string& unit) {
-  if (unit.empty() && value < 1) return fmt::format("{:g}", value);
-  std::string text = with_unit(value * 1.0000001, unit.c_str());
+static std::string tick(double value, const Plot::Axis& a) {
+  if (a.unit.empty() && (value < 1 || a.scale == Plot::Scale::linear)) return fmt::format("{:g}", value);
+  std::string text = with_unit(value * 1.0000001, a.unit.c_str());
   size_t dot = text.find('.'), space = text.find(' ');
   text = text.substr(0, dot) + text.substr(space);
   return text.ends_with(' ') ? text.substr(0, text.size() - 1) : text;
 }
 
 void Plot::grid() {
-  int decades = int(std::lround(std::log10(x_.high / x_.low)));
-  for (double v = x_.low; v <= x_.high * 1.001; v *= 10) {
+  for (double v : x_.marks) {
     body_ += fmt::format(R"(<line class="g" x1="{0:.1f}" y1="{1}" x2="{0:.1f}" y2="{2}"/>)", px(v), kTop, kHeight - kBottom);
     body_ += fmt::format(R"(<text class="t" x="{:.1f}" y="{}" text-anchor="middle">{}</text>)", px(v), kHeight - kBottom + 18,
-                         decades > 9 ? "" : escaped(tick(v, x_.unit)));
+                         x_.marks.size() > 10 ? "" : escaped(tick(v, x_)));
   }
-  for (double v = y_.low; v <= y_.high * 1.001; v *= 10) {
+  for (double v : y_.marks) {
     body_ += fmt::format(R"(<line class="g" x1="{1}" y1="{0:.1f}" x2="{2}" y2="{0:.1f}"/>)", py(v), kLeft, kWidth - kRight);
-    body_ +=
-        fmt::format(R"(<text class="t" x="{}" y="{:.1f}" text-anchor="end">{}</text>)", kLeft - 8, py(v) + 4, escaped(tick(v, y_.unit)));
+    body_ += fmt::format(R"(<text class="t" x="{}" y="{:.1f}" text-anchor="end">{}</text>)", kLeft - 8, py(v) + 4, escaped(tick(v, y_)));
   }
   body_ += "\n";
 }
@@ -62,13 +83,13 @@ void Plot::grid() {
 void Plot::line(const std::vector<Point>& points, int color, bool dashed) {
   std::string path;
   for (Point p : points) path += fmt::format("{:.1f},{:.1f} ", px(p.x), py(p.y));
-  body_ += fmt::format(R"(<polyline points="{}" fill="none" stroke="{}" stroke-width="2"{}/>)", path, kColors[color],
+  body_ += fmt::format(R"(<polyline points="{}" fill="none" stroke="{}" stroke-width="2"{}/>)", path, color_of(color),
                        dashed ? R"( stroke-dasharray="6 4")" : "");
   body_ += "\n";
 }
 
 void Plot::point(Point p, int color, const std::string& tooltip) {
-  body_ += fmt::format(R"(<circle cx="{:.1f}" cy="{:.1f}" r="4.5" fill="{}"><title>{}</title></circle>)", px(p.x), py(p.y), kColors[color],
+  body_ += fmt::format(R"(<circle cx="{:.1f}" cy="{:.1f}" r="4.5" fill="{}"><title>{}</title></circle>)", px(p.x), py(p.y), color_of(color),
                        escaped(tooltip));
   body_ += "\n";
 }
@@ -76,14 +97,14 @@ void Plot::point(Point p, int color, const std::string& tooltip) {
 void Plot::text(Point p, int color, const std::string& text, int degrees) {
   double x = px(p.x) + 7, y = py(p.y) + (degrees ? 10 : -7);
   body_ += fmt::format(R"_(<text class="l" x="{0:.1f}" y="{1:.1f}" fill="{2}" transform="rotate({3} {0:.1f} {1:.1f})">{4}</text>)_", x, y,
-                       kColors[color], degrees, escaped(text));
+                       color_of(color), degrees, escaped(text));
   body_ += "\n";
 }
 
 void Plot::legend(int color, const std::string& text) {
   double y = kTop + 18 + 18 * n_legend_++;
   body_ += fmt::format(R"(<rect x="{}" y="{}" width="10" height="10" fill="{}"/><text class="l" x="{}" y="{}">{}</text>)", kLeft + 14,
-                       y - 9, kColors[color], kLeft + 30, y, escaped(text));
+                       y - 9, color_of(color), kLeft + 30, y, escaped(text));
   body_ += "\n";
 }
 

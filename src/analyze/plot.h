@@ -1,6 +1,7 @@
-// A small picture with two logarithmic axes, as SVG.
+// A small picture, as SVG. Both axes are logarithmic unless they say otherwise.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -10,15 +11,20 @@ std::string escaped(const std::string&);  // for XML text and attributes
 
 class Plot {
  public:
+  // Whole decades; logarithmic with marks at 1, 2 and 5; or linear from 0.
+  enum class Scale : uint8_t { decades, fine, linear };
   struct Axis {
     std::string label, unit;
     double low, high;  // > 0
+    Scale scale = Scale::decades;
+    std::vector<double> marks{};  // Plot sets them, and widens the axis to the outer ones
   };
   struct Point {
     double x, y;
   };
-  Plot(std::string title, Axis x, Axis y);  // the axes are widened to whole decades
+  Plot(std::string title, Axis x, Axis y);
 
+  static constexpr int n_colors = 8;  // color 0 is that of text
   void line(const std::vector<Point>&, int color, bool dashed = false);
   void point(Point, int color, const std::string& tooltip);
   void text(Point, int color, const std::string&, int degrees = 0);

@@ -18,12 +18,14 @@ std::string_view name_of(Bound);
 struct RoofTime {
   double seconds = 0;
   Bound bound = Bound::memory;
+  double memory_s = 0, compute_s = 0;  // for its bytes alone, and for its flops alone
 };
 RoofTime time_of(const Operation&, const Deployment&);
 
 // A whole step: operations one after the other.
 struct StepCost {
   double seconds = 0, bytes = 0, flops = 0;  // bytes and flops: of all chips together
+  double memory_s = 0, compute_s = 0;        // for the bytes alone, and for the flops alone
   Bound bound = Bound::memory;               // where most of the time goes
 };
 StepCost step_cost(const ModelSpec&, const Storage&, std::span<const Phase> parts, const Deployment&);

@@ -9,6 +9,7 @@
 #include "core/config.h"
 #include "core/error.h"
 #ifdef MR_SERVE
+#include "cli/limit_meter.h"
 #include "serve/server.h"
 #endif
 
@@ -39,10 +40,15 @@ int serve(ServeFlags& f) {
   ServeOptions& o = f.options;
   if (o.model_name.empty()) o.model_name = served_name(f.engine);
   if (!f.template_file.empty()) o.chat_template = read_file(f.template_file);
+  auto meter = std::make_shared<LimitMeter>();
+  o.limits = [meter] { return meter->read(); };
+  f.engine.options.on_step = [meter](const StepWork& work) { meter->note(work); };
   Server server(o);
-  bool loaded = server.load([&f](Server::Progress progress) {
+  bool loaded = server.load([&f, meter](Server::Progress progress) {
     f.engine.options.progress = std::move(progress);
-    return start_engine(f.engine);
+    auto engine = start_engine(f.engine);
+    meter->measure(*engine, f.engine);
+    return engine;
   });
   if (loaded) {
     fmt::print(stderr, "{} at http://{}:{}/v1\n{}", o.model_name, o.http.host, server.port(), server.plan());

@@ -77,7 +77,7 @@ static void write_groups(std::string& out, const MemoryPlan& plan) {
   }
 }
 
-std::string ServeMetrics::text(const Stats& s, const MemoryPlan& plan, const QueueStats& queue) const {
+std::string ServeMetrics::text(const Stats& s, const MemoryPlan& plan, const QueueStats& queue, const LimitStats* limits) const {
   std::string out;
   auto one = [&](const char* name, const char* type, const char* help, auto value) {
     describe(out, name, type, help);
@@ -104,6 +104,12 @@ std::string ServeMetrics::text(const Stats& s, const MemoryPlan& plan, const Que
   one("engine_prefill_seconds_total", "counter", "Time in steps with any row of a prompt.", s.prefill_s);
   one("engine_decode_seconds_total", "counter", "Time in all other steps.", s.decode_s);
   one("engine_step_age_seconds", "gauge", "Time since the engine last moved while there was work; 0: it is idle.", queue.step_age_s);
+  if (limits) {
+    one("engine_bytes_total", "counter", "Bytes of weights and state that the steps had to move, by the analysis.", limits->bytes);
+    one("engine_flops_total", "counter", "Flops that the steps had to compute, by the analysis.", limits->flops);
+    one("memory_limit_ratio", "gauge", "The share of the memory's measured speed that the last 10 seconds used.", limits->memory_share);
+    one("compute_limit_ratio", "gauge", "The share of the measured product speed that the last 10 seconds used.", limits->compute_share);
+  }
   write_answers(out);
   return out;
 }

@@ -32,13 +32,20 @@ struct QueueStats {
 };
 
 // Any thread.
+// How near the engine comes to the machine's limits: what its steps had to move and compute, by the analysis.
+struct LimitStats {
+  static constexpr int interval_s = 10;
+  double bytes = 0, flops = 0;                 // since the start
+  double memory_share = 0, compute_share = 0;  // of what the machine could have moved and computed in the last interval
+};
+
 class ServeMetrics {
  public:
   ServeMetrics();
   void answered(const TokenEvent&, double seconds);  // the last event of an answer, and the time since its request came
   void responded(int status);
   void refused() { count(n_refused_); }
-  std::string text(const Stats&, const MemoryPlan&, const QueueStats&) const;
+  std::string text(const Stats&, const MemoryPlan&, const QueueStats&, const LimitStats*) const;  // null: nobody knows the limits
 
  private:
   void count(int64_t& n);

@@ -377,7 +377,9 @@ Server::Reply Server::metrics(const HttpRequest&) {
     std::lock_guard lock(mutex_);
     queue.n_requests = n_queued_, queue.n_tokens = n_queued_tokens_;
   }
-  return HttpResponse{.body = metrics_.text(engine_->stats(), engine_->memory_plan(), queue),
+  std::optional<LimitStats> limits;
+  if (options_.limits) limits = options_.limits();
+  return HttpResponse{.body = metrics_.text(engine_->stats(), engine_->memory_plan(), queue, limits ? &*limits : nullptr),
                       .type = "text/plain; version=0.0.4; charset=utf-8"};
 }
 

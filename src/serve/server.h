@@ -26,7 +26,8 @@ struct ServeOptions {
   int max_queue = 256;                // requests without a first token
   int64_t max_queue_tokens = 262144;  // and their prompts' tokens
   int drain_seconds = 30;
-  int stall_seconds = 30;  // an engine that has work and takes no step for so long is not ready
+  std::function<LimitStats()> limits;  // for /metrics, on any thread; empty: nobody knows them
+  int stall_seconds = 30;              // an engine that has work and takes no step for so long is not ready
 };
 
 class Server {

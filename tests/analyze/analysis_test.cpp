@@ -114,6 +114,48 @@ TEST(Laws, AForwardIsTwiceTokensTimesParametersAndAttention) {
   }
 }
 
+// A step of unequal parts: products see all rows, weights are read once, attention is each sequence's own, and only rows whose
+// logits are wanted pass through the output layer.
+TEST(Laws, PartsOfAStepShareItsWeights) {
+  ModelSpec spec = spec_of(*find_preset("llama-2-13b"));
+  const std::vector<Phase> step{{1, 1, 100, 1}, {1, 1, 700, 1}, {1, 30, 50, 0}};  // the last: rows 21 to 50 of a prompt
+  auto ops = operations(spec, {}, step);
+  auto alone = operations(spec, {}, Phase::generation(1, 100));
+  for (const Operation& o : alone) EXPECT_EQ(op(ops, o.name).weights, o.weights) << o.name;
+  EXPECT_EQ(op(ops, "feed-forward up").flops, 2.0 * 32 * 5120 * 2 * 13824 * 40);
+  EXPECT_EQ(op(ops, "attention").flops, 4.0 * (100 + 700 + (21 + 50) * 30 / 2) * 5120 * 40);
+  EXPECT_EQ(op(ops, "attention").state, (100.0 + 700 + 50) * 2 * 5120 * 2 * 40);
+  EXPECT_EQ(op(ops, "output layer").flops, 2.0 * 2 * 5120 * 32000);
+  for (const Operation& o : operations(spec, {}, Phase{1, 30, 50, 0})) EXPECT_NE(o.name, "output layer");
+  EXPECT_THROW(operations(spec, {}, std::vector<Phase>{}), Error);
+
+  const std::vector<Phase> twice(2, Phase::generation(3, 64));
+  const Deployment h100{chip_named("h100")};
+  StepCost two = step_cost(spec, {}, twice, h100), six = step_cost(spec, {}, Phase::generation(6, 64), h100);
+  EXPECT_DOUBLE_EQ(two.bytes, six.bytes);
+  EXPECT_DOUBLE_EQ(two.flops, six.flops);
+  EXPECT_DOUBLE_EQ(two.seconds, six.seconds);
+  EXPECT_GE(six.seconds, std::max(six.memory_s, six.compute_s));
+  EXPECT_NEAR(six.memory_s, six.bytes / 3.35e12, 1e-9);
+}
+
+// Without activations, what one sequence reads is every matrix of the files but the embedding's, and the output layer.
+TEST(Laws, BytesAreThoseOfTheFiles) {
+  for (const char* name : {"llama_gqa", "llama_f16", "llama_tied", "gguf_q4_1", "gguf_q8_0", "qwen2", "mistral_window"}) {
+    fs::path path = fs::path(MR_FIXTURES) / "models" / name;
+    if (fs::exists(path / "model.gguf")) path /= "model.gguf";
+    auto files = Checkpoint::open(path);
+    const ModelSpec spec = describe(*files).spec;
+    Storage storage = storage_of(*files);
+    storage.activation = 0;
+    double weights = 0, stored = 0;
+    for (const Operation& o : operations(spec, storage, Phase::generation(1, 1))) weights += o.weights;
+    for (const StoredTensor& t : files->tensors())
+      if (t.shape.size() == 2 && (spec.tied || t.name.find("emb") == std::string::npos)) stored += double(t.bytes.size());
+    EXPECT_NEAR(weights / stored, 1, 1e-9) << name;
+  }
+}
+
 // Intensity of a product [B, D] . [D, F] in numbers of 2 bytes is B D F / (B D + D F + B F): at most B, and B where B << D, F.
 TEST(Laws, AProductHasTheIntensityOfItsBatch) {
   ModelSpec spec = spec_of(*find_preset("llama-2-13b"));

@@ -195,8 +195,23 @@ class Bench(unittest.TestCase):
             self.assertEqual(plain["computed_tokens"], sum(range(n, 2 * n)))
             self.assertEqual(kept["computed_tokens"], 2 * n - 1)
             self.assertEqual(plain["gain"], 1)
+            if n > 16:  # attention's flops: T^3 without the cache, T^2 with it
+                self.assertAlmostEqual(plain["growth"]["attention_flops"], 3, delta=0.05)
+                self.assertAlmostEqual(kept["growth"]["attention_flops"], 2, delta=0.05)
+                self.assertGreater(plain["flops"], 4 * kept["flops"])
         self.assertEqual(by_name["copy-on-write", "8 requests"]["computed_tokens"], 8 * (512 + 15))
         self.assertEqual(by_name["copy-on-write", "n = 8"]["computed_tokens"], 512 + 8 * 15)
+
+    def test_techniques_of_batching(self):
+        rows = as_json("bench", self.TINY, "--techniques", "arrivals,ragged,kv-formats", "--repeat", 1)
+        by_name = {(r["technique"], r["workload"]): r for r in rows}
+        self.assertEqual(list(by_name), [("arrivals", "static"), ("arrivals", "dynamic"), ("arrivals", "continuous"), ("ragged", "padded"),
+                                         ("ragged", "ragged"), ("kv-formats", "f32"), ("kv-formats", "bf16"), ("kv-formats", "f16")])
+        for plain, better in ((("arrivals", "static"), ("arrivals", "continuous")), (("ragged", "padded"), ("ragged", "ragged"))):
+            self.assertGreater(by_name[plain]["computed_tokens"], by_name[better]["computed_tokens"])
+        self.assertGreater(by_name["kv-formats", "f32"]["bytes"], by_name["kv-formats", "f16"]["bytes"])
+
+    TINY = FIXTURES / "llama_gqa"  # 2 layers, context 256
 
     def test_rows(self):
         rows = as_json("bench", "--prefill", 32, "--decode", 8, "--repeat", 1)
@@ -204,7 +219,81 @@ class Bench(unittest.TestCase):
         for row in rows:
             self.assertGreater(row["tokens_per_s"], 0)
             self.assertAlmostEqual(row["share_of_limit"], row["tokens_per_s"] / row["limit_tokens_per_s"], delta=1e-6)
+        # Every weight in 4 bits with scale and minimum a 32, the table in 8 with a scale: read once a token, twice the flops.
+        blocks, table = 134_479_872 - 49152 * 576, 49152 * 576
+        weights = blocks * 20 / 32 + table * 34 / 32
+        self.assertTrue(8 * weights < rows[1]["bytes"] < 8 * weights * 1.02, rows[1])
+        self.assertTrue(8 * 2 * (blocks + table) < rows[1]["flops"] < 8 * 2 * (blocks + table) * 1.02, rows[1])
+        self.assertTrue(2 * (32 * blocks + table) < rows[0]["flops"] < 2 * (32 * blocks + table) * 1.02, rows[0])
         self.assertIn("attend", ok("bench", "--prefill", 32, "--decode", 8, "--repeat", 1, "--explain"))
+
+    def test_lists_of_batches_and_contexts(self):
+        rows = as_json("bench", self.TINY, "--batch", "1,3", "--context", "16,64", "--decode", 4, "--repeat", 2)
+        shapes = [(r["workload"], r["context"], r["batch"], r["tokens"]) for r in rows]
+        self.assertEqual(shapes, [("prefill", s, b, s * b) for s in (16, 64) for b in (1, 3)] + [("decode", s, b, 4 * b) for s in (16, 64) for b in (1, 3)])
+        for row in rows:
+            self.assertEqual(row["repeat"], 2)
+            self.assertIn(row["bound"], ("memory", "compute"))
+            self.assertAlmostEqual(row["tokens_per_s"] * row["seconds"], row["tokens"], delta=1e-6)
+            self.assertAlmostEqual(row["spread"], row["median_seconds"] / row["seconds"] - 1, delta=1e-9)
+            self.assertGreater(row["bytes_per_s_limit"], 0)
+            self.assertTrue(0 <= row["others_share"] <= 1)
+            self.assertEqual(row["steps"], 1 if row["workload"] == "prefill" else 4)
+        flops = {(r["workload"], r["context"], r["batch"]): r["flops"] for r in rows}
+        self.assertAlmostEqual(flops["prefill", 64, 3] / flops["prefill", 64, 1], 3, delta=1e-9)  # each on its own
+        self.assertAlmostEqual(flops["decode", 16, 3] / flops["decode", 16, 1], 3, delta=0.1)  # but not all at equal contexts
+        self.assertIn("bound by", ok("bench", self.TINY, "--batch", 2, "--context", 16, "--repeat", 1))
+
+    def test_recurrent_models_too(self):
+        for model in ("mamba", "jamba", "mixtral"):
+            rows = as_json("bench", FIXTURES / model, "--batch", "1,2", "--context", 16, "--decode", 4, "--repeat", 1)
+            self.assertEqual([r["tokens"] for r in rows], [16, 32, 4, 8], model)
+
+    def test_what_does_not_fit_is_a_sentence_in_its_row(self):
+        rows = as_json("bench", self.TINY, "--batch", "1,500", "--context", "16,1000", "--repeat", 1, "--memory", "1M")
+        for row in rows:
+            fits = row["batch"] == 1 and row["context"] == 16
+            self.assertEqual("error" not in row, fits, row)
+            self.assertEqual("tokens_per_s" in row, fits, row)
+        errors = " ".join(r.get("error", "") for r in rows)
+        self.assertIn("does not fit", errors)
+        self.assertIn("longer than the context of 256", errors)
+
+    def test_runs_until_they_agree_or_the_time_is_spent(self):
+        args = ["bench", self.TINY, "--context", 16, "--decode", 2]
+        for row in as_json(*args, "--spread", 1, "--budget", "30s"):
+            self.assertTrue(row["repeat"] >= 3 and row["spread"] <= 1, row)
+        for row in as_json(*args, "--spread", 0, "--budget", "0.3"):
+            self.assertGreaterEqual(row["repeat"], 1)
+
+    def test_a_mixed_load_depends_on_its_seed_alone(self):
+        args = ["bench", self.TINY, "--load", "--requests", 20, "--prompt-tokens", "lognormal:16:0.6", "--max-tokens", "2-12", "--repeat", 1]
+        first, = as_json(*args, "--seed", 5)
+        again, = as_json(*args, "--seed", 5, "--threads", 1)
+        other, = as_json(*args, "--seed", 6)
+        for key in ("prompt_tokens", "output_tokens", "computed_tokens", "bytes", "flops"):
+            self.assertEqual(first[key], again[key], key)
+        self.assertNotEqual((first["prompt_tokens"], first["output_tokens"]), (other["prompt_tokens"], other["output_tokens"]))
+        self.assertEqual(first["computed_tokens"], first["prompt_tokens"] + first["output_tokens"] - 20)
+        self.assertAlmostEqual(first["total_tokens_per_s"] / first["tokens_per_s"], 1 + first["prompt_tokens"] / first["output_tokens"], delta=1e-9)
+
+    def test_a_load_at_many_paces(self):
+        args = ["bench", self.TINY, "--load", "--prompt-tokens", "4-8", "--max-tokens", 3, "--repeat", 1]
+        rows = as_json(*args, "--streams", "1,4", "--requests", 8)
+        self.assertEqual([(r["streams"], r["rate"], r["output_tokens"]) for r in rows], [(1, None, 24), (4, None, 24)])
+        self.assertLess(rows[1]["bytes"], rows[0]["bytes"])  # weights are read once for four
+        row, = as_json(*args, "--rate", 100, "--requests", 8, "--batching", "dynamic", "--batch-delay", 0.01)
+        self.assertEqual((row["rate"], row["output_tokens"]), (100, 24))
+
+    def test_a_load_from_a_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "load.jsonl"
+            file.write_text('{"prompt_tokens": 20, "output_tokens": 5}\n{"prompt": [1, 2, 3], "max_tokens": 7}\n')
+            row, = as_json("bench", self.TINY, "--load-file", file, "--repeat", 1)
+            self.assertEqual((row["requests"], row["prompt_tokens"], row["output_tokens"]), (2, 23, 12))
+            file.write_text('{"prompt": "Hello there", "max_tokens": 2}\n')
+            row, = as_json("bench", "--load-file", file, "--repeat", 1)
+            self.assertEqual((row["prompt_tokens"], row["output_tokens"]), (len(as_json("tokenize", MODEL, "Hello there")["tokens"]), 2))
 
 
 class Analyze(unittest.TestCase):
@@ -324,6 +413,12 @@ class Errors(unittest.TestCase):
         self.fails(["generate", "--swap", "2X"], "2X", status=2)
         self.fails(["generate", "--page-tokens", 20], "20", status=2)
         self.fails(["generate", "--isa", "sse9"], "sse9", status=2)
+        for option, value in (("--batch", 0), ("--batch", "1,x"), ("--context", -5), ("--spread", 2), ("--budget", "soon"), ("--budget", "0s"),
+                              ("--repeat", 0), ("--prompt-tokens", "5-3"), ("--prompt-tokens", "lognormal:8"), ("--max-tokens", "few"),
+                              ("--load-file", "/no/such/file"), ("--techniques", "magic"), ("--rate", -1)):
+            self.fails(["bench", option, value], option, status=2)
+        self.fails(["bench", "--context", 16, "--prefill", 16], "--prefill", status=2)
+        self.fails(["bench", "--repeat", 2, "--budget", "3s"], "--repeat", status=2)
 
     def test_missing_and_broken_files(self):
         self.fails(["generate", "/no/such/model", "-p", "x"], "/no/such/model")

@@ -44,6 +44,25 @@ TEST(Engine, RefusesInOneSentenceWithTheNumbers) {
   EXPECT_EQ(refusal(*engine, r), "top_p must be above 0 and at most 1, not 2");
 }
 
+TEST(Engine, TellsWhatEachStepComputes) {
+  std::vector<StepWork> steps;
+  EngineOptions options{.max_batch_tokens = 4};
+  options.on_step = [&](const StepWork& work) { steps.push_back(work); };
+  auto engine = open("llama_gqa", options);
+  Request r = greedy({1, 2, 3, 4, 5, 6, 7}, 3);
+  r.sampling.ignore_eos = true;
+  run_one(*engine, r);
+  ASSERT_EQ(steps.size(), 4u);  // 4 + 3 rows of the prompt, the second with a token; two more tokens
+  const int expected[4][3] = {{4, 4, 0}, {3, 7, 1}, {1, 8, 1}, {1, 9, 1}};
+  for (size_t i = 0; i < steps.size(); i++) {
+    ASSERT_EQ(steps[i].parts.size(), 1u);
+    const StepWork::Part& p = steps[i].parts[0];
+    EXPECT_EQ(std::vector({p.rows, p.context, p.outputs}), std::vector(expected[i], expected[i] + 3)) << i;
+    EXPECT_EQ(steps[i].prefill, i < 2);
+    EXPECT_LT(steps[i].begin, steps[i].end);
+  }
+}
+
 TEST(Engine, RefusesWhatNeverFits) {
   auto roomy = open("llama_gqa");
   int64_t page = roomy->model().layout().bytes_per_token() * 16;

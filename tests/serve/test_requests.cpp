@@ -221,7 +221,7 @@ TEST(Metrics, WhoWaitsIsCountedUnderOneReason) {
                                {Waits::tokens, "tokens"},
                                {Waits::batch, "batch"},
                                {Waits::none, "tokens"}}) {
-    std::string text = ServeMetrics().text({.waiting = 3, .waits_for = waits}, plan, {.n_requests = 4, .n_tokens = 40});
+    std::string text = ServeMetrics().text({.waiting = 3, .waits_for = waits}, plan, {.n_requests = 4, .n_tokens = 40}, nullptr);
     for (const char* other : {"memory", "sequences", "tokens", "batch"}) {
       std::string line =
           fmt::format("millrace_num_requests_waiting{{reason=\"{}\"}} {}\n", other, std::string_view(other) == reason ? 3 : 0);

@@ -1,0 +1,34 @@
+// How near a running server comes to this machine's limits, for /metrics.
+#pragma once
+
+#include <array>
+#include <mutex>
+#include <optional>
+
+#include "cli/measure.h"
+#include "serve/metrics.h"
+
+namespace mr {
+
+class LimitMeter {
+ public:
+  // Before the first step: the limits, in about a tenth of a second. The engine must outlive its steps.
+  void measure(Engine&, const EngineFlags&);
+  void note(const StepWork&);  // the engine's thread
+  LimitStats read() const;     // any thread
+
+ private:
+  struct Second {
+    int64_t number = -1;  // by the steady clock
+    double memory_s = 0, compute_s = 0;
+  };
+  static int64_t now();
+
+  std::optional<StepCosts> costs_;
+  Chip chip_;
+  mutable std::mutex mutex_;
+  LimitStats sums_;
+  std::array<Second, LimitStats::interval_s + 1> seconds_;  // the one that runs, and the interval before it
+};
+
+}  // namespace mr
