@@ -125,6 +125,7 @@ int bench_grid(BenchFlags& f) {
       if (!r.times.empty()) print_times(r, costs);
   }
   warn_if_busy(others);
+  check(!std::ranges::all_of(rows, [](auto& r) { return !r.error.empty(); }), "nothing could be measured: {}", rows[0].error);
   return 0;
 }
 
@@ -135,8 +136,8 @@ int bench(BenchFlags& f) {
   return bench_grid(f);
 }
 
-CLI::Option* add_list(CLI::App& app, const char* name, std::vector<int>& list, const char* help) {
-  return app.add_option(name, list, help)->delimiter(',')->allow_extra_args(false)->check(CLI::Range(1, 1 << 20));
+CLI::Option* add_list(CLI::App& app, const char* name, std::vector<int>& list, int most, const char* help) {
+  return app.add_option(name, list, help)->delimiter(',')->allow_extra_args(false)->check(CLI::Range(1, most));
 }
 
 }  // namespace
@@ -146,11 +147,13 @@ void add_bench(CLI::App& program, Action& chosen) {
       program, chosen, "bench", "measured speed beside this machine's measured limit",
       [](CLI::App& app, BenchFlags& f) {
         add_engine_flags(app, f.engine);
-        add_list(app, "--batch", f.batch, "sequences side by side: 1,4,16")->check(CLI::Range(1, 4096))->capture_default_str();
+        constexpr int most = 1 << 20;
+        add_list(app, "--batch", f.batch, 4096, "sequences side by side: 1,4,16")->capture_default_str();
         auto* context =
-            add_list(app, "--context", f.context, "their lengths: 512,2048; prompts of it are read, then tokens written behind it");
-        add_list(app, "--prefill", f.prefill, "without --context: prompt lengths to read")->excludes(context)->capture_default_str();
-        add_list(app, "--decode", f.decode, "how many tokens to write, one by one; 128 from an empty context, or 32 behind --context");
+            add_list(app, "--context", f.context, most, "their lengths: 512,2048; prompts of it are read, then tokens written behind it");
+        add_list(app, "--prefill", f.prefill, most, "without --context: prompt lengths to read")->excludes(context)->capture_default_str();
+        add_list(app, "--decode", f.decode, most,
+                 "how many tokens to write, one by one; 128 from an empty context, or 32 behind --context");
         app.add_flag("--explain", f.explain, "where the time goes, by operation, each beside its own limit");
         std::vector<std::string> names = technique_names();
         names.push_back("all");
@@ -161,6 +164,9 @@ void add_bench(CLI::App& program, Action& chosen) {
         app.add_flag("--json", f.json, "a list of rows");
         add_patience_flags(app, f.patience);
         add_load_flags(app, f.load);
+        for (const char* load : {"--load", "--load-file"})
+          for (const char* other : {"--batch", "--context", "--prefill", "--decode", "--explain", "--techniques"})
+            app.get_option(load)->excludes(app.get_option(other));
       },
       bench);
 }

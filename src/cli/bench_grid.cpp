@@ -48,8 +48,10 @@ void make_room(EngineFlags& f, const std::vector<GridShape>& shapes) {
                                         : memory_share * double(physical_memory()) - parameter_bytes(spec, storage_of(*files));
   int64_t bytes = 0;
   o.max_seqs = 1;
+  const int64_t whole = o.max_context ? o.max_context : spec.max_context;  // what contiguous state reserves for everyone
   for (const GridShape& s : shapes) {
-    StateLimits wanted{.page_tokens = o.page_tokens, .max_tokens = all_tokens(s, limits_of(o), o.page_tokens), .max_seqs = s.batch};
+    const int64_t tokens = f.state == "contiguous" ? s.batch * whole : all_tokens(s, limits_of(o), o.page_tokens);
+    StateLimits wanted{.page_tokens = o.page_tokens, .max_tokens = tokens, .max_seqs = s.batch};
     wanted.max_rows = o.max_batch_tokens;
     int64_t needed = plan_memory(layout, wanted).bytes();
     if (double(needed) > room) continue;
@@ -106,6 +108,11 @@ Run GridBench::prefill(const GridShape& s) {
   return {std::chrono::duration<double>(log_.back().end - begin).count(), log_};
 }
 
+// Without a K/V cache a step that writes a token looks like one that reads a prompt.
+bool GridBench::writes_one_each(const StepWork& step, const GridShape& s) const {
+  return int(step.parts.size()) == s.batch && (engine_.limits().kv_cache ? !step.prefill : step.parts.back().outputs == 1);
+}
+
 // The steps that count are those in which every sequence writes one token. The prompts are the same in every run: their state
 // comes from the prefix cache where it is kept.
 Run GridBench::decode(const GridShape& s) {
@@ -115,7 +122,7 @@ Run GridBench::decode(const GridShape& s) {
   Clock::time_point begin = Clock::now();
   for (bool more = true; more && int(log_.size()) < s.tokens;) {
     more = engine_.step();
-    if (log_.empty() || (!log_.back().prefill && int(log_.back().parts.size()) == s.batch)) continue;
+    if (log_.empty() || writes_one_each(log_.back(), s)) continue;
     begin = log_.back().end;
     log_.clear();
     if (timed_) timed_->reset();
@@ -132,8 +139,12 @@ Run GridBench::decode(const GridShape& s) {
 GridRow GridBench::row(const GridShape& s, const Patience& patience) {
   GridRow row{s, refuse(s)};
   if (!row.error.empty()) return row;
-  row.m = measure(patience, probe_, costs_, [&] { return s.prefill ? prefill(s) : decode(s); });
-  row.times = times_;
+  try {
+    row.m = measure(patience, probe_, costs_, [&] { return s.prefill ? prefill(s) : decode(s); });
+    row.times = times_;
+  } catch (const Error& e) {
+    row.error = e.what();
+  }
   return row;
 }
 

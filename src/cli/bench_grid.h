@@ -43,6 +43,7 @@ class GridBench {
   std::string refuse(const GridShape&) const;
   Run prefill(const GridShape&);
   Run decode(const GridShape&);
+  bool writes_one_each(const StepWork&, const GridShape&) const;
   std::vector<int64_t> submit(const GridShape&, uint32_t first_prompt, int max_tokens);
   void drain(const std::vector<int64_t>& ids);
 
