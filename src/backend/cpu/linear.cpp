@@ -49,13 +49,12 @@ static LinearCall make_call(Tensor out, Tensor x, const Weight& w, const Epilogu
 }
 
 static void round_rows(LinearCall& c, const LinearKernel& kernel, ThreadPool& pool, LinearScratch& scratch) {
-  int64_t row_bytes = kernel.row_bytes(c.in);
-  grow(scratch.rounded, size_t(c.rows * row_bytes));
+  grow(scratch.rounded, size_t(kernel.rounded_bytes(c.in, c.rows)));
   std::byte* rounded = scratch.rounded.data();
   c.rounded = rounded;
   int64_t grain = std::max<int64_t>(1, (16 << 10) / c.in);  // about 4 us
   pool.parallel(c.rows, grain, [&](int64_t begin, int64_t end, int) {
-    for (int64_t r = begin; r < end; r++) kernel.round(c.x + r * c.x_stride, c.in, rounded + r * row_bytes);
+    for (int64_t r = begin; r < end; r++) kernel.round(c.x + r * c.x_stride, c.in, r, rounded);
   });
 }
 
@@ -67,7 +66,7 @@ struct Pieces {
 
 static Pieces cut(const LinearCall& c, const Weight& w, const LinearKernel& kernel, int64_t tile, int workers) {
   constexpr int64_t kChunkBytes = 192 << 10, kGroupBytes = 64 << 10;
-  int64_t row_bytes = kernel.round ? kernel.row_bytes(c.in) : c.in * 4;
+  int64_t row_bytes = kernel.round ? kernel.rounded_bytes(c.in, tile) / tile : c.in * 4;
   int64_t chunk = std::max(tile, kChunkBytes / row_bytes / tile * tile);
   int64_t panels = w.panels(), panel_bytes = w.packed.bytes() / panels;
   int64_t group = (panels + 8 * workers - 1) / (8 * workers);

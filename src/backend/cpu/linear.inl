@@ -168,11 +168,11 @@ struct Q4 : Packed<Offset, Headers, 4> {
 using Q4_0 = Q4<8, 1>;
 using Q4_1 = Q4<0, 2>;
 
-inline int64_t rounded_bytes(int64_t in) { return in / kBlock * int64_t(sizeof(RoundedBlock)); }
+inline int64_t rounded_bytes(int64_t in, int64_t rows) { return rows * (in / kBlock) * int64_t(sizeof(RoundedBlock)); }
 
 template <class W>
-void round_row(const float* x, int64_t in, std::byte* rounded) {
-  auto* out = (RoundedBlock*)rounded;
+void round_row(const float* x, int64_t in, int64_t row, std::byte* rounded) {
+  RoundedBlock* out = (RoundedBlock*)rounded + row * (in / kBlock);
   for (int64_t b = 0; b < in / kBlock; b++, x += kBlock, out++) {
     uint32_t bits = max_magnitude(x);
     float largest = __builtin_bit_cast(float, bits);

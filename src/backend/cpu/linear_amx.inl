@@ -37,20 +37,24 @@ inline __m512i upper_halves(__m512 a, __m512 b) {
   return _mm512_inserti64x4(_mm512_castsi256_si512(lo), hi, 1);
 }
 
-// A row of activations: for each block its high piece and its low piece, then (quantized weights) for each block scale and sum.
-// A multiple of 64 bytes, so that no piece straddles cache lines.
+// Activations lie as the tiles that read them, 16 rows each: for every block of 32 inputs its high pieces [16][32], then its low
+// ones; and then, for quantized weights, every block's scales [16] and sums [16].
 struct Scaling {
-  float scale, sum;
+  float scale[kTile], sum[kTile];
 };
-inline int64_t split_bytes(int64_t in) { return blocks_of(in) * 2 * kPieceBytes; }
-inline int64_t split_rounded_bytes(int64_t in) { return split_bytes(in) + (blocks_of(in) * int64_t(sizeof(Scaling)) + 63) / 64 * 64; }
+constexpr int64_t kPairBytes = 2 * kTileBytes;
+inline int64_t split_bytes(int64_t in, int64_t rows) { return (rows + kTile - 1) / kTile * blocks_of(in) * kPairBytes; }
+inline int64_t scaled_tile_bytes(int64_t in) { return blocks_of(in) * (kPairBytes + int64_t(sizeof(Scaling))); }
+inline int64_t split_rounded_bytes(int64_t in, int64_t rows) { return (rows + kTile - 1) / kTile * scaled_tile_bytes(in); }
 
 template <class W>
-void round_row(const float* x, int64_t in, std::byte* out) {
-  auto* scaling = (Scaling*)(out + split_bytes(in));
-  for (int64_t b = 0; b < in / kBlock; b++, x += kBlock, out += 2 * kPieceBytes) {
+void round_row(const float* x, int64_t in, int64_t row, std::byte* rounded) {
+  std::byte* tile = rounded + row / kTile * scaled_tile_bytes(in);
+  auto* scaling = (Scaling*)(tile + blocks_of(in) * kPairBytes);
+  std::byte* out = tile + row % kTile * kPieceBytes;
+  for (int64_t b = 0; b < in / kBlock; b++, x += kBlock, out += kPairBytes) {
     RoundedBlock block;
-    linear::round_row<W>(x, kBlock, (std::byte*)&block);
+    linear::round_row<W>(x, kBlock, 0, (std::byte*)&block);
     __m512i q = _mm512_loadu_si512(block.q), low = _mm512_srai_epi16(_mm512_slli_epi16(q, 8), 8), high = _mm512_sub_epi16(q, low);
     auto store = [](std::byte* to, __m512i v) {
       __m512 a = _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(_mm512_castsi512_si256(v)));
@@ -58,8 +62,9 @@ void round_row(const float* x, int64_t in, std::byte* out) {
       _mm512_storeu_si512(to, upper_halves(a, b));
     };
     store(out, high);
-    store(out + kPieceBytes, low);
-    scaling[b] = {block.scale, block.sum};
+    store(out + kTileBytes, low);
+    scaling[b].scale[row % kTile] = block.scale;
+    scaling[b].sum[row % kTile] = block.sum;
   }
 }
 
@@ -72,8 +77,9 @@ inline __m512 to_bf16(__m512 x) {
   return _mm512_castsi512_ps(_mm512_and_si512(kept, _mm512_set1_epi32(int(0xffff0000))));
 }
 
-inline void split_row(const float* x, int64_t in, std::byte* out) {
-  for (int64_t k = 0; k < in; k += kBlock, out += 2 * kPieceBytes) {
+inline void split_row(const float* x, int64_t in, int64_t row, std::byte* rounded) {
+  std::byte* out = rounded + split_bytes(in, row / kTile * kTile) + row % kTile * kPieceBytes;
+  for (int64_t k = 0; k < in; k += kBlock, out += kPairBytes) {
     auto get = [&](int64_t at) {
       int64_t left = in - at;
       return left >= kLanes ? load(x + at).v : left > 0 ? load_n(x + at, int(left)).v : _mm512_setzero_ps();
@@ -84,7 +90,7 @@ inline void split_row(const float* x, int64_t in, std::byte* out) {
     };
     __m512 a = get(k), b = get(k + kLanes), high_a = to_bf16(a), high_b = to_bf16(b);
     _mm512_storeu_si512(out, upper_halves(high_a, high_b));
-    _mm512_storeu_si512(out + kPieceBytes, upper_halves(rest(a, high_a), rest(b, high_b)));
+    _mm512_storeu_si512(out + kTileBytes, upper_halves(rest(a, high_a), rest(b, high_b)));
   }
 }
 
@@ -155,43 +161,50 @@ void configure(int64_t first, int64_t second) {
 
 // Adds blocks [block, block_end) of one panel to the sums of up to 16 rows; Full: 16, in registers.
 template <class T, class W, bool Full>
-void quant_tile(const std::byte* x, int64_t x_bytes, const Scaling* scaling, const uint8_t* w, const uint8_t* tiles, int n_rows,
-                int64_t block, int64_t block_end, float* sums) {
+void quant_tile(const std::byte* x, const Scaling* scaling, const uint8_t* w, const uint8_t* tiles, int n_rows, int64_t block,
+                int64_t block_end, float* sums) {
   // 32 weights of 4 bits times 16 bits stay below 2^24, and one sum takes both pieces; 8 bits need a sum for each.
   constexpr bool kOneSum = Widen<W>::kSmall;
   constexpr int kSums = kOneSum ? 1 : 2;
-  alignas(64) float dots[2][kSums][kTile * kPanel];
+  // What a tile stores cannot be loaded soon after: a block's sums are taken up while the tiles are at work on later ones.
+  constexpr int kLag = 2, kBuffers = kLag + 1;
+  alignas(64) float dots[kBuffers][kSums][kTile * kPanel];
   const int n = Full ? kTile : n_rows;
-  const int64_t scaling_stride = x_bytes / int64_t(sizeof(Scaling));
   Vec acc[kTile];
 #pragma GCC unroll 16
   for (int r = 0; r < n; r++) acc[r] = load(sums + r * kPanel);
-  for (int64_t b = block; b < block_end; b++) {
-    float(*dot)[kTile * kPanel] = dots[b & 1];  // the next block's products need not wait for this one's sums
-    T::template load<6>(tiles + b * kTileBytes, 64);
-    T::template load<4>(x + b * 2 * kPieceBytes, x_bytes);
-    T::template zero<0>();
-    T::template dot<0, 4, 6>();
-    T::template load<5>(x + b * 2 * kPieceBytes + kPieceBytes, x_bytes);
-    if constexpr (kOneSum) {
-      T::template dot<0, 5, 6>();
-    } else {
-      T::template zero<2>();
-      T::template dot<2, 5, 6>();
-      T::template store<2>(dot[kSums - 1], 64);
+  int write = 0, read = 0;
+  for (int64_t b = block; b < block_end + kLag; b++) {
+    if (b < block_end) {
+      T::template load<6>(tiles + b * kTileBytes, 64);
+      T::template load<4>(x + b * kPairBytes, kPieceBytes);
+      T::template zero<0>();
+      T::template dot<0, 4, 6>();
+      T::template load<5>(x + b * kPairBytes + kTileBytes, kPieceBytes);
+      if constexpr (kOneSum) {
+        T::template dot<0, 5, 6>();
+      } else {
+        T::template zero<2>();
+        T::template dot<2, 5, 6>();
+        T::template store<2>(dots[write][kSums - 1], 64);
+      }
+      T::template store<0>(dots[write][0], 64);
+      write = write + 1 == kBuffers ? 0 : write + 1;
     }
-    T::template store<0>(dot[0], 64);
-    const uint8_t* stored = w + b * W::kBytes;
+    if (b < block + kLag) continue;
+    const int64_t done = b - kLag;
+    const uint8_t* stored = w + done * W::kBytes;
     const Vec scale = W::scale(stored);
     [[maybe_unused]] Vec minimum;
     if constexpr (W::kMinimum) minimum = W::minimum(stored);
+    const float(*dot)[kTile * kPanel] = dots[read];
+    read = read + 1 == kBuffers ? 0 : read + 1;
 #pragma GCC unroll 16
     for (int r = 0; r < n; r++) {
-      const Scaling& s = scaling[b + r * scaling_stride];
       Vec sum = load(dot[0] + r * kPanel);
       if constexpr (!kOneSum) sum = add(sum, load(dot[kSums - 1] + r * kPanel));
-      acc[r] = fma(sum, mul(scale, set1(s.scale)), acc[r]);
-      if constexpr (W::kMinimum) acc[r] = fma(minimum, set1(s.sum), acc[r]);
+      acc[r] = fma(sum, mul(scale, set1(scaling[done].scale[r])), acc[r]);
+      if constexpr (W::kMinimum) acc[r] = fma(minimum, set1(scaling[done].sum[r]), acc[r]);
     }
   }
 #pragma GCC unroll 16
@@ -202,16 +215,15 @@ void quant_tile(const std::byte* x, int64_t x_bytes, const Scaling* scaling, con
 template <class T, class W>
 void quant_row_tile(const LinearCall& c, int64_t row, int n_rows, int64_t panel, int n_panels, const uint8_t* tiles) {
   constexpr int64_t kStretch = 12;
-  const int64_t blocks = c.in / kBlock, x_bytes = split_rounded_bytes(c.in);
-  const std::byte* x = c.rounded + row * x_bytes;
-  const auto* scaling = (const Scaling*)(x + split_bytes(c.in));
+  const int64_t blocks = c.in / kBlock;
+  const std::byte* x = c.rounded + row / kTile * scaled_tile_bytes(c.in);
+  const auto* scaling = (const Scaling*)(x + blocks * kPairBytes);
   const auto* w = (const uint8_t*)c.packed + panel * blocks * W::kBytes;
   alignas(64) float sums[kScratchPanels][kTile * kPanel] = {};
   for (int64_t b = 0; b < blocks; b += kStretch)
     for (int p = 0; p < n_panels; p++) {
       auto tile = n_rows == kTile ? quant_tile<T, W, true> : quant_tile<T, W, false>;
-      tile(x, x_bytes, scaling, w + p * blocks * W::kBytes, tiles + p * blocks * kTileBytes, n_rows, b, least(b + kStretch, blocks),
-           sums[p]);
+      tile(x, scaling, w + p * blocks * W::kBytes, tiles + p * blocks * kTileBytes, n_rows, b, least(b + kStretch, blocks), sums[p]);
     }
   for (int p = 0; p < n_panels; p++)
     for (int r = 0; r < n_rows; r++) finish(c, row + r, panel + p, load(sums[p] + r * kPanel));
@@ -252,8 +264,8 @@ void finish_tile(const LinearCall& c, int64_t row, int64_t n_rows, int64_t panel
 template <class T, int Panels>
 void few_rows(const LinearCall& c, int64_t row, int64_t n_rows, int64_t panel) {
   alignas(64) uint8_t tile[2][kTileBytes];
-  const int64_t x_bytes = split_bytes(c.in), panel_bytes = c.in * kPanel * 2;
-  const std::byte *x = c.rounded + row * x_bytes, *w = c.packed + panel * panel_bytes;
+  const int64_t panel_bytes = c.in * kPanel * 2;
+  const std::byte *x = c.rounded + split_bytes(c.in, row), *w = c.packed + panel * panel_bytes;
   T::template zero<0>(), T::template zero<1>(), T::template zero<2>(), T::template zero<3>();
   auto panel_block = [&]<int P>(int64_t b, std::integral_constant<int, P>) {
     if constexpr (P < Panels) {
@@ -263,9 +275,9 @@ void few_rows(const LinearCall& c, int64_t row, int64_t n_rows, int64_t panel) {
       T::template dot<P, 5, 6 + (P & 1)>();
     }
   };
-  for (int64_t b = 0; b < blocks_of(c.in); b++, x += 2 * kPieceBytes) {
-    T::template load<4>(x, x_bytes);
-    T::template load<5>(x + kPieceBytes, x_bytes);
+  for (int64_t b = 0; b < blocks_of(c.in); b++, x += kPairBytes) {
+    T::template load<4>(x, kPieceBytes);
+    T::template load<5>(x + kTileBytes, kPieceBytes);
     panel_block(b, std::integral_constant<int, 0>{});
     panel_block(b, std::integral_constant<int, 1>{});
     panel_block(b, std::integral_constant<int, 2>{});
@@ -280,12 +292,12 @@ void few_rows(const LinearCall& c, int64_t row, int64_t n_rows, int64_t panel) {
 // 16 rows and up to 16 more, times one or two widened panels.
 template <class T, int Panels>
 void two_row_tiles(const LinearCall& c, int64_t row, int64_t n_second, int64_t panel, const uint8_t* tiles) {
-  const int64_t x_bytes = split_bytes(c.in), blocks = blocks_of(c.in);
-  const std::byte *x = c.rounded + row * x_bytes, *y = x + kTile * x_bytes;
+  const int64_t blocks = blocks_of(c.in);
+  const std::byte *x = c.rounded + split_bytes(c.in, row), *y = x + blocks * kPairBytes;
   T::template zero<0>(), T::template zero<1>(), T::template zero<2>(), T::template zero<3>();
   auto piece = [&](int64_t at) {
-    T::template load<4>(x + at, x_bytes);
-    T::template load<5>(y + at, x_bytes);
+    T::template load<4>(x + at, kPieceBytes);
+    T::template load<5>(y + at, kPieceBytes);
     T::template dot<0, 4, 6>();
     if constexpr (Panels > 1) T::template dot<1, 4, 7>();
     T::template dot<2, 5, 6>();
@@ -294,8 +306,8 @@ void two_row_tiles(const LinearCall& c, int64_t row, int64_t n_second, int64_t p
   for (int64_t b = 0; b < blocks; b++) {
     T::template load<6>(tiles + b * kTileBytes, 64);
     if constexpr (Panels > 1) T::template load<7>(tiles + (blocks + b) * kTileBytes, 64);
-    piece(b * 2 * kPieceBytes);
-    piece(b * 2 * kPieceBytes + kPieceBytes);
+    piece(b * kPairBytes);
+    piece(b * kPairBytes + kTileBytes);
   }
   finish_tile<T, 0>(c, row, kTile, panel);
   finish_tile<T, 2>(c, row + kTile, n_second, panel);

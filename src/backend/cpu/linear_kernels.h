@@ -28,7 +28,7 @@ struct LinearCall {
   const std::byte* packed;  // format.h says how
   const float* x;           // [rows, in], for float weights
   int64_t x_stride;
-  const std::byte* rounded;  // [rows, row_bytes(in)], as the kernel's `round` left them
+  const std::byte* rounded;  // all rows, as the kernel's `round` left them
   float* y;                  // [rows, out]
   int64_t y_stride;
   const float* bias;      // [out] or null
@@ -40,9 +40,10 @@ struct LinearCall {
 struct LinearKernel {
   const char* format;
   int64_t from_rows;  // products of fewer rows take the format's entry above this one
-  // Rounds a row of `in` activations to row_bytes(in); null: weights that take them as they are.
-  void (*round)(const float* x, int64_t in, std::byte* rounded);
-  int64_t (*row_bytes)(int64_t in);
+  // Rounds row `row` of a product's activations into the rounded_bytes(in, rows) that hold all rows; null: weights that take
+  // activations as they are.
+  void (*round)(const float* x, int64_t in, int64_t row, std::byte* rounded);
+  int64_t (*rounded_bytes)(int64_t in, int64_t rows);
   // Computes rows [row, row_end) of panels [panel, panel_end). scratch: scratch_panels * in (rounded up to 32) * 16 floats of the
   // worker's own.
   void (*run)(const LinearCall&, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, float* scratch);
