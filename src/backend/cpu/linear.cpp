@@ -64,10 +64,11 @@ struct Pieces {
   int64_t chunk, chunks, group, groups;
 };
 
-static Pieces cut(const LinearCall& c, const Weight& w, const LinearKernel& kernel, int64_t tile, int workers) {
-  constexpr int64_t kChunkBytes = 192 << 10, kGroupBytes = 64 << 10;
+static Pieces cut(const LinearCall& c, const Weight& w, const LinearKernel& kernel, const LinearKernels& kernels, int workers) {
+  constexpr int64_t kGroupBytes = 64 << 10;
+  const int64_t tile = kernels.tile_rows;
   int64_t row_bytes = kernel.round ? kernel.rounded_bytes(c.in, tile) / tile : c.in * 4;
-  int64_t chunk = std::max(tile, kChunkBytes / row_bytes / tile * tile);
+  int64_t chunk = std::max(tile, kernels.chunk_bytes / row_bytes / tile * tile);
   int64_t panels = w.panels(), panel_bytes = w.packed.bytes() / panels;
   int64_t group = (panels + 8 * workers - 1) / (8 * workers);
   group = std::min(group, std::max<int64_t>(4, kGroupBytes / panel_bytes));
@@ -82,7 +83,7 @@ void cpu_linear(Tensor out, Tensor x, const Weight& w, const Epilogue& e, Thread
   if (kernel.round) round_rows(c, kernel, pool, scratch);
   size_t floats = size_t(kernels.scratch_panels * ((c.in + kBlock - 1) / kBlock) * kBlock * kPanel);
   grow(scratch.panels, floats * sizeof(float) * size_t(pool.size()));
-  Pieces p = cut(c, w, kernel, kernels.tile_rows, pool.size());
+  Pieces p = cut(c, w, kernel, kernels, pool.size());
   pool.parallel(p.chunks * p.groups, 1, [&](int64_t begin, int64_t end, int worker) {
     for (int64_t i = begin; i < end; i++) {
       int64_t row = i / p.groups * p.chunk, panel = i % p.groups * p.group;

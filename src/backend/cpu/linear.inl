@@ -244,7 +244,7 @@ constexpr mr::LinearKernel kTable[] = {
     float_kernel<F32>("f32"),    float_kernel<F16>("f16"),    float_kernel<Bf16>("bf16"),
     quant_kernel<Q8_0>("q8_0"),  quant_kernel<Q4_0>("q4_0"),  quant_kernel<Q4_1>("q4_1"),
 };
-constexpr mr::LinearKernels kKernels{kTable, sizeof(kTable) / sizeof(kTable[0]), kFloatPanels, kTileRows};
+constexpr mr::LinearKernels kKernels{kTable, sizeof(kTable) / sizeof(kTable[0]), kFloatPanels, kTileRows, 192 << 10};
 
 }  // namespace linear
 }  // namespace

@@ -24,7 +24,7 @@ using mr::RoundedBlock;
 constexpr int kTile = 16;           // rows
 constexpr int kPieceBytes = 64;     // one piece of 32 activations
 constexpr int kTileBytes = 1024;    // 32 inputs of a panel
-constexpr int64_t kFewRows = 6;     // quantized products below run faster on vectors
+constexpr int64_t kFewRows = 12;    // quantized products below run faster on vectors
 constexpr int64_t kScratchPanels = 4;  // widened panels that a worker's scratch holds
 
 inline int64_t blocks_of(int64_t in) { return (in + kBlock - 1) / kBlock; }
@@ -367,7 +367,7 @@ struct Kernels {
       quant_kernel<T, linear::Q4_1>("q4_1"),
   };
   // A panel of scratch is f32, twice as large as one widened to bf16.
-  static constexpr mr::LinearKernels all{table, sizeof(table) / sizeof(table[0]), kScratchPanels / 2, 2 * kTile};
+  static constexpr mr::LinearKernels all{table, sizeof(table) / sizeof(table[0]), kScratchPanels / 2, 2 * kTile, 448 << 10};
 };
 
 }  // namespace amx

@@ -53,7 +53,8 @@ struct LinearKernels {
   const LinearKernel* table;
   int count;
   int scratch_panels;
-  int tile_rows;  // pieces of work begin at multiples of it
+  int tile_rows;        // pieces of work begin at multiples of it
+  int64_t chunk_bytes;  // of activations that a piece of work goes through: they stay in the second-level cache
 };
 
 const LinearKernels& linear_kernels_scalar();
