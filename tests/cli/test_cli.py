@@ -259,6 +259,15 @@ class Bench(unittest.TestCase):
         self.assertIn("does not fit", errors)
         self.assertIn("longer than the context of 256", errors)
 
+    def test_plain_forms_are_measured_too(self):
+        shape = ["bench", self.TINY, "--batch", 2, "--context", 16, "--decode", 4, "--repeat", 1]
+        kept = as_json(*shape)[1]
+        for plain in (["--no-kv-cache"], ["--state", "contiguous"], ["--batching", "static"]):
+            row = as_json(*shape, *plain)[1]
+            self.assertEqual(row["steps"], 4, plain)
+            more = row["flops"] / kept["flops"]
+            self.assertTrue(more > 14 if plain == ["--no-kv-cache"] else more == 1, (plain, more))  # 17 to 20 rows instead of one
+
     def test_runs_until_they_agree_or_the_time_is_spent(self):
         args = ["bench", self.TINY, "--context", 16, "--decode", 2]
         for row in as_json(*args, "--spread", 1, "--budget", "30s"):
@@ -419,6 +428,7 @@ class Errors(unittest.TestCase):
             self.fails(["bench", option, value], option, status=2)
         self.fails(["bench", "--context", 16, "--prefill", 16], "--prefill", status=2)
         self.fails(["bench", "--repeat", 2, "--budget", "3s"], "--repeat", status=2)
+        self.fails(["bench", "--load", "--batch", 2], "--load", status=2)
 
     def test_missing_and_broken_files(self):
         self.fails(["generate", "/no/such/model", "-p", "x"], "/no/such/model")
@@ -455,6 +465,7 @@ class Errors(unittest.TestCase):
         self.fails(["generate", "-p", "x", "--logit-bias", "seven=1"], "seven=1")
         self.fails(["generate", "-p", "x", "--memory", "lots"], "lots", status=2)
         self.fails(["detokenize", MODEL, "99999999"], 99999999)
+        self.fails(["bench", tiny, "--load", "--prompt-tokens", 300], 300, 256)
 
     def test_impossible_analyses(self):
         classic = ["analyze", "--config", "llama-2-13b", "--hardware"]
