@@ -20,7 +20,9 @@ class StepMemory {
 
   explicit StepMemory(cudaStream_t);
   ~StepMemory();
-  Batch upload(const Batch& host, const StateMemory&, int n_workers);  // blocks that run at a time, for every K/V head
+  // n_workers: blocks that run at a time, for every K/V head. 0: no decode items; every row is computed in one way, whatever is
+  // beside it.
+  Batch upload(const Batch& host, const StateMemory&, int n_workers);
   const Plan& plan() const { return plan_; }
   uint64_t layout() const { return layout_; }  // equal: every array lies where it lay
   int moves() const { return moves_; }         // how often the memory had to grow, and so moved
