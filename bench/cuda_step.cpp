@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "backend/cuda/cuda_backend.h"
+#include "core/arena.h"
 
 namespace mr {
 namespace {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backend/cuda/cuda_backend.h"
+#include "core/arena.h"
 #include "backend/world.h"
 
 namespace mr::test {
