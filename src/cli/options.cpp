@@ -66,8 +66,8 @@ void add_engine_flags(CLI::App& app, EngineFlags& f) {
   app.add_option("--device", f.device, "auto (a GPU where there is one that it can use), cuda, cpu, or ref (slow, scalar, obviously right)")
       ->check(CLI::IsMember({"auto", "cuda", "cpu", "ref"}))
       ->group(group);
-  app.add_option("--isa", f.isa, "instruction set: scalar, avx2, avx512, vnni; the best one if absent")
-      ->check(CLI::IsMember({"scalar", "avx2", "avx512", "vnni"}))
+  app.add_option("--isa", f.isa, "instruction set: scalar, avx2, avx512, vnni, amx; the best one if absent")
+      ->check(CLI::IsMember({"scalar", "avx2", "avx512", "vnni", "amx"}))
       ->group(group);
   app.add_option("--threads", f.options.threads, "worker threads; 0: one per core")->check(CLI::Range(0, 1024))->group(group);
   app.add_option("--kv-dtype", f.kv_dtype, "how keys and values are kept; f16 if absent, on a GPU bf16")

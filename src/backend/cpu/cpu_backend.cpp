@@ -24,6 +24,7 @@ const OpKernels& op_kernels(Isa isa) {
       return op_kernels_avx2();
     case Isa::avx512:
     case Isa::vnni:
+    case Isa::amx:
       return op_kernels_avx512();
 #endif
     default:
