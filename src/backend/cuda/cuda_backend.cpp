@@ -45,6 +45,7 @@ class Cuda final : public CudaBackend {
     must(cudaGetDeviceProperties(&properties, 0));
     must(cudaStreamCreateWithFlags(&at_.stream, cudaStreamNonBlocking));
     at_.n_sm = properties.multiProcessorCount;
+    at_.deterministic = options.deterministic, at_.ahead = options.ahead;
     std::string library;
     cublas_ = Cublas::open(library);
     device_ = fmt::format("{}, {} multiprocessors, {}", properties.name, at_.n_sm, cublas_ ? library : "no cuBLASLt among " + library);
@@ -301,12 +302,12 @@ class Cuda final : public CudaBackend {
     }
     if (p.in % 8 || !aligned(p.x)) return product_any(at_, p);
     const bool library = cublas_ && !options_.deterministic && p.out % 8 == 0 && aligned(p.y);
-    if (rows <= std::min(options_.skinny_rows, kSkinnyRows) || !library) return in_parts(p);
+    if (rows <= options_.skinny_rows || !library) return product(at_, p);
     if (p.gated) {
       Product both = p;
       both.gated = false;
       both.y = {scratch<uint16_t>(gate_up, rows * p.out), DType::bf16, rows, p.out, p.out};
-      if (!cublas_->product(at_.stream, both, false)) return in_parts(p);
+      if (!cublas_->product(at_.stream, both, false)) return product(at_, p);
       Matrix first = both.y, second = both.y;
       first.cols = second.cols = p.out / 2;
       second.data = static_cast<uint16_t*>(second.data) + p.out / 2;
@@ -315,20 +316,9 @@ class Cuda final : public CudaBackend {
     }
     if (p.residual && p.residual != p.y.data)
       convert(at_, p.y, {const_cast<float*>(p.residual), DType::f32, rows, p.out, p.residual_stride});
-    if (!cublas_->product(at_.stream, p, p.residual != nullptr)) return in_parts(p);
+    if (!cublas_->product(at_.stream, p, p.residual != nullptr)) return product(at_, p);
     if (p.bias) cuda::add(at_, p.y, {const_cast<float*>(p.bias), DType::f32, rows, p.out, 0}, p.scale);
   }
-  void in_parts(const Product& p) {
-    for (int64_t r = 0; r < p.x.rows; r += kSkinnyRows) {
-      Product part = p;
-      part.x.rows = part.y.rows = std::min<int64_t>(kSkinnyRows, p.x.rows - r);
-      part.x.data = static_cast<std::byte*>(p.x.data) + r * p.x.stride * size_of(p.x.dtype);
-      part.y.data = static_cast<std::byte*>(p.y.data) + r * p.y.stride * size_of(p.y.dtype);
-      if (p.residual) part.residual = p.residual + r * p.residual_stride;
-      skinny(at_, part);
-    }
-  }
-
   // Where each expert's weight lies, as a list on the device; made once for every list of experts.
   const void* const* pointers(std::span<const Weight> experts) {
     std::vector<const void*> list;
@@ -402,7 +392,7 @@ class Cuda final : public CudaBackend {
   void decode(const AttendCall& call) {
     const StepMemory::Plan& plan = step_->plan();
     DecodePlan d{plan.item, plan.grid};
-    d.partial = scratch<float>(partial, int64_t(plan.grid) * call.pages.kv_heads * kGroup * (call.pages.v_dim + 2));
+    d.partial = scratch<float>(partial, int64_t(plan.grid) * call.pages.kv_heads * kGroup * (call.pages.v_dim + kPartExtra));
     d.arrived = scratch<int32_t>(arrived, std::max<int64_t>(int64_t(call.spots.n_seqs) * call.pages.kv_heads, 1 << 16));
     attend_decode(at_, call, d);
   }
