@@ -246,11 +246,16 @@ void prefill(CudaBackend& gpu, Llama& model, int n, int rows, bool ops, double t
 }  // namespace
 
 static int run(int argc, char** argv) {
-  bool ops = false, quick = false;
+  bool ops = false;
+  std::string only;  // such as "d16,p8,long": the lines that are wanted; empty: all
+  auto wanted = [&](const std::string& line) { return only.empty() || only.find(line) != std::string::npos; };
   CudaOptions options;
   for (int i = 1; i < argc; i++) {
-    ops |= !std::strcmp(argv[i], "--ops"), quick |= !std::strcmp(argv[i], "--quick");
+    ops |= !std::strcmp(argv[i], "--ops");
     if (!std::strcmp(argv[i], "--skinny") && i + 1 < argc) options.skinny_rows = std::atoi(argv[++i]);
+    if (!std::strcmp(argv[i], "--ahead") && i + 1 < argc) options.ahead = std::atoi(argv[++i]);
+    if (!std::strcmp(argv[i], "--only") && i + 1 < argc) only = argv[++i];
+    options.deterministic |= !std::strcmp(argv[i], "--deterministic");
   }
   auto gpu = make_cuda_backend(options);
   fmt::print("{}\n", gpu->device());
@@ -262,11 +267,11 @@ static int run(int argc, char** argv) {
   fmt::print("copy {:.2f} TB/s\n", copy * 1e-12);
   Llama model(*gpu, {}, 10500, 16384);
   gpu->synchronize();
-  for (auto [n, target] : {std::pair{1, 4.1}, {16, 4.8}, {64, 6.6}, {128, 9.2}, {256, 15.5}})
-    decode(*gpu, model, n, 1024, copy, ops, target);
-  decode(*gpu, model, 1, 100000, copy, ops, 0);
-  prefill(*gpu, model, 1, 2048, ops, 47);
-  if (!quick) prefill(*gpu, model, 8, 2048, ops, 370);
+  for (auto [n, target] : {std::pair{1, 4.1}, {16, 4.8}, {32, 5.4}, {64, 6.6}, {128, 9.2}, {256, 15.5}})
+    if (wanted(fmt::format("d{},", n))) decode(*gpu, model, n, 1024, copy, ops, target);
+  if (wanted("long")) decode(*gpu, model, 1, 100000, copy, ops, 0);
+  if (wanted("p1,")) prefill(*gpu, model, 1, 2048, ops, 47);
+  if (wanted("p8,")) prefill(*gpu, model, 8, 2048, ops, 370);
   return 0;
 }
 

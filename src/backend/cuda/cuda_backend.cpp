@@ -47,6 +47,7 @@ class Cuda final : public CudaBackend {
     must(cudaGetDeviceProperties(&properties, 0));
     must(cudaStreamCreateWithFlags(&at_.stream, cudaStreamNonBlocking));
     at_.n_sm = properties.multiProcessorCount;
+    at_.deterministic = options.deterministic, at_.ahead = options.ahead;
     std::string library;
     cublas_ = Cublas::open(library);
     device_ = fmt::format("{}, {} multiprocessors, {}", properties.name, at_.n_sm, cublas_ ? library : "no cuBLASLt among " + library);
@@ -59,7 +60,7 @@ class Cuda final : public CudaBackend {
     cudaStreamSynchronize(at_.stream);
     forget_graphs();
     for (auto& s : scratch_) cudaFree(s.data);
-    for (Launched& l : launched_) cudaEventDestroy(l.done), cudaFreeHost(l.choice);
+    for (Launched& l : launched_) cudaEventDestroy(l.done), cudaFreeHost(l.choice), cudaFreeHost(l.top);
     staging_.reset();
     step_.reset();
     cublas_.reset();
@@ -206,25 +207,46 @@ class Cuda final : public CudaBackend {
   void launch_sample(Tensor logits, const Batch& batch) override {
     Launched& l = launched_[n_launched_++ % std::size(launched_)];
     l.n = batch.n_out;
-    l.sampled.assign(size_t(l.n), {});
+    l.row.assign(host_.sample, host_.sample + l.n);
+    for (int i = 0; i < l.n; i++)
+      if (host_.out[i] != Out::token) l.row[size_t(i)] = {};
+    l.sampled.clear();
     if (l.n > l.room) {
-      must(cudaFreeHost(l.choice));
-      l.choice = nullptr, l.room = std::max(2 * l.n, 256);
+      must(cudaFreeHost(l.choice)), must(cudaFreeHost(l.top));
+      l.choice = nullptr, l.top = nullptr, l.room = std::max(2 * l.n, 256);
       must(cudaMallocHost(reinterpret_cast<void**>(&l.choice), size_t(l.room) * sizeof(Choice)));
+      must(cudaMallocHost(reinterpret_cast<void**>(&l.top), size_t(l.room) * kMostTop * sizeof(TopToken)));
     }
+    const bool more = std::ranges::any_of(l.row, wants_more), tops = std::ranges::any_of(l.row, &SampleRow::n_logprobs);
+    const bool on_host = host_.mask_row || std::ranges::any_of(l.row, [](const SampleRow& r) { return r.n_logprobs > kMostTop; });
     Choice* choices = scratch<Choice>(choice, std::max(l.n, 1024));
-    greedy(at_, matrix(logits), batch.out, choices, sampled(l.n));
+    TopToken* top = scratch<TopToken>(top_tokens, std::max(l.n, 256) * kMostTop);
+    if (more && !on_host) {
+      SampleCall call{matrix(logits), batch.out, batch.sample, batch.edit};
+      call.unchanged = scratch<float>(unchanged, std::max<int64_t>(step_->n_edits(), 1024));
+      call.choice = choices, call.top = top, call.sampled = sampled(l.n);
+      cuda::sample(at_, call);
+    } else {
+      greedy(at_, matrix(logits), batch.out, choices, sampled(l.n));
+    }
     must(cudaMemcpyAsync(l.choice, choices, size_t(l.n) * sizeof(Choice), cudaMemcpyDeviceToHost, at_.stream));
+    if (tops) must(cudaMemcpyAsync(l.top, top, size_t(l.n) * kMostTop * sizeof(TopToken), cudaMemcpyDeviceToHost, at_.stream));
     must(cudaEventRecord(l.done, at_.stream));
-    l.drawn = draw(logits, l);
+    if (on_host) draw(logits, l);
   }
   void collect(std::vector<Sampled>& out) override {
     check(n_collected_ < n_launched_, "no step was launched whose tokens could be collected");
     Launched& l = launched_[n_collected_++ % std::size(launched_)];
     must(cudaEventSynchronize(l.done));
-    out.assign(size_t(l.n), {});
-    for (int i = 0; i < l.n; i++) out[size_t(i)] = {l.choice[i].token, l.choice[i].logprob, {}};
-    for (int i : l.drawn) out[size_t(i)] = std::move(l.sampled[size_t(i)]);
+    if (!l.sampled.empty()) {
+      out = std::move(l.sampled);
+      return;
+    }
+    out.resize(size_t(l.n));
+    for (int i = 0; i < l.n; i++) {
+      const TopToken* top = l.top + i * kMostTop;
+      out[size_t(i)] = {l.choice[i].token, l.choice[i].logprob, {top, top + l.row[size_t(i)].n_logprobs}};
+    }
   }
   void sample(Tensor logits, const Batch& batch, std::vector<Sampled>& out) override {
     launch_sample(logits, batch);
@@ -321,7 +343,7 @@ class Cuda final : public CudaBackend {
   }
 
   // Memory that an operation needs for itself, by purpose; it grows when nothing is being captured.
-  enum Use { x_bf16, partial, arrived, sampled_tokens, choice, n_uses };
+  enum Use { x_bf16, partial, arrived, sampled_tokens, choice, top_tokens, unchanged, n_uses };
   template <class T>
   T* scratch(Use use, int64_t n) {
     Scratch& s = scratch_[use];
@@ -348,13 +370,13 @@ class Cuda final : public CudaBackend {
     }
     if (p.in % 8 || !aligned(p.x)) return product_any(at_, p);
     const bool library = cublas_ && !options_.deterministic && p.out % 8 == 0 && aligned(p.y);
-    if (rows <= std::min(options_.skinny_rows, kSkinnyRows) || !library) return in_parts(p);
+    if (rows <= options_.skinny_rows || !library) return product(at_, p);
     if (p.gated) {
       Product both = p;
       both.gated = false;
       ArenaScope scope(*arena);
       both.y = matrix(arena->tensor(DType::bf16, {rows, p.out}));
-      if (!cublas_->product(at_.stream, both, false)) return in_parts(p);
+      if (!cublas_->product(at_.stream, both, false)) return product(at_, p);
       Matrix first = both.y, second = both.y;
       first.cols = second.cols = p.out / 2;
       second.data = static_cast<uint16_t*>(second.data) + p.out / 2;
@@ -363,18 +385,8 @@ class Cuda final : public CudaBackend {
     }
     if (p.residual && p.residual != p.y.data)
       convert(at_, p.y, {const_cast<float*>(p.residual), DType::f32, rows, p.out, p.residual_stride});
-    if (!cublas_->product(at_.stream, p, p.residual != nullptr)) return in_parts(p);
+    if (!cublas_->product(at_.stream, p, p.residual != nullptr)) return product(at_, p);
     if (p.bias) cuda::add(at_, p.y, {const_cast<float*>(p.bias), DType::f32, rows, p.out, 0}, p.scale);
-  }
-  void in_parts(const Product& p) {
-    for (int64_t r = 0; r < p.x.rows; r += kSkinnyRows) {
-      Product part = p;
-      part.x.rows = part.y.rows = std::min<int64_t>(kSkinnyRows, p.x.rows - r);
-      part.x.data = static_cast<std::byte*>(p.x.data) + r * p.x.stride * size_of(p.x.dtype);
-      part.y.data = static_cast<std::byte*>(p.y.data) + r * p.y.stride * size_of(p.y.dtype);
-      if (p.residual) part.residual = p.residual + r * p.residual_stride;
-      skinny(at_, part);
-    }
   }
 
   // Where each expert's weight lies, as a list on the device; made once for every list of experts.
@@ -456,48 +468,40 @@ class Cuda final : public CudaBackend {
   void decode(const AttendCall& call) {
     const StepMemory::Plan& plan = step_->plan();
     DecodePlan d{plan.item, plan.grid};
-    d.partial = scratch<float>(partial, int64_t(plan.grid) * call.pages.kv_heads * kGroup * (call.pages.v_dim + 2));
+    d.partial = scratch<float>(partial, int64_t(plan.grid) * call.pages.kv_heads * kGroup * (call.pages.v_dim + kPartExtra));
     d.arrived = scratch<int32_t>(arrived, std::max<int64_t>(int64_t(call.spots.n_seqs) * call.pages.kv_heads, 1 << 16));
     attend_decode(at_, call, d);
   }
 
   struct Launched {  // a step whose tokens are being chosen
     int n = 0, room = 0;
-    Choice* choice = nullptr;      // pinned
-    std::vector<int> drawn;        // rows whose choice is in `sampled`
-    std::vector<Sampled> sampled;  // [n]
+    Choice* choice = nullptr;  // [room], pinned
+    TopToken* top = nullptr;   // [room, kMostTop], pinned
+    std::vector<SampleRow> row;
+    std::vector<Sampled> sampled;  // [n] if the host has chosen, else empty
     cudaEvent_t done;
   };
+  static bool wants_more(const SampleRow& r) { return r.temperature > 0 || r.n_edits || r.n_logprobs; }
 
-  // On the host, at once, for rows whose choice is more than the largest logit. Returns which they were.
-  std::vector<int> draw(Tensor logits, Launched& l) {
-    std::vector<int> rows;
-    for (int i = 0; i < l.n; i++) {
-      const SampleRow& row = host_.sample[i];
-      const bool masked = host_.mask_row && host_.mask_row[i] >= 0;
-      if (host_.out[i] == Out::token && (row.temperature > 0 || row.n_edits || row.n_logprobs || masked)) rows.push_back(i);
-    }
-    if (rows.empty()) return rows;
+  // On the host, at once: with masks, and with more alternatives than the device reports.
+  void draw(Tensor logits, Launched& l) {
     const int64_t vocab = logits.shape[1], words = (vocab + 31) / 32;
-    host_logits_.resize(size_t(vocab) * rows.size());
-    for (size_t i = 0; i < rows.size(); i++)
-      must(cudaMemcpyAsync(host_logits_.data() + i * size_t(vocab), logits.row<float>(rows[i]), size_t(vocab) * 4, cudaMemcpyDeviceToHost,
-                           at_.stream));
-    synchronize();
+    host_logits_.resize(size_t(vocab) * size_t(l.n));
+    copy_out(host_logits_.data(), logits.data, host_logits_.size() * 4);
+    l.sampled.resize(size_t(l.n));
     std::vector<int32_t> tokens(static_cast<size_t>(l.n));
-    for (int i = 0; i < l.n; i++) tokens[size_t(i)] = l.choice[i].token;
-    pool_.parallel(int64_t(rows.size()), 1, [&](int64_t begin, int64_t end, int) {
+    pool_.parallel(l.n, 1, [&](int64_t begin, int64_t end, int) {
       SampleScratch scratch;
-      for (int64_t at = begin; at < end; at++) {
-        const int i = rows[size_t(at)];
+      for (int64_t i = begin; i < end; i++) {
         const int32_t mask_row = host_.mask_row ? host_.mask_row[i] : -1;
-        sample_row(host_logits_.data() + at * vocab, vocab, host_.sample[i], host_.edit,
-                   mask_row < 0 ? nullptr : host_.mask + mask_row * words, {max_of, sum_exp}, scratch, l.sampled[size_t(i)]);
+        const uint32_t* mask = mask_row < 0 ? nullptr : host_.mask + mask_row * words;
+        if (host_.out[i] == Out::token)
+          sample_row(host_logits_.data() + i * vocab, vocab, host_.sample[i], host_.edit, mask, {max_of, sum_exp}, scratch,
+                     l.sampled[size_t(i)]);
         tokens[size_t(i)] = l.sampled[size_t(i)].token;
       }
     });
     copy_in(sampled(l.n), tokens.data(), tokens.size() * 4);
-    return rows;
   }
 
   struct Scratch {

@@ -113,6 +113,13 @@ void StepMemory::write(const Batch& h, Batch& b, const StateMemory& state) {
     const int64_t n = h.group[g].begin[h.n_seqs];
     tables_[g].unit = put(h.group[g].unit, n, int64_t(std::bit_ceil(uint64_t(std::max<int64_t>(n, 64)))));
   }
+  // What sampling reads, which no graph holds.
+  const uint64_t layout = layout_;
+  n_edits_ = 0;
+  for (int i = 0; h.sample && i < h.n_out; i++) n_edits_ = std::max<int64_t>(n_edits_, h.sample[i].edit_begin + h.sample[i].n_edits);
+  b.sample = put(h.sample, h.n_out, 0);
+  b.edit = n_edits_ ? put(h.edit, n_edits_, 0) : nullptr;
+  layout_ = layout;
   b.group = tables_;
 }
 

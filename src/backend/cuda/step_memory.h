@@ -24,8 +24,9 @@ class StepMemory {
   // beside it.
   Batch upload(const Batch& host, const StateMemory&, int n_workers);
   const Plan& plan() const { return plan_; }
-  uint64_t layout() const { return layout_; }  // equal: every array lies where it lay
-  int moves() const { return moves_; }         // how often the memory had to grow, and so moved
+  uint64_t layout() const { return layout_; }   // equal: every array lies where it lay
+  int64_t n_edits() const { return n_edits_; }  // of all output rows
+  int moves() const { return moves_; }          // how often the memory had to grow, and so moved
 
  private:
   void make_plan(const Batch&, const StateMemory&, int n_workers);
@@ -40,6 +41,7 @@ class StepMemory {
   int turn_ = 0, moves_ = 0;
   size_t size_ = 0, used_ = 0;
   uint64_t layout_ = 0;
+  int64_t n_edits_ = 0;
   std::vector<DecodeItem> items_;
   std::vector<PrefillTile> tiles_;
   std::vector<GroupTable> tables_;
