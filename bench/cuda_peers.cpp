@@ -1,7 +1,7 @@
 // The workloads that vLLM 0.26 was measured with on one H200, through the engine: decode steps, prefill, 256 requests at once, the
 // same behind a shared prefix, start to first token. Prints each beside vLLM's figure. MODEL is a directory with the config.json of
 // the Llama-3.1-8B shape; its weights are made up.
-//   cuda_peers MODEL [--quick] [--deterministic] [--mixed]
+//   cuda_peers MODEL [--quick] [--deterministic] [--mixed | --explain]
 #include <fmt/format.h>
 
 #include <chrono>
@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/timed_backend.h"
 #include "engine/engine.h"
 
 namespace mr {
@@ -87,12 +88,13 @@ struct Bench {
   }
 
   void decode(int n, double vllm, double target) {
-    double best = 1e9;
+    double few = 1e9, many = 1e9;
+    run(prompts(n, 1024 - 80), 16 + 128);
     for (int i = 0; i < 3; i++) {  // new prompts each time: no prefix is cached
-      double few = run(prompts(n, 1024 - 80), 16), many = run(prompts(n, 1024 - 80), 16 + 128);
-      best = std::min(best, (many - few) / 128 * 1e3);
+      few = std::min(few, run(prompts(n, 1024 - 80), 16));
+      many = std::min(many, run(prompts(n, 1024 - 80), 16 + 128));
     }
-    fmt::print("decode step B={:<4} S~1024   {:8.2f} ms   vLLM {:6.2f}   target {}\n", n, best, vllm, target);
+    fmt::print("decode step B={:<4} S~1024   {:8.2f} ms   vLLM {:6.2f}   target {}\n", n, (many - few) / 128 * 1e3, vllm, target);
     std::fflush(stdout);
   }
   void prefill(int n, int length, double vllm, double target) {
@@ -120,6 +122,27 @@ struct Bench {
   }
 };
 
+// Where the time of a prefill and of a decode step goes, each operation waited for.
+void explain(const char* model, EngineOptions options) {
+  options.timed = true;
+  auto engine = Engine::create(model, options);
+  auto& timed = dynamic_cast<TimedBackend&>(engine->backend());
+  Bench bench{*engine};
+  auto table = [&](const std::string& what, int n_steps, const std::vector<std::vector<int32_t>>& prompts, int n_out) {
+    bench.run(prompts, n_out);
+    double all = 0;
+    timed.reset();
+    bench.run(prompts, n_out);  // its prompts are cached but for their last page
+    for (auto& [op, t] : timed.times()) all += t.seconds;
+    fmt::print("{}: {:.2f} ms a step\n", what, all / n_steps * 1e3);
+    for (auto& [op, t] : timed.times())
+      fmt::print("  {:32} {:6} calls {:9.3f} ms a step  {:6.2f} TB/s\n", op, t.calls, t.seconds / n_steps * 1e3,
+                 t.bytes / t.seconds * 1e-12);
+  };
+  table("decode B=1", 33, bench.prompts(1, 992), 33);
+  table("decode B=64", 33, bench.prompts(64, 992), 33);
+}
+
 int run(int argc, char** argv) {
   bool quick = false, mixed_only = false;
   EngineOptions options{.device = "cuda", .max_seqs = 256, .max_batch_tokens = 16384, .max_context = 4096, .random_weights = 0};
@@ -127,8 +150,9 @@ int run(int argc, char** argv) {
     quick |= !std::strcmp(argv[i], "--quick");
     mixed_only |= !std::strcmp(argv[i], "--mixed");
     options.deterministic |= !std::strcmp(argv[i], "--deterministic");
+    if (!std::strcmp(argv[i], "--explain")) return explain(argv[1], options), 0;
   }
-  if (argc < 2) return fmt::print(stderr, "cuda_peers MODEL [--quick] [--deterministic] [--mixed]\n"), 2;
+  if (argc < 2) return fmt::print(stderr, "cuda_peers MODEL [--quick] [--deterministic] [--mixed | --explain]\n"), 2;
   double begin = now();
   auto engine = Engine::create(argv[1], options);
   double loaded = now();

@@ -7,6 +7,7 @@
 #include <deque>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -109,6 +110,11 @@ struct DeviceMemory {
   bool own = false;
 };
 
+// What a device can do in a second.
+struct DeviceRates {
+  double bytes = 0, flops = 0;  // copied, read and written both counted; of a bf16 product
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -120,7 +126,8 @@ class Backend {
   virtual DType activations() const { return DType::f32; }  // what flows between operations; residual, angles and logits are f32
   virtual DType kv_dtype() const { return DType::f16; }     // unless told otherwise
   virtual DeviceMemory memory() const;
-  virtual Buffer allocate(size_t bytes) { return Buffer(bytes); }  // zeroed
+  virtual std::optional<DeviceRates> rates() { return std::nullopt; }  // measured now, in some milliseconds; none: backend/cpu/probe.h
+  virtual Buffer allocate(size_t bytes) { return Buffer(bytes); }      // zeroed
   virtual void copy_in(void* to, const void* host, size_t bytes);
   virtual void copy_out(void* host, const void* from, size_t bytes);
   virtual void carry_out(std::span<const UnitCopy>, const StateMemory&, const StateMemory& host);

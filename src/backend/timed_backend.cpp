@@ -21,6 +21,7 @@ class Timed final : public Backend, public TimedBackend {
   DType activations() const override { return inner_->activations(); }
   DType kv_dtype() const override { return inner_->kv_dtype(); }
   DeviceMemory memory() const override { return inner_->memory(); }
+  std::optional<DeviceRates> rates() override { return inner_->rates(); }
   Buffer allocate(size_t bytes) override { return inner_->allocate(bytes); }
   void copy_in(void* to, const void* host, size_t bytes) override { inner_->copy_in(to, host, bytes); }
   void copy_out(void* host, const void* from, size_t bytes) override { inner_->copy_out(host, from, bytes); }

@@ -56,9 +56,7 @@ std::string shape_string(const Tensor& t) {
   return s + "]";
 }
 
-static void unmap(std::byte* data, size_t bytes) { munmap(data, bytes); }
-
-Buffer::Buffer(size_t bytes) : size_(bytes), free_(unmap) {
+Buffer::Buffer(size_t bytes) : size_(bytes) {
   if (!bytes) return;
   void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   check(p != MAP_FAILED, "cannot allocate {} bytes of memory", bytes);
@@ -67,7 +65,8 @@ Buffer::Buffer(size_t bytes) : size_(bytes), free_(unmap) {
 }
 
 Buffer::~Buffer() {
-  if (data_) free_(data_, size_);
+  if (data_ && free_) free_(data_, size_);
+  if (data_ && !free_) munmap(data_, size_);
 }
 
 }  // namespace mr

@@ -57,6 +57,7 @@ class Buffer {
   }
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
+  bool on_host() const { return !free_; }
   template <class T>
   T* as() const {
     return reinterpret_cast<T*>(data_);
@@ -70,7 +71,7 @@ class Buffer {
   }
   std::byte* data_ = nullptr;
   size_t size_ = 0;
-  Free free_ = nullptr;
+  Free free_ = nullptr;  // null: the host's pages
 };
 
 }  // namespace mr

@@ -51,7 +51,7 @@ class Model {
   const ModelSpec& spec() const { return spec_; }
   const StateLayout& layout() const { return layout_; }
   int64_t weight_bytes() const { return int64_t(store_.bytes()); }
-  std::vector<std::span<const std::byte>> weights() const { return store_.parts(); }  // where the backend keeps them
+  std::vector<std::span<const std::byte>> weights() const { return store_.parts(); }  // that lie in the host's memory
   int64_t decode_bytes() const;  // of weights that one decode step reads: all but the rows of the embedding it skips
 
   // Bytes of arena that forward takes for a batch of this size.

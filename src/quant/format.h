@@ -57,7 +57,7 @@ class WeightStore {
   explicit WeightStore(Mode mode = Mode::holds, Allocate allocate = {}) : mode_(mode), allocate_(std::move(allocate)) {}
   Mode mode() const { return mode_; }
   std::byte* take(size_t bytes);                          // zeroed, 256-byte aligned
-  std::vector<std::span<const std::byte>> parts() const;  // all that was taken, chunk by chunk
+  std::vector<std::span<const std::byte>> parts() const;  // all that was taken of the host's memory, chunk by chunk
   size_t bytes() const;                                   // that were taken
 
  private:

@@ -24,7 +24,8 @@ std::byte* WeightStore::take(size_t bytes) {
 
 std::vector<std::span<const std::byte>> WeightStore::parts() const {
   std::vector<std::span<const std::byte>> parts;
-  for (const Chunk& c : chunks_) parts.emplace_back(c.buffer.data(), c.used);
+  for (const Chunk& c : chunks_)
+    if (c.buffer.on_host()) parts.emplace_back(c.buffer.data(), c.used);
   return parts;
 }
 

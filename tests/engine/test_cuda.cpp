@@ -18,8 +18,17 @@ INSTANTIATE_TEST_SUITE_P(All, Cuda, testing::ValuesIn(fixture_names()), [](const
 
 // Rounding to bf16 changes a value by at most 2^-9 of itself. A layer rounds about 8 times on the way of a value (norm, projection,
 // rotation, mixing, twice each), and its weights once; independent errors add up by their squares. Twice that, for what one layer's
-// error does to the next one's softmax.
-double bf16_bound(const Engine& engine) { return 2 * 0x1p-9 * std::sqrt(8.0 * double(engine.model().spec().layers.size()) + 4); }
+// error does to the next one's softmax. Where that softmax is sharper (heads normed and not scaled down: q . k grows with the head's
+// size and so does its error), or another expert may be chosen, errors grow by a few times more.
+double bf16_bound(const Engine& engine) {
+  const ModelSpec& spec = engine.model().spec();
+  double sharper = 1;
+  for (const LayerSpec& layer : spec.layers) {
+    if (std::holds_alternative<MoeSpec>(layer.ffn)) sharper = std::max(sharper, 3.0);
+    if (auto* a = std::get_if<AttentionSpec>(&layer.mixer)) sharper = std::max(sharper, double(a->scale) * std::sqrt(a->head_dim));
+  }
+  return sharper * 2 * 0x1p-9 * std::sqrt(8.0 * double(spec.layers.size()) + 4);
+}
 
 TEST_P(Cuda, LogitsAgreeWithTheOracleWithinBf16) {
   const std::string& name = GetParam();
@@ -50,7 +59,7 @@ TEST_P(Cuda, LogitsAgreeWithTheOracleWithinBf16) {
     }
     const double relative = std::sqrt(error / spread);
     EXPECT_LT(relative, bf16_bound(*engine)) << rows << " rows a step";
-    RecordProperty(fmt::format("error_{}", rows), fmt::format("{:.4f} of {:.4f}", relative, bf16_bound(*engine)));
+    fmt::print("{}: {:.4f} of {:.4f}\n", name, relative, bf16_bound(*engine));
   }
 }
 

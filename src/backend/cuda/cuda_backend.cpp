@@ -78,6 +78,19 @@ class Cuda final : public CudaBackend {
     must(cudaMemGetInfo(&free, &total));
     return {int64_t(free), true};
   }
+  std::optional<DeviceRates> rates() override {
+    const int64_t n = 8192, bytes = int64_t(1) << 30;
+    WeightStore store(WeightStore::Mode::holds, [this](size_t size) { return allocate(size); });
+    Weight w = make_up(n, n, 1, store), x = make_up(n, n, 2, store);
+    Tensor y = view(store.take(size_t(n * n) * 2), DType::bf16, {n, n});
+    std::byte *a = store.take(size_t(bytes)), *b = store.take(size_t(bytes));
+    double copied = 1e9, multiplied = 1e9;
+    for (int i = 0; i < 5; i++) {
+      copied = std::min(copied, milliseconds([&] { copy_within(a, b, size_t(bytes)); }));
+      multiplied = std::min(multiplied, milliseconds([&] { linear(y, x.packed, w, {}); }));
+    }
+    return DeviceRates{2e3 * double(bytes) / copied, 2e3 * double(n * n * n) / multiplied};
+  }
   Buffer allocate(size_t bytes) override {
     void* p = nullptr;
     cudaError_t error = cudaMalloc(&p, std::max<size_t>(bytes, 256));
