@@ -45,11 +45,11 @@ class Cuda final : public CudaBackend {
     must(cudaGetDeviceProperties(&properties, 0));
     must(cudaStreamCreateWithFlags(&at_.stream, cudaStreamNonBlocking));
     at_.n_sm = properties.multiProcessorCount;
-    at_.deterministic = options.deterministic, at_.ahead = options.ahead;
+    at_.deterministic = options.deterministic;
     std::string library;
     cublas_ = Cublas::open(library);
     device_ = fmt::format("{}, {} multiprocessors, {}", properties.name, at_.n_sm, cublas_ ? library : "no cuBLASLt among " + library);
-    step_ = std::make_unique<StepMemory>(at_.stream);
+    step_ = std::make_unique<StepMemory>(at_.stream, options.deterministic);
   }
   ~Cuda() override {
     cudaStreamSynchronize(at_.stream);
@@ -128,6 +128,16 @@ class Cuda final : public CudaBackend {
     Product p{weight.packed.data, weight.out, weight.in, matrix(x), matrix(out)};
     p.gated = true, p.activation = act;
     run(p);
+  }
+  void linear_normed(Tensor out, Tensor x, const Norm& n, const Weight& weight, const Epilogue& e) override {
+    Product p{weight.packed.data, weight.out, weight.in, matrix(x), matrix(out), floats(e.bias), floats(e.residual), 0, e.scale};
+    if (e.residual) p.residual_stride = e.residual.stride[0];
+    run_normed(p, n);
+  }
+  void linear_gate_normed(Tensor out, Tensor x, const Norm& n, const Weight& weight, Activation act) override {
+    Product p{weight.packed.data, weight.out, weight.in, matrix(x), matrix(out)};
+    p.gated = true, p.activation = act;
+    run_normed(p, n);
   }
   void add(Tensor into, Tensor x, float scale) override { cuda::add(at_, matrix(into), matrix(x), scale); }
   void gate(Tensor out, Tensor g, Tensor up, Activation act) override { cuda::gate(at_, matrix(out), matrix(g), matrix(up), act); }
@@ -267,7 +277,7 @@ class Cuda final : public CudaBackend {
   }
 
   // Memory that an operation needs for itself, by purpose; it grows when nothing is being captured.
-  enum Use { x_bf16, gate_up, partial, arrived, sampled_tokens, choice, n_uses };
+  enum Use { x_bf16, normal, gate_up, partial, arrived, sampled_tokens, choice, n_uses };
   template <class T>
   T* scratch(Use use, int64_t n) {
     Scratch& s = scratch_[use];
@@ -301,6 +311,7 @@ class Cuda final : public CudaBackend {
       p.x = x;
     }
     if (p.in % 8 || !aligned(p.x)) return product_any(at_, p);
+    if (!options_.deterministic && rows <= options_.stream_rows && can_stream(p)) return stream(at_, p);
     const bool library = cublas_ && !options_.deterministic && p.out % 8 == 0 && aligned(p.y);
     if (rows <= options_.skinny_rows || !library) return product(at_, p);
     if (p.gated) {
@@ -319,6 +330,19 @@ class Cuda final : public CudaBackend {
     if (!cublas_->product(at_.stream, p, p.residual != nullptr)) return product(at_, p);
     if (p.bias) cuda::add(at_, p.y, {const_cast<float*>(p.bias), DType::f32, rows, p.out, 0}, p.scale);
   }
+  void run_normed(Product p, const Norm& n) {
+    if (!options_.deterministic && n.kind == Norm::Kind::rms && !n.bias && p.x.rows <= options_.norm_rows) {
+      p.normed = true, p.norm_weight = floats(n.weight), p.norm_eps = n.eps, p.norm_offset = n.offset;
+      if (can_stream(p)) return stream(at_, p);
+      p.normed = false;
+    }
+    Matrix x{scratch<uint16_t>(normal, p.x.rows * p.in), DType::bf16, p.x.rows, p.in, p.in};
+    auto as_heads = [](const Matrix& m) { return Heads{m.data, m.dtype, m.rows, 1, m.cols, m.stride, m.cols}; };
+    cuda::norm(at_, as_heads(x), as_heads(p.x), n.kind, n.eps, floats(n.weight), floats(n.bias), n.offset);
+    p.x = x;
+    run(p);
+  }
+
   // Where each expert's weight lies, as a list on the device; made once for every list of experts.
   const void* const* pointers(std::span<const Weight> experts) {
     std::vector<const void*> list;

@@ -30,6 +30,9 @@ class CudaBackend : public Backend {
 
   // out [T, F] = act(first half) * second half of x . weight [2 F, in]^T
   virtual void linear_gate(Tensor out, Tensor x, const Weight&, Activation) = 0;
+  // linear() and linear_gate() of norm(x): one kernel where that pays.
+  virtual void linear_normed(Tensor out, Tensor x, const Norm&, const Weight&, const Epilogue&) = 0;
+  virtual void linear_gate_normed(Tensor out, Tensor x, const Norm&, const Weight&, Activation) = 0;
   // rope of q and k, store_kv, attend: k and v [T, K, d] are this step's. `angles` may be empty. q may be changed.
   virtual void attend_new(Tensor out, Tensor q, Tensor k, Tensor v, Tensor angles, bool interleaved, const PagedKv&, const Batch&,
                           const StateMemory&, const AttendArgs&) = 0;
@@ -53,7 +56,8 @@ struct CudaOptions {
   bool deterministic = false;  // a row's value does not depend on the rows beside it
   int kv_heads = 8;            // of the model's attention layers: decodes are shared out with them in mind
   int skinny_rows = 16;        // products of more rows go to cuBLASLt
-  int ahead = 4;               // chunks of 64 inputs of a product's tile that are brought into the L2 cache early
+  int stream_rows = 8;         // products of no more rows go through registers
+  int norm_rows = 1;           // and norms of no more rows are taken by the product that follows
 };
 
 bool cuda_available();                                                    // a Hopper GPU and a driver that serves it

@@ -19,7 +19,7 @@ static int piece(int length, int longest) {
   return ((length + n - 1) / n + kTile - 1) / kTile * kTile;
 }
 
-StepMemory::StepMemory(cudaStream_t stream) : stream_(stream) {
+StepMemory::StepMemory(cudaStream_t stream, bool deterministic) : stream_(stream), deterministic_(deterministic) {
   for (cudaEvent_t& e : copied_) must(cudaEventCreateWithFlags(&e, cudaEventDisableTiming));
 }
 StepMemory::~StepMemory() {
@@ -52,7 +52,7 @@ void StepMemory::make_plan(const Batch& b, const StateMemory& state, int n_worke
   const int longest = item_length(b, n_workers);
   for (int s = 0; s < b.n_seqs; s++) {
     const int length = b.context[s] + b.rows(s);
-    if (b.rows(s) > 1) {
+    if (b.rows(s) > 1 || deterministic_) {
       for (int r = 0; r < b.rows(s); r += kPrefillRows) tiles_.push_back({s, r});
       continue;
     }

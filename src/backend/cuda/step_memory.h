@@ -18,7 +18,8 @@ class StepMemory {
     int n_tiles = 0;
   };
 
-  explicit StepMemory(cudaStream_t);
+  // deterministic: every sequence is attended to in tiles, whatever its number of rows
+  StepMemory(cudaStream_t, bool deterministic);
   ~StepMemory();
   Batch upload(const Batch& host, const StateMemory&, int n_workers);  // blocks that run at a time, for every K/V head
   const Plan& plan() const { return plan_; }
@@ -33,6 +34,7 @@ class StepMemory {
   void write(const Batch& host, Batch& out, const StateMemory&);
 
   cudaStream_t stream_;
+  bool deterministic_;
   std::byte *host_[2] = {}, *device_ = nullptr;
   cudaEvent_t copied_[2];
   int turn_ = 0, moves_ = 0;
