@@ -411,7 +411,8 @@ class Cuda final : public CudaBackend {
     const bool decodes = plan.n_items > 0, prefills = plan.n_tiles > 0;
     if ((decodes && !can_decode(call)) || (prefills && !can_prefill(call))) return attend_any(at_, call);
     if (decodes) decode(call);
-    if (prefills) attend_prefill(at_, call, plan.tile, plan.n_tiles);
+    if (plan.n_single) attend_prefill(at_, call, plan.tile, plan.n_single, true);
+    if (plan.n_tiles > plan.n_single) attend_prefill(at_, call, plan.tile + plan.n_single, plan.n_tiles - plan.n_single);
   }
   void decode(const AttendCall& call) {
     const StepMemory::Plan& plan = step_->plan();

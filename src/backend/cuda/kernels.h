@@ -145,7 +145,8 @@ void product_any(const Launch&, const Product&);  // any shape, slowly
 bool can_decode(const AttendCall&);  // one row a sequence, bf16 pages, heads of 64 or 128, at most kGroup of them a K/V head
 void attend_decode(const Launch&, const AttendCall&, const DecodePlan&);
 bool can_prefill(const AttendCall&);  // bf16, heads of 64 or 128
-void attend_prefill(const Launch&, const AttendCall&, const PrefillTile* tiles, int n_tiles);
+// singles: every tile is the one row of its sequence, for all query heads of a K/V head at once. Bits are the same either way.
+void attend_prefill(const Launch&, const AttendCall&, const PrefillTile* tiles, int n_tiles, bool singles = false);
 void attend_any(const Launch&, const AttendCall&);
 
 // scan.cu

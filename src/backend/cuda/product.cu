@@ -192,7 +192,7 @@ void run(const Launch& at, const Product& p) {
   // Deterministic: of the shape alone, so that a row's sum is always the same.
   cut.split =
       at.deterministic ? split_of(at, tiles_of(p, 64), n_chunks, 4) : split_of(at, cut.tiles * cut.parts, n_chunks, cut.pair == 1 ? 8 : 4);
-  must(cudaFuncSetAttribute(product_kernel<M, N>, cudaFuncAttributeMaxDynamicSharedMemorySize, T::bytes));
+  prepare(product_kernel<M, N>, T::bytes);
   cudaLaunchAttribute attribute[2]{};
   attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute[0].val.programmaticStreamSerializationAllowed = 1;

@@ -67,7 +67,9 @@ void StepMemory::make_plan(const Batch& b, const StateMemory& state, int n_worke
   }
   std::stable_sort(tiles_.begin(), tiles_.end(),
                    [&](const PrefillTile& x, const PrefillTile& y) { return b.context[x.seq] + x.row > b.context[y.seq] + y.row; });
+  const auto rest = std::stable_partition(tiles_.begin(), tiles_.end(), [&](const PrefillTile& t) { return b.rows(t.seq) == 1; });
   plan_ = {};
+  plan_.n_single = int(rest - tiles_.begin());
   plan_.n_items = int(items_.size()), plan_.n_tiles = int(tiles_.size());
   plan_.grid = plan_.n_items ? int(std::bit_ceil(unsigned(std::max(plan_.n_items, 32)))) : 0;
   items_.resize(size_t(plan_.grid));  // the rest is empty

@@ -15,7 +15,7 @@ class StepMemory {
     const DecodeItem* item = nullptr;  // on the device
     int n_items = 0, grid = 0;         // grid: items that steps of this layout have at most
     const PrefillTile* tile = nullptr;
-    int n_tiles = 0;
+    int n_tiles = 0, n_single = 0;  // the first n_single tiles are the one row of their sequence
   };
 
   // deterministic: every sequence is attended to in tiles, whatever its number of rows

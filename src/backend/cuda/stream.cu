@@ -125,7 +125,6 @@ __global__ void __launch_bounds__(32 * W, W == 4 ? 4 : 2) stream_kernel(const Pr
 template <int W, bool Normed>
 void run(const Launch& at, const Product& p) {
   const size_t bytes = Normed ? size_t(p.x.rows * p.in) * 2 : 0;
-  must(cudaFuncSetAttribute(stream_kernel<W, Normed>, cudaFuncAttributeMaxDynamicSharedMemorySize, 160 << 10));
   launch(at, stream_kernel<W, Normed>, grid2(p.gated ? div_up(p.out / 2, 8) : div_up(p.out, 16)), 32 * W, bytes, p);
 }
 
