@@ -75,25 +75,22 @@ class Llama {
 
   Tensor forward(const Batch& b) {
     const int64_t n = b.n_tokens, d = s_.head_dim;
-    Tensor residual = residual_.rows(0, n), normed = normed_.rows(0, n), qkv = qkv_.rows(0, n), mixed = mixed_.rows(0, n),
-           hidden = hidden_.rows(0, n), angles = angles_.rows(0, n);
+    Tensor residual = residual_.rows(0, n), qkv = qkv_.rows(0, n), mixed = mixed_.rows(0, n), hidden = hidden_.rows(0, n),
+           angles = angles_.rows(0, n);
     ops_.embed(residual, embedding_, 1, b);
     ops_.angles(angles, rope_, b);
     for (const Layer& l : layers_) {
-      ops_.norm(normed, residual, l.mixer_norm);
-      ops_.linear(qkv, normed, l.qkv, {});
+      ops_.linear_normed(qkv, residual, l.mixer_norm, l.qkv, {}, arena_);
       ops_.attend_new(heads(mixed, 0, s_.heads), heads(qkv, 0, s_.heads), heads(qkv, s_.heads, s_.kv_heads),
                       heads(qkv, s_.heads + s_.kv_heads, s_.kv_heads), angles, false, l.kv, b, state_,
                       {.heads = s_.heads, .scale = 1 / std::sqrt(float(d))});
       ops_.linear(residual, mixed, l.out, {.residual = residual});
-      ops_.norm(normed, residual, l.ffn_norm);
-      ops_.linear_gate(hidden, normed, l.gate_up, Activation::silu, arena_);
+      ops_.linear_gate_normed(hidden, residual, l.ffn_norm, l.gate_up, Activation::silu, arena_);
       ops_.linear(residual, hidden, l.down, {.residual = residual});
     }
-    Tensor last = last_f32_.rows(0, b.n_out), x = last_.rows(0, b.n_out), logits = logits_.rows(0, b.n_out);
+    Tensor last = last_f32_.rows(0, b.n_out), logits = logits_.rows(0, b.n_out);
     ops_.gather(last, residual, b);
-    ops_.norm(x, last, final_norm_);
-    ops_.linear(logits, x, output_, {});
+    ops_.linear_normed(logits, last, final_norm_, output_, {}, arena_);
     return logits;
   }
   void sample(Tensor logits, const Batch& b) {
@@ -108,13 +105,13 @@ class Llama {
     Tensor residual = residual_.rows(0, n), normed = normed_.rows(0, n), qkv = qkv_.rows(0, n), mixed = mixed_.rows(0, n),
            hidden = hidden_.rows(0, n), angles = angles_.rows(0, n);
     if (op == "norm") ops_.norm(normed, residual, l.mixer_norm);
-    if (op == "qkv") ops_.linear(qkv, normed, l.qkv, {});
+    if (op == "qkv") ops_.linear_normed(qkv, residual, l.mixer_norm, l.qkv, {}, arena_);
     if (op == "attend")
       ops_.attend_new(heads(mixed, 0, s_.heads), heads(qkv, 0, s_.heads), heads(qkv, s_.heads, s_.kv_heads),
                       heads(qkv, s_.heads + s_.kv_heads, s_.kv_heads), angles, false, l.kv, b, state_,
                       {.heads = s_.heads, .scale = 1 / std::sqrt(float(s_.head_dim))});
     if (op == "out") ops_.linear(residual, mixed, l.out, {.residual = residual});
-    if (op == "gate_up") ops_.linear_gate(hidden, normed, l.gate_up, Activation::silu, arena_);
+    if (op == "gate_up") ops_.linear_gate_normed(hidden, residual, l.ffn_norm, l.gate_up, Activation::silu, arena_);
     if (op == "down") ops_.linear(residual, hidden, l.down, {.residual = residual});
     if (op == "output") ops_.linear(logits_.rows(0, b.n_out), last_.rows(0, b.n_out), output_, {});
     if (op == "sample") sample(logits_.rows(0, b.n_out), b);
@@ -253,7 +250,8 @@ static int run(int argc, char** argv) {
   for (int i = 1; i < argc; i++) {
     ops |= !std::strcmp(argv[i], "--ops");
     if (!std::strcmp(argv[i], "--skinny") && i + 1 < argc) options.skinny_rows = std::atoi(argv[++i]);
-    if (!std::strcmp(argv[i], "--ahead") && i + 1 < argc) options.ahead = std::atoi(argv[++i]);
+    if (!std::strcmp(argv[i], "--stream") && i + 1 < argc) options.stream_rows = std::atoi(argv[++i]);
+    if (!std::strcmp(argv[i], "--norm") && i + 1 < argc) options.norm_rows = std::atoi(argv[++i]);
     if (!std::strcmp(argv[i], "--only") && i + 1 < argc) only = argv[++i];
     options.deterministic |= !std::strcmp(argv[i], "--deterministic");
   }

@@ -56,6 +56,22 @@ void Backend::linear_gate(Tensor out, Tensor x, const Weight& weight, Activation
   gate(out, both.cols(0, half), both.cols(half, half), act);
 }
 
+static Tensor normed(Backend& ops, Tensor x, const Norm& norm, Arena& arena) {
+  Tensor y = arena.tensor(ops.activations(), {x.shape[0], x.shape[1]});
+  ops.norm(y, x, norm);
+  return y;
+}
+
+void Backend::linear_normed(Tensor out, Tensor x, const Norm& norm, const Weight& weight, const Epilogue& e, Arena& arena) {
+  ArenaScope scope(arena);
+  linear(out, normed(*this, x, norm, arena), weight, e);
+}
+
+void Backend::linear_gate_normed(Tensor out, Tensor x, const Norm& norm, const Weight& weight, Activation act, Arena& arena) {
+  ArenaScope scope(arena);
+  linear_gate(out, normed(*this, x, norm, arena), weight, act, arena);
+}
+
 void Backend::attend_new(Tensor out, Tensor q, Tensor k, Tensor v, Tensor angles, bool interleaved, const PagedKv& kv, const Batch& batch,
                          const StateMemory& state, const AttendArgs& args) {
   if (angles) rope(q, angles, interleaved);

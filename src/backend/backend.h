@@ -197,6 +197,9 @@ class Backend {
   // Two operations in one, where that saves a trip to memory; made of the plain ones unless a backend knows better.
   // out [T, F] = act(first half) * second half of x . weight [2 F, in]^T; the arena has room for [T, 2 F]
   virtual void linear_gate(Tensor out, Tensor x, const Weight&, Activation, Arena&);
+  // linear() and linear_gate() of norm(x), x f32 [T, in]; the arena has room for [T, in] too
+  virtual void linear_normed(Tensor out, Tensor x, const Norm&, const Weight&, const Epilogue&, Arena&);
+  virtual void linear_gate_normed(Tensor out, Tensor x, const Norm&, const Weight&, Activation, Arena&);
   // Rotates q and k by `angles` (may be empty), stores k and v [T, K, d] (empty: they are stored already), then attends. q and k
   // may be changed
   virtual void attend_new(Tensor out, Tensor q, Tensor k, Tensor v, Tensor angles, bool interleaved, const PagedKv&, const Batch&,

@@ -47,14 +47,16 @@ class Timed final : public Backend, public TimedBackend {
     time("norm", [&] { inner_->norm(out, x, n); });
   }
   void linear(Tensor out, Tensor x, const Weight& w, const Epilogue& e) override {
-    OpTime& t = time(fmt::format("linear {} [{}, {}]", w.format().name, w.out, w.in), [&] { inner_->linear(out, x, w, e); });
-    t.bytes += double(w.bytes());
-    t.flops += 2.0 * double(x.shape[0]) * double(w.out) * double(w.in);
+    time_product(x, w, [&] { inner_->linear(out, x, w, e); });
   }
   void linear_gate(Tensor out, Tensor x, const Weight& w, Activation a, Arena& arena) override {
-    OpTime& t = time(fmt::format("linear {} [{}, {}]", w.format().name, w.out, w.in), [&] { inner_->linear_gate(out, x, w, a, arena); });
-    t.bytes += double(w.bytes());
-    t.flops += 2.0 * double(x.shape[0]) * double(w.out) * double(w.in);
+    time_product(x, w, [&] { inner_->linear_gate(out, x, w, a, arena); });
+  }
+  void linear_normed(Tensor out, Tensor x, const Norm& n, const Weight& w, const Epilogue& e, Arena& arena) override {
+    time_product(x, w, [&] { inner_->linear_normed(out, x, n, w, e, arena); });
+  }
+  void linear_gate_normed(Tensor out, Tensor x, const Norm& n, const Weight& w, Activation a, Arena& arena) override {
+    time_product(x, w, [&] { inner_->linear_gate_normed(out, x, n, w, a, arena); });
   }
   void attend_new(Tensor out, Tensor q, Tensor k, Tensor v, Tensor angles, bool interleaved, const PagedKv& kv, const Batch& b,
                   const StateMemory& s, const AttendArgs& a) override {
@@ -127,6 +129,12 @@ class Timed final : public Backend, public TimedBackend {
   void collect(std::vector<Sampled>& out) override { inner_->collect(out); }
 
  private:
+  template <class F>
+  void time_product(Tensor x, const Weight& w, F f) {
+    OpTime& t = time(fmt::format("linear {} [{}, {}]", w.format().name, w.out, w.in), f);
+    t.bytes += double(w.bytes());
+    t.flops += 2.0 * double(x.shape[0]) * double(w.out) * double(w.in);
+  }
   template <class F>
   OpTime& time(const std::string& op, F f) {
     auto begin = std::chrono::steady_clock::now();

@@ -22,8 +22,7 @@ Block::Block(const LayerSpec& layer, BuildContext& build) : post_norms_(layer.po
 template <class Part>
 static void add_to(Tensor residual, const Part& part, const Norm& norm, const Norm* post_norm, Step& step) {
   ArenaScope scope(step.arena);
-  Tensor x = step.activation({residual.shape[0], residual.shape[1]});
-  step.ops.norm(x, residual, norm);
+  const Input x(residual, norm);
   if (!post_norm) return part.forward(residual, x, {.residual = residual}, step);
   Tensor y = step.activation({residual.shape[0], residual.shape[1]});
   part.forward(y, x, {}, step);

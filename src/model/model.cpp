@@ -78,10 +78,7 @@ Tensor Model::forward(Step& step) const {
   Tensor logits = step.arena.tensor(DType::f32, {batch.n_out, spec_.vocab});
   if (batch.n_out == 0) return logits;
   ops.gather(last, stream.residual, batch);
-  Tensor normed = last;
-  if (ops.activations() != last.dtype) normed = step.activation({batch.n_out, spec_.dim});
-  ops.norm(normed, last, final_norm_);
-  ops.linear(logits, normed, output_, {});
+  ops.linear_normed(logits, last, final_norm_, output_, {}, step.arena);
   if (spec_.logit_softcap) ops.softcap(logits, spec_.logit_softcap);
   return logits;
 }

@@ -252,6 +252,33 @@ TEST_P(CudaOps, linear_gate) {
   }
 }
 
+// A norm and the product of its result, which is rounded to bf16 in between: each of `in` terms by 2^-9 of itself at most.
+TEST_P(CudaOps, product_of_a_norm) {
+  auto ref = make_ref_backend();
+  OnDevice wide(GetParam(), {.norm_rows = 4});
+  for (auto [out, in] : {std::pair{16, 64}, {40, 104}, {334, 576}, {64, 4096}, {10, 8}, {24, 14336}}) {
+    Made w(out, in, 7);
+    for (int rows : {1, 2, 4, 9}) {
+      Array x({rows, in}, 8), weight({in}), bias({out}), residual({rows, out}), normed({rows, in}), want({rows, out}), got({rows, out}),
+          both({rows, out}), gate({rows, out / 2}), got_gate({rows, out / 2});
+      x.fill(1, 5), weight.fill(2, 0.5f), bias.fill(3), residual.fill(4);
+      const Norm norm{Norm::Kind::rms, 1e-5f, weight, {}, rows % 2 ? 1.0f : 0.0f};
+      ref->norm(normed, x, norm);
+      ref->linear(want, normed, w.weight, {bias, residual, 0.5f});
+      ref->linear(both, normed, w.weight, {});
+      ref->gate(gate, both.view.cols(0, out / 2), both.view.cols(out / 2, out / 2), Activation::silu);
+      wide.linear_normed(got, x, norm, w.weight, {bias, residual, 0.5f});
+      wide.linear_gate_normed(got_gate, x, norm, w.weight, Activation::silu);
+      const double sum = 3 * 0x1p-9 * 1.5 * std::sqrt(double(in));  // rounding errors are independent; weights are within 1
+      const std::string where = fmt::format("{} rows, [{}, {}] on {}", rows, out, in, wide.name());
+      expect_close(got.values(), want.values(), sum, 1e-5, where);
+      double large = 1;
+      for (float v : both.values()) large = std::max(large, double(std::abs(v)));
+      expect_close(got_gate.values(), gate.values(), 4 * sum * large, 0.02, where + ", gated");
+    }
+  }
+}
+
 // Weights of the values are rounded to bf16 (2^-8 of values of at most 1), and so is the result.
 const Shape kShapes[] = {
     {9, 3, 64, 64, DType::bf16},
@@ -276,6 +303,18 @@ TEST_P(CudaOps, attention_follows_the_formula) {
     auto both = run(device(), s, {{5, {1, 200, 1, 127, 1}}, {6, {137, 1, 1, 0, 1}}});
     expect_close(both[0], want, tolerance, 1e-5 + step(), where + ", in steps");
     expect_close(both[1], other, tolerance, 1e-5 + step(), where + ", the other");
+  }
+}
+
+// However a sequence is cut into steps and whoever is beside it, each row's bits are the same.
+TEST(CudaDeterministic, attention_does_not_depend_on_chunks_or_neighbours) {
+  if (!cuda_available()) GTEST_SKIP() << "no GPU";
+  OnDevice device(DType::bf16, {.deterministic = true});
+  for (Shape s :
+       {Shape{8, 2, 128, 128, DType::bf16}, {6, 2, 64, 64, DType::bf16, 32, 100, 0, true}, {8, 1, 128, 128, DType::bf16, 48, 0, 5}}) {
+    const std::vector<float> alone = run(device, s, {{5, {530}}})[0];
+    expect_same_bits(run(device, s, {{5, {1, 200, 1, 327, 1}}, {6, {137, 1, 1, 0, 1}}})[0], alone, describe(s));
+    expect_same_bits(run(device, s, {{7, {300, 3, 1}}, {5, {129, 400, 1}}})[1], alone, describe(s));
   }
 }
 
@@ -507,7 +546,9 @@ TEST(CudaSample, chooses_as_the_definition_does) {
           expect_at_the_edge(x, rows[r], choice[r].token, where);
           continue;
         }
-        if (want.token >= 0) EXPECT_NEAR(choice[r].logprob, want.logprob, 2e-4) << where;
+        if (want.token >= 0) {
+          EXPECT_NEAR(choice[r].logprob, want.logprob, 2e-4) << where;
+        }
         for (size_t i = 0; i < want.top.size(); i++) {
           EXPECT_EQ(top[r * cuda::kMostTop + i].token, want.top[i].token) << where << " alternative " << i;
           EXPECT_NEAR(top[r * cuda::kMostTop + i].logprob, want.top[i].logprob, 2e-4) << where;

@@ -353,7 +353,6 @@ void attend_decode(const Launch& at, const AttendCall& call, const DecodePlan& p
   const bool wide = call.pages.k_dim == 128;
   auto kernel = wide ? decode_kernel<128> : decode_kernel<64>;
   const size_t shared = wide ? sizeof(Shared<128>) : sizeof(Shared<64>);
-  must(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared)));
   launch(at, kernel, grid2(plan.grid, call.pages.kv_heads), kThreads, shared, call, plan);
 }
 

@@ -47,11 +47,11 @@ class Cuda final : public CudaBackend {
     must(cudaGetDeviceProperties(&properties, 0));
     must(cudaStreamCreateWithFlags(&at_.stream, cudaStreamNonBlocking));
     at_.n_sm = properties.multiProcessorCount;
-    at_.deterministic = options.deterministic, at_.ahead = options.ahead;
+    at_.deterministic = options.deterministic;
     std::string library;
     cublas_ = Cublas::open(library);
     device_ = fmt::format("{}, {} multiprocessors, {}", properties.name, at_.n_sm, cublas_ ? library : "no cuBLASLt among " + library);
-    step_ = std::make_unique<StepMemory>(at_.stream);
+    step_ = std::make_unique<StepMemory>(at_.stream, options.deterministic);
     staging_ = std::make_unique<Staging>(at_.stream, pool_);
     kv_heads_ = options.kv_heads;
     for (Launched& l : launched_) must(cudaEventCreateWithFlags(&l.done, cudaEventDisableTiming));
@@ -129,7 +129,7 @@ class Cuda final : public CudaBackend {
   Batch upload(const Batch& host, const StateMemory& state) override {
     host_ = host;
     const int moves = step_->moves();
-    Batch batch = step_->upload(host, state, options_.deterministic ? 0 : std::max(1, at_.n_sm * kDecodeBlocks / kv_heads_));
+    Batch batch = step_->upload(host, state, std::max(1, at_.n_sm * kDecodeBlocks / kv_heads_));
     if (step_->moves() != moves) forget_graphs();
     return batch;
   }
@@ -145,15 +145,17 @@ class Cuda final : public CudaBackend {
   void norm(Tensor out, Tensor x, const Norm& n) override {
     cuda::norm(at_, heads(out), heads(x), n.kind, n.eps, floats(n.weight), floats(n.bias), n.offset);
   }
-  void linear(Tensor out, Tensor x, const Weight& weight, const Epilogue& e) override {
-    Product p{weight.packed.data, weight.out, weight.in, matrix(x), matrix(out), floats(e.bias), floats(e.residual), 0, e.scale};
-    if (e.residual) p.residual_stride = e.residual.stride[0];
-    run(p);
-  }
+  void linear(Tensor out, Tensor x, const Weight& weight, const Epilogue& e) override { run(product_of(out, x, weight, e)); }
   void linear_gate(Tensor out, Tensor x, const Weight& weight, Activation act, Arena& arena) override {
-    Product p{weight.packed.data, weight.out, weight.in, matrix(x), matrix(out)};
-    p.gated = true, p.activation = act;
-    run(p, &arena);
+    run(gated_product(out, x, weight, act), &arena);
+  }
+  void linear_normed(Tensor out, Tensor x, const Norm& norm, const Weight& weight, const Epilogue& e, Arena& arena) override {
+    if (Product p = product_of(out, x, weight, e); takes_norm(p, norm)) return stream(at_, p);
+    Backend::linear_normed(out, x, norm, weight, e, arena);
+  }
+  void linear_gate_normed(Tensor out, Tensor x, const Norm& norm, const Weight& weight, Activation act, Arena& arena) override {
+    if (Product p = gated_product(out, x, weight, act); takes_norm(p, norm)) return stream(at_, p);
+    Backend::linear_gate_normed(out, x, norm, weight, act, arena);
   }
   void add(Tensor into, Tensor x, float scale) override { cuda::add(at_, matrix(into), matrix(x), scale); }
   void gate(Tensor out, Tensor g, Tensor up, Activation act) override { cuda::gate(at_, matrix(out), matrix(g), matrix(up), act); }
@@ -373,6 +375,23 @@ class Cuda final : public CudaBackend {
   }
   int32_t* sampled(int n_out) { return scratch<int32_t>(sampled_tokens, std::max(n_out, 1024)); }
 
+  static Product product_of(Tensor out, Tensor x, const Weight& weight, const Epilogue& e) {
+    Product p{weight.packed.data, weight.out, weight.in, matrix(x), matrix(out), floats(e.bias), floats(e.residual), 0, e.scale};
+    if (e.residual) p.residual_stride = e.residual.stride[0];
+    return p;
+  }
+  static Product gated_product(Tensor out, Tensor x, const Weight& weight, Activation act) {
+    Product p{weight.packed.data, weight.out, weight.in, matrix(x), matrix(out)};
+    p.gated = true, p.activation = act;
+    return p;
+  }
+  // The kernel for few rows can take the norm before it along.
+  bool takes_norm(Product& p, const Norm& n) const {
+    if (options_.deterministic || n.kind != Norm::Kind::rms || n.bias || p.x.rows > options_.norm_rows) return false;
+    p.normed = true, p.norm_weight = floats(n.weight), p.norm_eps = n.eps, p.norm_offset = n.offset;
+    return can_stream(p);
+  }
+
   // `arena` has room for both halves of a gated product.
   void run(Product p, Arena* arena = nullptr) {
     const int64_t rows = p.x.rows;
@@ -382,6 +401,7 @@ class Cuda final : public CudaBackend {
       p.x = x;
     }
     if (p.in % 8 || !aligned(p.x)) return product_any(at_, p);
+    if (!options_.deterministic && rows <= options_.stream_rows && can_stream(p)) return stream(at_, p);
     const bool library = cublas_ && !options_.deterministic && p.out % 8 == 0 && aligned(p.y);
     if (rows <= options_.skinny_rows || !library) return product(at_, p);
     if (p.gated) {
@@ -476,7 +496,8 @@ class Cuda final : public CudaBackend {
     const bool decodes = plan.n_items > 0, prefills = plan.n_tiles > 0;
     if ((decodes && !can_decode(call)) || (prefills && !can_prefill(call))) return attend_any(at_, call);
     if (decodes) decode(call);
-    if (prefills) attend_prefill(at_, call, plan.tile, plan.n_tiles);
+    if (plan.n_single) attend_prefill(at_, call, plan.tile, plan.n_single, true);
+    if (plan.n_tiles > plan.n_single) attend_prefill(at_, call, plan.tile + plan.n_single, plan.n_tiles - plan.n_single);
   }
   void decode(const AttendCall& call) {
     const StepMemory::Plan& plan = step_->plan();

@@ -24,7 +24,8 @@ struct CudaOptions {
   bool deterministic = false;  // a row's value does not depend on the rows beside it
   int kv_heads = 8;            // of attention layers, until the first is met: decodes are shared out with them in mind
   int skinny_rows = 16;        // products of more rows go to cuBLASLt
-  int ahead = 4;               // chunks of 64 inputs of a product's tile that are brought into the L2 cache early
+  int stream_rows = 8;         // products of no more rows go through registers
+  int norm_rows = 1;           // and norms of no more rows are taken by the product that follows
 };
 
 bool cuda_available();                                                    // a Hopper GPU, its driver, and a build that has kernels for it

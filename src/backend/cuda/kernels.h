@@ -16,7 +16,6 @@ void must(cudaError_t);  // throws Error unless it is cudaSuccess
 struct Launch {
   cudaStream_t stream = nullptr;
   int n_sm = 132;
-  int ahead = 4;               // chunks of 64 inputs of a product's tile that are brought into the L2 cache early
   bool deterministic = false;  // a row's bits do not depend on the rows beside it
 };
 
@@ -124,7 +123,7 @@ void rope_store(const Launch&, const AttendCall&);
 struct Product {
   const void* weight = nullptr;  // bf16 [out, in], rows one after the other
   int64_t out = 0, in = 0;
-  Matrix x;  // bf16
+  Matrix x;  // bf16; normed: f32, before its norm
   Matrix y;
   const float* bias = nullptr;
   const float* residual = nullptr;  // f32, may be y
@@ -132,7 +131,13 @@ struct Product {
   float scale = 1;
   bool gated = false;  // y [T, out / 2] = act(first half) * second half; no bias, residual, scale
   Activation activation = Activation::none;
+  bool normed = false;  // stream() alone: x is to be scaled to unit mean square, times (norm_offset + norm_weight)
+  const float* norm_weight = nullptr;
+  float norm_eps = 0, norm_offset = 0;
 };
+// stream.cu: few rows, where bytes decide.
+bool can_stream(const Product&);
+void stream(const Launch&, const Product&);
 void product(const Launch&, const Product&);      // in % 8 == 0, rows of x and weight 16-byte aligned
 void product_any(const Launch&, const Product&);  // any shape, slowly
 
@@ -140,7 +145,8 @@ void product_any(const Launch&, const Product&);  // any shape, slowly
 bool can_decode(const AttendCall&);  // one row a sequence, bf16 pages, heads of 64 or 128, at most kGroup of them a K/V head
 void attend_decode(const Launch&, const AttendCall&, const DecodePlan&);
 bool can_prefill(const AttendCall&);  // bf16, heads of 64 or 128
-void attend_prefill(const Launch&, const AttendCall&, const PrefillTile* tiles, int n_tiles);
+// singles: every tile is the one row of its sequence, for all query heads of a K/V head at once. Bits are the same either way.
+void attend_prefill(const Launch&, const AttendCall&, const PrefillTile* tiles, int n_tiles, bool singles = false);
 void attend_any(const Launch&, const AttendCall&);
 
 // scan.cu

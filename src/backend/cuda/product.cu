@@ -2,14 +2,13 @@
 // of x through a ring in shared memory (bulk tensor copies, one thread asks) and multiplies with Hopper's matrix instruction,
 // weights on the left. A cluster is `pair` tiles, which share every piece of x, times `split` parts of the inputs, which add up
 // through each other's shared memory, in order. A kernel lets the next one start when it has asked for its last weights; that one
-// asks for its first ring of weights, and for some more into the L2 cache, while the sums before it are finished.
+// asks for its first ring of weights while the sums before it are finished.
 // Reads out * in * 2 bytes of weights once every N rows, and x from the L2 cache once every `pair` tiles.
 #include <cooperative_groups.h>
-#include <cuda.h>
 
 #include <algorithm>
 
-#include "backend/cuda/copies.cuh"
+#include "backend/cuda/tensor_map.cuh"
 #include "backend/cuda/wgmma.cuh"
 
 namespace mr::cuda {
@@ -34,24 +33,8 @@ struct Tile {
 
 struct Cut {
   int pair, split, tiles, parts;  // tiles: a multiple of pair; parts: of N rows
-  int ahead;                      // chunks beyond the ring that are brought into the L2 cache
 };
 
-// A box of the tensor whose first element is (column, row), to the blocks of the cluster whose bits are set.
-__device__ void copy_box(uint32_t to, const CUtensorMap& map, int column, int row, uint64_t* barrier, uint64_t policy) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(
-          to),
-      "l"(&map), "r"(column), "r"(row), "r"(shared_address(barrier)), "l"(policy)
-      : "memory");
-}
-__device__ void copy_box_to(uint16_t blocks, uint32_t to, const CUtensorMap& map, int column, int row, uint64_t* barrier, uint64_t policy) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%0], [%1, {%2, "
-      "%3}], [%4], %5, %6;" ::"r"(to),
-      "l"(&map), "r"(column), "r"(row), "r"(shared_address(barrier)), "h"(blocks), "l"(policy)
-      : "memory");
-}
 __device__ void arrive_at(uint64_t* barrier, int rank) {  // of another block of the cluster
   asm volatile(
       "{.reg .b32 there;\n"
@@ -60,10 +43,6 @@ __device__ void arrive_at(uint64_t* barrier, int rank) {  // of another block of
       "r"(rank)
       : "memory");
 }
-__device__ void bring_near(const CUtensorMap& map, int column, int row) {
-  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(&map), "r"(column), "r"(row) : "memory");
-}
-
 // One output of the tile: `row` is its place there, `col` the row of x, total(place) a finished sum.
 template <int M, class Total>
 __device__ void finish(const Product& p, int first, int row, int64_t col, Total total) {
@@ -128,10 +107,6 @@ __global__ void __launch_bounds__(Tile<M, N>::threads, Tile<M, N>::blocks)
       const int ahead = min(n, stages);
       for (int i = 0; i < ahead; i++) ask_weight(i, (begin + i) * kChunk);
       if (n == ahead) launch_next();
-      for (int i = ahead; i < min(n, ahead + cut.ahead); i++) {
-        bring_near(weight_map, (begin + i) * kChunk, first);
-        bring_near(weight_map, (begin + i) * kChunk, second);
-      }
       wait_before();
       for (int i = 0; i < ahead; i++) ask_x(i, (begin + i) * kChunk);
       for (int i = ahead, s = ahead % stages, round = ahead / stages; i < n; i++) {
@@ -194,26 +169,9 @@ __global__ void __launch_bounds__(Tile<M, N>::threads, Tile<M, N>::blocks)
   cluster.sync();  // others may still read here
 }
 
-using Encode = decltype(&cuTensorMapEncodeTiled);
-
-Encode encoder() {
-  void* f = nullptr;
-  cudaDriverEntryPointQueryResult found;
-  must(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &found));
-  return reinterpret_cast<Encode>(f);
-}
-
-// bf16 [rows, cols], read in boxes of `box` rows and 64 columns, swizzled.
+// bf16 [rows, cols], read in boxes of `box` rows and 64 columns.
 CUtensorMap map_of(const void* data, int64_t rows, int64_t cols, int64_t stride, int box) {
-  static const Encode encode = encoder();
-  CUtensorMap map;
-  const cuuint64_t size[] = {cuuint64_t(cols), cuuint64_t(rows)}, step[] = {cuuint64_t(stride) * 2};
-  const cuuint32_t shape[] = {kChunk, cuuint32_t(box)}, one[] = {1, 1};
-  CUresult result =
-      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(data), size, step, shape, one, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  must(result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue);
-  return map;
+  return tensor_map(data, {cols, rows}, {stride * 2}, {kChunk, box});
 }
 
 // Parts of the inputs: enough for a block on every multiprocessor.
@@ -234,8 +192,7 @@ void run(const Launch& at, const Product& p) {
   // Deterministic: of the shape alone, so that a row's sum is always the same.
   cut.split =
       at.deterministic ? split_of(at, tiles_of(p, 64), n_chunks, 4) : split_of(at, cut.tiles * cut.parts, n_chunks, cut.pair == 1 ? 8 : 4);
-  cut.ahead = at.ahead;
-  must(cudaFuncSetAttribute(product_kernel<M, N>, cudaFuncAttributeMaxDynamicSharedMemorySize, T::bytes));
+  prepare(product_kernel<M, N>, T::bytes);
   cudaLaunchAttribute attribute[2]{};
   attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute[0].val.programmaticStreamSerializationAllowed = 1;

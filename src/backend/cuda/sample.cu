@@ -381,7 +381,6 @@ void greedy(const Launch& at, Matrix logits, const Out* out, Choice* choice, int
 }
 
 void sample(const Launch& at, const SampleCall& call) {
-  must(cudaFuncSetAttribute(sample_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(sizeof(Shared))));
   launch(at, sample_kernel, grid2(call.logits.rows), kThreads, sizeof(Shared), call);
 }
 

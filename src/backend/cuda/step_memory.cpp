@@ -19,7 +19,7 @@ static int piece(int length, int longest) {
   return ((length + n - 1) / n + kTile - 1) / kTile * kTile;
 }
 
-StepMemory::StepMemory(cudaStream_t stream) : stream_(stream) {
+StepMemory::StepMemory(cudaStream_t stream, bool deterministic) : stream_(stream), deterministic_(deterministic) {
   for (cudaEvent_t& e : copied_) must(cudaEventCreateWithFlags(&e, cudaEventDisableTiming));
 }
 StepMemory::~StepMemory() {
@@ -49,11 +49,10 @@ int StepMemory::item_length(const Batch& b, int n_workers) const {
 // Sequences of one row are cut into items, the others into tiles of rows, longest first.
 void StepMemory::make_plan(const Batch& b, const StateMemory& state, int n_workers) {
   items_.clear(), tiles_.clear();
-  const bool alone = n_workers == 0;
-  const int longest = alone ? 0 : item_length(b, n_workers);
+  const int longest = item_length(b, n_workers);
   for (int s = 0; s < b.n_seqs; s++) {
     const int length = b.context[s] + b.rows(s);
-    if (alone || b.rows(s) > 1) {
+    if (b.rows(s) > 1 || deterministic_) {
       for (int r = 0; r < b.rows(s); r += kPrefillRows) tiles_.push_back({s, r});
       continue;
     }
@@ -68,7 +67,9 @@ void StepMemory::make_plan(const Batch& b, const StateMemory& state, int n_worke
   }
   std::stable_sort(tiles_.begin(), tiles_.end(),
                    [&](const PrefillTile& x, const PrefillTile& y) { return b.context[x.seq] + x.row > b.context[y.seq] + y.row; });
+  const auto rest = std::stable_partition(tiles_.begin(), tiles_.end(), [&](const PrefillTile& t) { return b.rows(t.seq) == 1; });
   plan_ = {};
+  plan_.n_single = int(rest - tiles_.begin());
   plan_.n_items = int(items_.size()), plan_.n_tiles = int(tiles_.size());
   plan_.grid = plan_.n_items ? int(std::bit_ceil(unsigned(std::max(plan_.n_items, 32)))) : 0;
   items_.resize(size_t(plan_.grid));  // the rest is empty

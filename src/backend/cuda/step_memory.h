@@ -15,14 +15,13 @@ class StepMemory {
     const DecodeItem* item = nullptr;  // on the device
     int n_items = 0, grid = 0;         // grid: items that steps of this layout have at most
     const PrefillTile* tile = nullptr;
-    int n_tiles = 0;
+    int n_tiles = 0, n_single = 0;  // the first n_single tiles are the one row of their sequence
   };
 
-  explicit StepMemory(cudaStream_t);
+  // deterministic: every sequence is attended to in tiles, whatever its number of rows
+  StepMemory(cudaStream_t, bool deterministic);
   ~StepMemory();
-  // n_workers: blocks that run at a time, for every K/V head. 0: no decode items; every row is computed in one way, whatever is
-  // beside it.
-  Batch upload(const Batch& host, const StateMemory&, int n_workers);
+  Batch upload(const Batch& host, const StateMemory&, int n_workers);  // blocks that run at a time, for every K/V head
   const Plan& plan() const { return plan_; }
   uint64_t layout() const { return layout_; }   // equal: every array lies where it lay
   int64_t n_edits() const { return n_edits_; }  // of all output rows
@@ -36,6 +35,7 @@ class StepMemory {
   void write(const Batch& host, Batch& out, const StateMemory&);
 
   cudaStream_t stream_;
+  bool deterministic_;
   std::byte *host_[2] = {}, *device_ = nullptr;
   cudaEvent_t copied_[2];
   int turn_ = 0, moves_ = 0;

@@ -14,7 +14,7 @@ class Mlp final : public Ffn {
     down_ = build.loader.linear({{"down", build.spec.dim}}, spec.hidden, spec.bias, build.layer);
   }
 
-  void forward(Tensor out, Tensor x, const Epilogue& epilogue, Step& step) const override {
+  void forward(Tensor out, const Input& x, const Epilogue& epilogue, Step& step) const override {
     Tensor h = spec_.gated ? up_.gated(x, spec_.activation, step) : up_(x, step);
     if (!spec_.gated) step.ops.activate(h, spec_.activation);
     down_.into(out, h, step, epilogue);

@@ -15,8 +15,9 @@ class Moe final : public Ffn {
     }
   }
 
-  void forward(Tensor out, Tensor x, const Epilogue& epilogue, Step& step) const override {
+  void forward(Tensor out, const Input& input, const Epilogue& epilogue, Step& step) const override {
     Backend& ops = step.ops;
+    Tensor x = input.tensor(step);
     const int64_t rows = x.shape[0], pairs = rows * spec_.used, hidden = spec_.hidden;
     Tensor logits = step.arena.tensor(DType::f32, {rows, spec_.experts});
     router_.into(logits, x, step);

@@ -25,9 +25,9 @@ class Attention final : public Mixer {
     build.kv[size_t(build.layer)] = kv_.ref;
   }
 
-  void forward(Tensor out, Tensor x, const Epilogue& epilogue, Step& step) const override {
+  void forward(Tensor out, const Input& x, const Epilogue& epilogue, Step& step) const override {
     Backend& ops = step.ops;
-    const int64_t rows = x.shape[0], d = spec_.head_dim;
+    const int64_t rows = x.rows(), d = spec_.head_dim;
     Tensor qkv = qkv_(x, step);
     Tensor q = heads(qkv, 0, spec_.heads), k, v;
     if (spec_.qk_norm) ops.norm(q, q, q_norm_);

@@ -27,9 +27,9 @@ class Mamba final : public Mixer {
     scan_.state = {slot, conv_state_bytes(spec)};
   }
 
-  void forward(Tensor out, Tensor x, const Epilogue& epilogue, Step& step) const override {
+  void forward(Tensor out, const Input& x, const Epilogue& epilogue, Step& step) const override {
     Backend& ops = step.ops;
-    const int64_t rows = x.shape[0], inner = spec_.inner;
+    const int64_t rows = x.rows(), inner = spec_.inner;
     Tensor xz = in_(x, step);
     Tensor u = step.activation({rows, inner});
     ops.short_conv(u, xz.cols(0, inner), conv_, conv_bias_, Activation::silu, conv_state_, step.batch, step.state);

@@ -23,9 +23,9 @@ class Mamba2 final : public Mixer {
     scan_ = {spec.heads, spec.head_dim, spec.n_state, spec.groups, a, d, spec.dt_min, spec.dt_max, {slot, conv_state_bytes(spec)}};
   }
 
-  void forward(Tensor out, Tensor x, const Epilogue& epilogue, Step& step) const override {
+  void forward(Tensor out, const Input& x, const Epilogue& epilogue, Step& step) const override {
     Backend& ops = step.ops;
-    const int64_t rows = x.shape[0], inner = spec_.inner(), channels = spec_.conv_channels(), bc = spec_.groups * spec_.n_state;
+    const int64_t rows = x.rows(), inner = spec_.inner(), channels = spec_.conv_channels(), bc = spec_.groups * spec_.n_state;
     Tensor all = in_(x, step);  // the gate z, then x, B and C, then dt
     Tensor z = all.cols(0, inner), dt = all.cols(inner + channels, spec_.heads);
     Tensor xbc = step.activation({rows, channels});
