@@ -65,7 +65,8 @@ Buffer::Buffer(size_t bytes) : size_(bytes) {
 }
 
 Buffer::~Buffer() {
-  if (data_) munmap(data_, size_);
+  if (data_ && free_) free_(data_, size_);
+  if (data_ && !free_) munmap(data_, size_);
 }
 
 }  // namespace mr

@@ -16,14 +16,42 @@ int64_t Linear::bytes() const {
   return n;
 }
 
-Tensor Linear::operator()(Tensor x, Step& step) const {
-  Tensor y = step.arena.tensor(DType::f32, {x.shape[0], out()});
+Tensor Input::tensor(Step& step) const {
+  if (!norm) return x;
+  Tensor y = step.activation({x.shape[0], x.shape[1]});
+  step.ops.norm(y, x, *norm);
+  return y;
+}
+
+Tensor Linear::operator()(const Input& x, Step& step) const {
+  Tensor y = step.activation({x.rows(), out()});
   into(y, x, step);
   return y;
 }
 
-void Linear::into(Tensor out, Tensor x, Step& step, Epilogue epilogue) const {
-  Tensor residual = epilogue.residual;
+Tensor Linear::gated(const Input& x, Activation act, Step& step) const {
+  const int64_t half = out() / 2;
+  Tensor y = step.activation({x.rows(), half});
+  if (parts_.size() == 1 && !bias_) {
+    if (x.norm)
+      step.ops.linear_gate_normed(y, x.x, *x.norm, parts_[0], act, step.arena);
+    else
+      step.ops.linear_gate(y, x.x, parts_[0], act, step.arena);
+    return y;
+  }
+  ArenaScope scope(step.arena);
+  Tensor both = (*this)(x, step);
+  step.ops.gate(y, both.cols(0, half), both.cols(half, half), act);
+  return y;
+}
+
+void Linear::into(Tensor out, const Input& input, Step& step, Epilogue epilogue) const {
+  if (input.norm && parts_.size() == 1) {
+    epilogue.bias = bias_;
+    return step.ops.linear_normed(out, input.x, *input.norm, parts_[0], epilogue, step.arena);
+  }
+  ArenaScope scope(step.arena);
+  Tensor x = input.tensor(step), residual = epilogue.residual;
   int64_t begin = 0;
   for (const Weight& w : parts_) {
     if (bias_) epilogue.bias = bias_.cols(begin, w.out);

@@ -10,6 +10,16 @@ namespace mr {
 
 struct Step;
 
+// What a linear layer reads: x, or its norm, which the layer may take along on its way.
+struct Input {
+  Tensor x;                    // [T, in]; with a norm: f32
+  const Norm* norm = nullptr;  // may be null
+  Input(Tensor x) : x(x) {}
+  Input(Tensor x, const Norm& norm) : x(x), norm(&norm) {}
+  int64_t rows() const { return x.shape[0]; }
+  Tensor tensor(Step&) const;  // x, or its norm in the arena
+};
+
 class Linear {
  public:
   Linear() = default;
@@ -17,8 +27,9 @@ class Linear {
 
   int64_t out() const;
   int64_t bytes() const;
-  Tensor operator()(Tensor x, Step&) const;                              // [T, in] -> [T, out], in the arena
-  void into(Tensor out, Tensor x, Step&, Epilogue epilogue = {}) const;  // epilogue's bias is this layer's own
+  Tensor operator()(const Input& x, Step&) const;                              // [T, in] -> [T, out], in the arena
+  Tensor gated(const Input& x, Activation, Step&) const;                       // [T, in] -> [T, out / 2]: act(first half) * second half
+  void into(Tensor out, const Input& x, Step&, Epilogue epilogue = {}) const;  // epilogue's bias is this layer's own
 
  private:
   std::vector<Weight> parts_;

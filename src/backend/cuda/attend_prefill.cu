@@ -1,14 +1,22 @@
-// Attention of many rows of a sequence over its pages (FlashAttention, Dao 2022; on Hopper's matrix instructions, Shah et al. 2024).
-// A block takes 128 rows of one query head, each group of four warps 64 of them; keys and values come in tiles of 64 tokens, the
-// next tile's copy runs under this tile's products. Flops: 4 * D for every pair of a row and a key it sees.
+// Attention of many rows of a sequence over its pages (FlashAttention, Dao 2022; on Hopper as in Shah et al. 2024). A block takes 128
+// rows of one query head, each of two groups of four warps 64 of them; a warp of its own brings keys and values in tiles of 128
+// tokens (bulk tensor copies of 16 tokens each). The scores of the next tile are multiplied under the softmax of this one, and
+// the two groups take turns, so that one multiplies while the other takes exponentials. A row's tiles begin at absolute places, and
+// a tile that it does not see changes nothing: its bits do not depend on the rows beside it.
+// Flops: 4 * D for every pair of a row and a key it sees.
+#include <cuda.h>
+
+#include <algorithm>
+
 #include "backend/cuda/device.cuh"
+#include "backend/cuda/tensor_map.cuh"
 #include "backend/cuda/wgmma.cuh"
 
 namespace mr::cuda {
 
 namespace {
 
-constexpr int kThreads = 256, kKeys = 64, kStages = 2;
+constexpr int kGroups = 2, kThreads = 128 * (kGroups + 1), kKeys = 128, kStages = 2, kPiece = 16;
 
 template <int D>
 struct Sizes {
@@ -20,90 +28,98 @@ struct Sizes {
 __device__ void copy16(uint32_t to, const void* from, bool there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
 }
+__device__ void turn_wait(int group) { asm volatile("bar.sync %0, 256;" ::"r"(2 + group) : "memory"); }
+__device__ void turn_give(int group) { asm volatile("bar.arrive %0, 256;" ::"r"(2 + group) : "memory"); }
 
-template <int D>
-__global__ void __launch_bounds__(kThreads, 2) prefill_kernel(AttendCall call, const PrefillTile* tiles) {
-  using Size = Sizes<D>;
-  extern __shared__ char raw[];
-  const uint32_t q_at = (shared_address(raw) + 1023) & ~1023u, k_at = q_at + Size::q, v_at = k_at + kStages * Size::tile;
-  launch_next();
-  wait_before();
-  const PrefillTile tile = tiles[blockIdx.y];
-  const int head = blockIdx.x, seq = tile.seq, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const Pages& pages = call.pages;
-  const int first = call.spots.row_begin[seq], n_rows = call.spots.row_begin[seq + 1] - first, context = call.spots.context[seq];
-  const bool causal = call.spots.corner[seq] == Corner::causal;
-  const int end = causal ? min(context + tile.row + kPrefillRows, context + n_rows) : context + n_rows;
-  const int begin = call.window ? max(0, context + (causal ? tile.row : 0) - call.window + 1) / kKeys * kKeys : 0;
-  const int kv_head = head / (call.heads / pages.kv_heads);
-  const int32_t* table = pages.unit + pages.begin[seq];
+// How tiles are laid out: `pack` query heads of a K/V head side by side for each row of a sequence, `groups` times 64 rows of both.
+struct Layout {
+  int n_tiles, pack, groups;
+};
 
-  for (int i = threadIdx.x; i < kPrefillRows * D / 8; i += kThreads) {
-    const int row = i / (D / 8), piece = i % (D / 8);
-    const bool there = tile.row + row < n_rows;
-    const bf16* from =
-        static_cast<const bf16*>(call.q.data) + (first + (there ? tile.row + row : 0)) * call.q.stride + head * call.q.head_stride;
-    copy16(q_at + piece / 8 * kPrefillRows * 128 + swizzle(row, piece % 8), from + piece * 8, there);
+// What a block works on at a time. Its rows r stand for row token(r) of the sequence and query head head(r).
+struct Work {
+  int head0, seq, row, first, n_rows, context, begin, end, pack;
+  bool causal;
+  __device__ Work(const AttendCall& call, const PrefillTile* tiles, const Layout& layout, int item) {
+    const int n_heads = call.heads / layout.pack;
+    const PrefillTile tile = tiles[item / n_heads];
+    pack = layout.pack, head0 = item % n_heads * pack, seq = tile.seq, row = tile.row;
+    first = call.spots.row_begin[seq], n_rows = call.spots.row_begin[seq + 1] - first, context = call.spots.context[seq];
+    causal = call.spots.corner[seq] == Corner::causal;
+    end = causal ? min(context + row + layout.groups * 64 / pack, context + n_rows) : context + n_rows;
+    begin = call.window ? max(0, context + (causal ? row : 0) - call.window + 1) / kKeys * kKeys : 0;
   }
-  // Pages hold whole sixteens of tokens, and a thread copies one token of each sixteen of a tile.
-  constexpr int kPer = kKeys * D / 8 / kThreads, kApart = kKeys / kPer;
-  const int token0 = threadIdx.x / (D / 8), piece = threadIdx.x % (D / 8);
-  const int64_t head_at = int64_t(kv_head) * pages.page_tokens, v_offset = int64_t(pages.kv_heads) * pages.page_tokens * D;
-  auto copy_tile = [&](int key, int stage) {
-#pragma unroll
-    for (int n = 0; n < kPer; n++) {
-      const int token = token0 + n * kApart, place = key + token, page = page_number(pages, place);
-      const bool there = place < end;
-      int64_t unit = there ? table[page] : 0;
-      if (unit < 0) unit = 0;  // behind a window: masked below
-      const bf16* from = reinterpret_cast<const bf16*>(pages.base + unit * pages.unit_bytes) +
-                         (head_at + place - page * pages.page_tokens) * D + piece * 8;
-      const uint32_t to = piece / 8 * kKeys * 128 + swizzle(token, piece % 8);
-      copy16(k_at + stage * Size::tile + to, from, there);
-      copy16(v_at + stage * Size::tile + to, from + v_offset, there);
+  __device__ int token(int r) const { return row + (pack == 1 ? r : r / pack); }
+  __device__ int head(int r) const { return head0 + (pack == 1 ? 0 : r % pack); }
+  __device__ int n() const { return (end - begin + kKeys - 1) / kKeys; }
+};
+
+// The items of a block, longest first, so that all blocks have about the same to do; -1: no more.
+__device__ int item_at(int turn, int n_items) {
+  const int n = gridDim.x, at = turn * n + (turn % 2 ? n - 1 - int(blockIdx.x) : int(blockIdx.x));
+  return at < n_items ? at : -1;
+}
+
+// One warp asks for all tiles; lane p of it for tokens 16 p .. 16 p + 15 of a tile.
+template <int D>
+__device__ void bring_tiles(const AttendCall& call, const CUtensorMap& map, const PrefillTile* tiles, const Layout& layout, uint32_t k_at,
+                            uint32_t v_at, uint64_t* full, uint64_t* empty) {
+  using Size = Sizes<D>;
+  const Pages& pages = call.pages;
+  const int lane = threadIdx.x % 32, n_items = layout.n_tiles * (call.heads / layout.pack);
+  int stage = 0, parity = 1;
+  for (int turn = 0, item; (item = item_at(turn, n_items)) >= 0; turn++) {
+    const Work work(call, tiles, layout, item);
+    const int kv_head = work.head0 / (call.heads / pages.kv_heads);
+    const int32_t* table = pages.unit + pages.begin[work.seq];
+    for (int key = work.begin; key < work.end; key += kKeys) {
+      const int token = key + lane * kPiece, page = page_number(pages, token);
+      const int unit = lane < kKeys / kPiece && token < work.end ? table[page] : -1;  // -1: outside the tensor, so zeros
+      for (int side = 0; side < 2; side++) {                                          // K, then V
+        uint64_t* barrier = &full[2 * stage + side];
+        if (lane == 0) {
+          barrier_wait(&empty[2 * stage + side], parity);
+          barrier_expect(barrier, Size::tile);
+        }
+        __syncwarp();
+        if (lane < kKeys / kPiece) {
+          const uint32_t to = (side ? v_at : k_at) + stage * Size::tile + lane * kPiece * 128;
+          for (int h = 0; h < Size::sides; h++)
+            copy_box(to + h * kKeys * 128, map, 64 * h, token - page * pages.page_tokens, side * pages.kv_heads + kv_head, unit, barrier,
+                     kReadAgain);
+        }
+      }
+      if (++stage == kStages) stage = 0, parity ^= 1;
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
-  };
-  copy_tile(begin, 0);
+  }
+}
 
-  const int wg = warp / 4, row0 = tile.row + wg * 64 + warp % 4 * 16 + g;                    // and row0 + 8
-  const float log2e = 1.44269504f, factor = call.softcap != 0 ? log2e : call.scale * log2e;  // scores to powers of two
-  float o[D / 2], m[2] = {-INFINITY, -INFINITY}, l[2] = {};
-#pragma unroll
-  for (float& x : o) x = 0;
-  int stage = 0;
-#pragma unroll 1
-  for (int key = begin; key < end; key += kKeys, stage ^= 1) {
-    asm volatile("cp.async.wait_group 0;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    __syncthreads();  // this tile is there, and nobody reads the other stage any more
-    float s[kKeys / 2];
-    wgmma_begin();
-#pragma unroll
-    for (int k = 0; k < D / 16; k++)
-      wgmma(s, rows_descriptor(q_at + k / 4 * kPrefillRows * 128 + wg * 64 * 128 + k % 4 * 32),
-            rows_descriptor(k_at + stage * Size::tile + k / 4 * kKeys * 128 + k % 4 * 32), k > 0);
-    wgmma_commit();
-    if (key + kKeys < end) copy_tile(key + kKeys, stage ^ 1);
-    wgmma_wait<0>();
+// The running softmax of a group's 64 rows; a lane holds parts of two of them, rows token[0] and token[1] of the sequence.
+template <int D>
+struct Softmax {
+  float m[2] = {-INFINITY, -INFINITY}, l[2] = {}, shrink[2];
 
+  __device__ void mask(float (&s)[kKeys / 2], const AttendCall& call, const Work& work, int key, const int (&token)[2], int t) const {
     if (call.softcap != 0) {
 #pragma unroll
       for (float& x : s) x = call.softcap * tanhf(x * call.scale / call.softcap);
     }
-    const bool below = key + kKeys - 1 <= context + tile.row,
-               inside = !call.window || key > context + tile.row + kPrefillRows - 1 - call.window;
-    if (!(causal && below && inside)) {
+    const bool below = key + kKeys - 1 <= work.context + work.row,
+               inside = !call.window || key > work.context + work.row + kPrefillRows - 1 - call.window;
+    if (work.causal && below && inside) return;
 #pragma unroll
-      for (int i = 0; i < kKeys / 2; i++) {
-        const int place = key + i / 4 * 8 + 2 * t + i % 2, row = row0 + (i & 2 ? 8 : 0);
-        bool seen = place < end && row < n_rows;
-        if (seen && causal && !call.window) seen = place <= context + row;
-        if (seen && (!causal || call.window)) seen = sees(call.spots, seq, first + row, first, context, place, call.window);
-        if (!seen) s[i] = -INFINITY;
-      }
+    for (int i = 0; i < kKeys / 2; i++) {
+      const int place = key + i / 4 * 8 + 2 * t + i % 2, r = token[(i >> 1) & 1];
+      bool seen = place < work.end && r < work.n_rows;
+      if (seen && work.causal && !call.window) seen = place <= work.context + r;
+      if (seen && (!work.causal || call.window))
+        seen = sees(call.spots, work.seq, work.first + r, work.first, work.context, place, call.window);
+      if (!seen) s[i] = -INFINITY;
     }
-    float shrink[2], base[2];
+  }
+  // Scores become weights; shrink is what earlier sums are to be multiplied with.
+  __device__ void take(float (&s)[kKeys / 2], float factor) {
+    float base[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       float most = m[h];
@@ -112,78 +128,198 @@ __global__ void __launch_bounds__(kThreads, 2) prefill_kernel(AttendCall call, c
         if ((i & 2) == 2 * h) most = fmaxf(most, s[i]);
       most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
       most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-      base[h] = most == -INFINITY ? 0.0f : most * factor;
-      shrink[h] = exp2_fast(m[h] * factor - base[h]);
+      base[h] = most == -INFINITY ? 0.0f : __fmul_rn(most, factor);
+      shrink[h] = exp2_fast(__fmul_rn(m[h], factor) - base[h]);  // one where nothing has changed
       m[h] = most;
       l[h] *= shrink[h];
     }
 #pragma unroll
     for (int i = 0; i < kKeys / 2; i++) {
-      s[i] = exp2_fast(s[i] * factor - base[(i >> 1) & 1]);
+      s[i] = exp2_fast(fmaf(s[i], factor, -base[(i >> 1) & 1]));
       l[(i >> 1) & 1] += s[i];
     }
-    if (__any_sync(~0u, shrink[0] != 1 || shrink[1] != 1)) {
-#pragma unroll
-      for (int i = 0; i < D / 2; i++) o[i] *= shrink[(i >> 1) & 1];
+  }
+};
+
+template <int D>
+__device__ void attend_rows(const AttendCall& call, const PrefillTile* tiles, const Layout& layout, uint32_t q_at, uint32_t k_at,
+                            uint32_t v_at, uint64_t* full, uint64_t* empty) {
+  using Size = Sizes<D>;
+  const int wg = threadIdx.x / 128, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const int row0 = wg * 64 + warp % 4 * 16 + g, n_items = layout.n_tiles * (call.heads / layout.pack);  // its rows: row0, row0 + 8
+  const float log2e = 1.44269504f, factor = call.softcap != 0 ? log2e : call.scale * log2e;             // scores to powers of two
+  auto copy_q = [&](const Work& work) {
+    for (int i = threadIdx.x % 128; i < 64 * D / 8; i += 128) {
+      const int row = wg * 64 + i / (D / 8), piece = i % (D / 8), token = work.token(row);
+      const bool there = token < work.n_rows;
+      const bf16* from =
+          static_cast<const bf16*>(call.q.data) + (work.first + (there ? token : 0)) * call.q.stride + work.head(row) * call.q.head_stride;
+      copy16(q_at + piece / 8 * kPrefillRows * 128 + swizzle(row, piece % 8), from + piece * 8, there);
     }
-    uint32_t p[kKeys / 16][4];
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  };
+  auto group_sync = [&] { asm volatile("bar.sync %0, 128;" ::"r"(4 + wg) : "memory"); };
+  float o[D / 2], s[kKeys / 2];
+  uint32_t p[kKeys / 16][4];
+  auto scores = [&](int stage) {
+#pragma unroll
+    for (int k = 0; k < D / 16; k++)
+      wgmma(s, rows_descriptor(q_at + k / 4 * kPrefillRows * 128 + wg * 64 * 128 + k % 4 * 32),
+            rows_descriptor(k_at + stage * Size::tile + k / 4 * kKeys * 128 + k % 4 * 32), k > 0);
+    wgmma_commit();
+  };
+  auto values = [&](int stage) {
+#pragma unroll
+    for (int k = 0; k < kKeys / 16; k++) wgmma_columns(o, p[k], columns_descriptor(v_at + stage * Size::tile + k * 2048, kKeys * 128));
+    wgmma_commit();
+  };
+  auto pack_weights = [&] {
 #pragma unroll
     for (int k = 0; k < kKeys / 16; k++)
 #pragma unroll
       for (int i = 0; i < 4; i++) p[k][i] = pack(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
-    wgmma_begin();
-#pragma unroll
-    for (int k = 0; k < kKeys / 16; k++) wgmma_columns(o, p[k], columns_descriptor(v_at + stage * Size::tile + k * 2048, kKeys * 128));
-    wgmma_commit();
-    wgmma_wait<0>();
-  }
-
-#pragma unroll
-  for (int h = 0; h < 2; h++) {
-    l[h] += __shfl_xor_sync(~0u, l[h], 1);
-    l[h] += __shfl_xor_sync(~0u, l[h], 2);
-    float value = 1;
-    if (call.sinks) {
-      const float sink = call.sinks[head] * log2e, most = m[h] * factor, top = fmaxf(most, sink);
-      l[h] = l[h] * exp2_fast(most - top) + exp2_fast(sink - top), value = exp2_fast(most - top);
+  };
+  // Whatever lies behind the last token may be no number: it must not meet a weight of zero.
+  auto clear_rest = [&](int there, int stage) {
+    if (there >= kKeys) return;
+    for (int e = threadIdx.x % 128; e < (kKeys - there) * (D / 8); e += 128) {
+      const int row = there + e / (D / 8), piece = e % (D / 8);
+      const uint32_t to = v_at + stage * Size::tile + piece / 8 * kKeys * 128 + swizzle(row, piece % 8);
+      asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
     }
-    l[h] = value / l[h];
-    const int row = row0 + 8 * h;
-    if (row >= n_rows) continue;
-    const int64_t to = (first + row) * call.out.stride + head * call.out.head_stride + 2 * t;
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    group_sync();
+  };
+  auto arrive = [&](int i, int side) {
+    if (lane == 0) barrier_arrive(&empty[2 * (i % kStages) + side]);
+  };
+  auto wait = [&](int i, int side) { barrier_wait(&full[2 * (i % kStages) + side], i / kStages & 1); };
+  const bool turns = layout.groups > 1;
+
+  Work work(call, tiles, layout, item_at(0, n_items));
+  copy_q(work);
+  for (int turn = 0, done = 0;; turn++) {  // done: tiles of K and V of the items before
+    const int n = work.n(), next = item_at(turn + 1, n_items), token[2] = {work.token(row0), work.token(row0 + 8)};
+    const Work after(call, tiles, layout, max(next, 0));
+    Softmax<D> softmax;
 #pragma unroll
-    for (int j = 0; j < D / 8; j++) {
-      const float a = o[4 * j + 2 * h] * l[h], b = o[4 * j + 2 * h + 1] * l[h];
-      if (call.out.dtype == DType::bf16) {
-        *reinterpret_cast<uint32_t*>(static_cast<bf16*>(call.out.data) + to + 8 * j) = pack(a, b);
-      } else {
-        store(call.out.data, call.out.dtype, to + 8 * j, a);
-        store(call.out.data, call.out.dtype, to + 8 * j + 1, b);
+    for (float& x : o) x = 0;
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    group_sync();
+    wait(done, 0);
+    wgmma_begin();
+    scores(done % kStages);
+    wgmma_wait<0>();
+    arrive(done, 0);
+    softmax.mask(s, call, work, work.begin, token, t);
+    softmax.take(s, factor);
+    pack_weights();
+    if (turns && wg == 1 && n > 1) turn_give(0);  // group 0 begins
+#pragma unroll 1
+    for (int i = 1; i < n; i++) {
+      wait(done + i, 0);
+      wait(done + i - 1, 1);
+      if (turns) turn_wait(wg);
+      wgmma_begin();
+      scores((done + i) % kStages);
+      values((done + i - 1) % kStages);
+      if (turns && (wg == 0 || i < n - 1)) turn_give(wg ^ 1);
+      wgmma_wait<1>();
+      arrive(done + i, 0);
+      softmax.mask(s, call, work, work.begin + i * kKeys, token, t);
+      softmax.take(s, factor);
+      wgmma_wait<0>();
+      arrive(done + i - 1, 1);
+#pragma unroll
+      for (int e = 0; e < D / 2; e++) o[e] *= softmax.shrink[(e >> 1) & 1];
+      pack_weights();
+    }
+    group_sync();  // all of the group have read q
+    if (next >= 0) copy_q(after);
+    wait(done + n - 1, 1);
+    clear_rest(work.end - (work.begin + (n - 1) * kKeys), (done + n - 1) % kStages);
+    wgmma_begin();
+    values((done + n - 1) % kStages);
+    wgmma_wait<0>();
+    arrive(done + n - 1, 1);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      const int head = work.head(row0 + 8 * h);
+      float l = softmax.l[h], value = 1;
+      l += __shfl_xor_sync(~0u, l, 1);
+      l += __shfl_xor_sync(~0u, l, 2);
+      if (call.sinks) {
+        const float sink = call.sinks[head] * log2e, most = __fmul_rn(softmax.m[h], factor), top = fmaxf(most, sink);
+        l = l * exp2_fast(most - top) + exp2_fast(sink - top), value = exp2_fast(most - top);
+      }
+      l = value / l;
+      if (token[h] >= work.n_rows) continue;
+      const int64_t to = (work.first + token[h]) * call.out.stride + head * call.out.head_stride + 2 * t;
+#pragma unroll
+      for (int j = 0; j < D / 8; j++) {
+        const float a = o[4 * j + 2 * h] * l, b = o[4 * j + 2 * h + 1] * l;
+        if (call.out.dtype == DType::bf16) {
+          *reinterpret_cast<uint32_t*>(static_cast<bf16*>(call.out.data) + to + 8 * j) = pack(a, b);
+        } else {
+          store(call.out.data, call.out.dtype, to + 8 * j, a);
+          store(call.out.data, call.out.dtype, to + 8 * j + 1, b);
+        }
       }
     }
+    if (next < 0) return;
+    work = after, done += n;
   }
 }
 
 template <int D>
-void run(const Launch& at, const AttendCall& call, const PrefillTile* tiles, int n_tiles) {
-  must(cudaFuncSetAttribute(prefill_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, Sizes<D>::all));
-  launch(at, prefill_kernel<D>, grid2(call.heads, n_tiles), kThreads, Sizes<D>::all, call, tiles);
+__global__ void __launch_bounds__(kThreads, 1)
+    prefill_kernel(const __grid_constant__ CUtensorMap map, const __grid_constant__ AttendCall call, const PrefillTile* tiles,
+                   const Layout layout) {
+  extern __shared__ char raw[];
+  __shared__ uint64_t full[2 * kStages], empty[2 * kStages];  // of K and V of each stage
+  const uint32_t q_at = (shared_address(raw) + 1023) & ~1023u, k_at = q_at + Sizes<D>::q, v_at = k_at + kStages * Sizes<D>::tile;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < 2 * kStages; i++) barrier_init(&full[i], 1), barrier_init(&empty[i], 4 * layout.groups);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  launch_next();
+  wait_before();
+  __syncthreads();
+  if (threadIdx.x >= 128 * kGroups) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    if (threadIdx.x < 128 * kGroups + 32) bring_tiles<D>(call, map, tiles, layout, k_at, v_at, full, empty);
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    if (int(threadIdx.x) < 128 * layout.groups) attend_rows<D>(call, tiles, layout, q_at, k_at, v_at, full, empty);
+  }
+}
+
+template <int D>
+void run(const Launch& at, const AttendCall& call, const PrefillTile* tiles, const Layout& layout) {
+  const Pages& p = call.pages;
+  const CUtensorMap map = tensor_map(p.base, {D, p.page_tokens, 2 * p.kv_heads, int64_t(1) << 24},
+                                     {D * 2, int64_t(p.page_tokens) * D * 2, p.unit_bytes}, {64, kPiece, 1, 1});
+  const int64_t n_items = int64_t(layout.n_tiles) * (call.heads / layout.pack);
+  launch(at, prefill_kernel<D>, grid2(std::min<int64_t>(n_items, at.n_sm)), kThreads, Sizes<D>::all, map, call, tiles, layout);
 }
 
 }  // namespace
 
 bool can_prefill(const AttendCall& c) {
   const int d = c.pages.k_dim;
-  return (d == 64 || d == 128) && c.pages.v_dim == d && c.pages.dtype == DType::bf16 && c.q.dtype == DType::bf16 && c.q.stride % 8 == 0 &&
-         c.q.head_stride % 8 == 0 && reinterpret_cast<uintptr_t>(c.q.data) % 16 == 0 && c.out.stride % 2 == 0 &&
-         c.out.head_stride % 2 == 0 && reinterpret_cast<uintptr_t>(c.out.data) % 4 == 0;
+  return (d == 64 || d == 128) && c.pages.v_dim == d && c.pages.dtype == DType::bf16 && c.pages.page_tokens % kPiece == 0 &&
+         c.q.dtype == DType::bf16 && c.q.stride % 8 == 0 && c.q.head_stride % 8 == 0 && reinterpret_cast<uintptr_t>(c.q.data) % 16 == 0 &&
+         c.out.stride % 2 == 0 && c.out.head_stride % 2 == 0 && reinterpret_cast<uintptr_t>(c.out.data) % 4 == 0;
 }
 
-void attend_prefill(const Launch& at, const AttendCall& call, const PrefillTile* tiles, int n_tiles) {
+void attend_prefill(const Launch& at, const AttendCall& call, const PrefillTile* tiles, int n_tiles, bool singles) {
+  const int group = call.heads / call.pages.kv_heads;
+  const Layout layout = singles && group <= 64 ? Layout{n_tiles, group, 1} : Layout{n_tiles, 1, kGroups};
   if (call.pages.k_dim == 128) {
-    run<128>(at, call, tiles, n_tiles);
+    run<128>(at, call, tiles, layout);
   } else {
-    run<64>(at, call, tiles, n_tiles);
+    run<64>(at, call, tiles, layout);
   }
 }
 

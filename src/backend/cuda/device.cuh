@@ -16,9 +16,18 @@ using bf16 = __nv_bfloat16;
 __device__ inline void launch_next() { asm volatile("griddepcontrol.launch_dependents;"); }
 __device__ inline void wait_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
+// Every kernel takes the same split between L1 cache and shared memory: another one could not start on a multiprocessor before all
+// that run there have ended.
+template <class Kernel>
+void prepare(Kernel kernel, size_t shared) {
+  must(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
+  if (shared > 32 << 10) must(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared)));
+}
+
 template <class... Params, class... Args>
 void launch(const Launch& at, void (*kernel)(Params...), dim3 grid, int threads, size_t shared, Args&&... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  prepare(kernel, shared);
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;

@@ -135,11 +135,6 @@ __global__ void outer_scan_kernel(Matrix out, Matrix x, Matrix dt, Matrix b, Mat
   });
 }
 
-template <class Kernel>
-void allow_shared(Kernel kernel, size_t bytes) {
-  must(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes)));
-}
-
 }  // namespace
 
 void short_conv(const Launch& at, Matrix out, Matrix x, const float* weight, int width, const float* bias, Activation act,
@@ -150,14 +145,12 @@ void short_conv(const Launch& at, Matrix out, Matrix x, const float* weight, int
 void diag_scan(const Launch& at, Matrix out, Matrix x, Matrix dt, Matrix b, Matrix c, int n_state, const float* a, const float* d,
                const Slots& slots, const Recurrence& r) {
   const size_t shared = size_t(n_state) * 64 * 4 * (r.parent ? 2 : 1);
-  allow_shared(diag_scan_kernel, shared);
   launch(at, diag_scan_kernel, grid2(div_up(x.cols, 64), r.n_seqs), 64, shared, out, x, dt, b, c, n_state, a, d, slots, r);
 }
 
 void outer_scan(const Launch& at, Matrix out, Matrix x, Matrix dt, Matrix b, Matrix c, const OuterShape& s, const Slots& slots,
                 const Recurrence& r) {
   const size_t shared = size_t(s.n_state) * s.head_dim * 4 * (r.parent ? 2 : 1);
-  allow_shared(outer_scan_kernel, shared);
   launch(at, outer_scan_kernel, grid2(s.heads, r.n_seqs), int(div_up(s.head_dim, 32) * 32), shared, out, x, dt, b, c, s, slots, r);
 }
 

@@ -19,7 +19,7 @@ static int piece(int length, int longest) {
   return ((length + n - 1) / n + kTile - 1) / kTile * kTile;
 }
 
-StepMemory::StepMemory(cudaStream_t stream) : stream_(stream) {
+StepMemory::StepMemory(cudaStream_t stream, bool deterministic) : stream_(stream), deterministic_(deterministic) {
   for (cudaEvent_t& e : copied_) must(cudaEventCreateWithFlags(&e, cudaEventDisableTiming));
 }
 StepMemory::~StepMemory() {
@@ -52,7 +52,7 @@ void StepMemory::make_plan(const Batch& b, const StateMemory& state, int n_worke
   const int longest = item_length(b, n_workers);
   for (int s = 0; s < b.n_seqs; s++) {
     const int length = b.context[s] + b.rows(s);
-    if (b.rows(s) > 1) {
+    if (b.rows(s) > 1 || deterministic_) {
       for (int r = 0; r < b.rows(s); r += kPrefillRows) tiles_.push_back({s, r});
       continue;
     }
@@ -67,7 +67,9 @@ void StepMemory::make_plan(const Batch& b, const StateMemory& state, int n_worke
   }
   std::stable_sort(tiles_.begin(), tiles_.end(),
                    [&](const PrefillTile& x, const PrefillTile& y) { return b.context[x.seq] + x.row > b.context[y.seq] + y.row; });
+  const auto rest = std::stable_partition(tiles_.begin(), tiles_.end(), [&](const PrefillTile& t) { return b.rows(t.seq) == 1; });
   plan_ = {};
+  plan_.n_single = int(rest - tiles_.begin());
   plan_.n_items = int(items_.size()), plan_.n_tiles = int(tiles_.size());
   plan_.grid = plan_.n_items ? int(std::bit_ceil(unsigned(std::max(plan_.n_items, 32)))) : 0;
   items_.resize(size_t(plan_.grid));  // the rest is empty
@@ -101,17 +103,24 @@ void StepMemory::write(const Batch& h, Batch& b, const StateMemory& state) {
   plan_.tile = put(tiles_.data(), int64_t(tiles_.size()), 0);
   for (size_t g = 0; g < h.group.size(); g++) {
     const GroupTable& from = h.group[g];
-    GroupTable& to = tables_[g];
-    to = {};
-    if (state.group[g].page_tokens == 0) {
-      to.src = put(from.src, h.n_seqs, 0);
-      to.dst = put(from.dst, h.n_tokens, 0);
-    } else {
-      const int64_t n = from.begin[h.n_seqs];
-      to.begin = put(from.begin, h.n_seqs + 1, 0);
-      to.unit = put(from.unit, n, int64_t(std::bit_ceil(uint64_t(std::max<int64_t>(n, 64)))));
-    }
+    const bool paged = state.group[g].page_tokens > 0;
+    tables_[g] = {};
+    tables_[g].begin = paged ? put(from.begin, h.n_seqs + 1, 0) : nullptr;
+    tables_[g].src = paged ? nullptr : put(from.src, h.n_seqs, 0);
+    tables_[g].dst = paged ? nullptr : put(from.dst, h.n_tokens, 0);
   }
+  for (size_t g = 0; g < h.group.size(); g++) {
+    if (state.group[g].page_tokens == 0) continue;
+    const int64_t n = h.group[g].begin[h.n_seqs];
+    tables_[g].unit = put(h.group[g].unit, n, int64_t(std::bit_ceil(uint64_t(std::max<int64_t>(n, 64)))));
+  }
+  // What sampling reads, which no graph holds.
+  const uint64_t layout = layout_;
+  n_edits_ = 0;
+  for (int i = 0; h.sample && i < h.n_out; i++) n_edits_ = std::max<int64_t>(n_edits_, h.sample[i].edit_begin + h.sample[i].n_edits);
+  b.sample = put(h.sample, h.n_out, 0);
+  b.edit = n_edits_ ? put(h.edit, n_edits_, 0) : nullptr;
+  layout_ = layout;
   b.group = tables_;
 }
 

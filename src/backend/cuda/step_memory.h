@@ -15,15 +15,17 @@ class StepMemory {
     const DecodeItem* item = nullptr;  // on the device
     int n_items = 0, grid = 0;         // grid: items that steps of this layout have at most
     const PrefillTile* tile = nullptr;
-    int n_tiles = 0;
+    int n_tiles = 0, n_single = 0;  // the first n_single tiles are the one row of their sequence
   };
 
-  explicit StepMemory(cudaStream_t);
+  // deterministic: every sequence is attended to in tiles, whatever its number of rows
+  StepMemory(cudaStream_t, bool deterministic);
   ~StepMemory();
   Batch upload(const Batch& host, const StateMemory&, int n_workers);  // blocks that run at a time, for every K/V head
   const Plan& plan() const { return plan_; }
-  uint64_t layout() const { return layout_; }  // equal: every array lies where it lay
-  int moves() const { return moves_; }         // how often the memory had to grow, and so moved
+  uint64_t layout() const { return layout_; }   // equal: every array lies where it lay
+  int64_t n_edits() const { return n_edits_; }  // of all output rows
+  int moves() const { return moves_; }          // how often the memory had to grow, and so moved
 
  private:
   void make_plan(const Batch&, const StateMemory&, int n_workers);
@@ -33,11 +35,13 @@ class StepMemory {
   void write(const Batch& host, Batch& out, const StateMemory&);
 
   cudaStream_t stream_;
+  bool deterministic_;
   std::byte *host_[2] = {}, *device_ = nullptr;
   cudaEvent_t copied_[2];
   int turn_ = 0, moves_ = 0;
   size_t size_ = 0, used_ = 0;
   uint64_t layout_ = 0;
+  int64_t n_edits_ = 0;
   std::vector<DecodeItem> items_;
   std::vector<PrefillTile> tiles_;
   std::vector<GroupTable> tables_;
