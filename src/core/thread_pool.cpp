@@ -8,19 +8,12 @@ namespace mr {
 // Long enough to bridge the gap between two operations of a step, short enough to leave the core to the server's threads.
 static constexpr int kSpins = 4000;
 static constexpr int kSpinsBeforeYield = 20000;  // the caller's, at the end of a call: then a worker has lost its core
-static constexpr int64_t kLine = 64, kLinesAtOnce = 4;
-static constexpr int64_t kMostAhead = 384 << 10;  // bytes a worker fetches ahead: less than half of a second-level cache
 
 static void pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #endif
 }
-
-// How far a waiting worker has come with the memory read ahead.
-struct ThreadPool::Fetched {
-  const std::byte *data = nullptr, *at = nullptr, *end = nullptr;
-};
 
 ThreadPool::ThreadPool(int n_threads) : shares_(new Share[size_t(std::max(n_threads, 1))]) {
   for (int i = 1; i < n_threads; i++) workers_.emplace_back();
@@ -66,19 +59,9 @@ void ThreadPool::take_pieces(uint64_t call, int worker) {
   }
 }
 
-// True: a call other than `seen` has come, or the end. Spins for a while and reads ahead, then sleeps.
-bool ThreadPool::wait_and_fetch(uint64_t seen, Fetched& f, int worker) {
+// True: a call other than `seen` has come, or the end. Spins for a while, then sleeps.
+bool ThreadPool::wait(uint64_t seen) {
   auto news = [&] { return call_.load(std::memory_order_acquire) != seen || stop_.load(std::memory_order_relaxed); };
-  const std::byte* data = ahead_.load(std::memory_order_relaxed);
-  if (data != f.data) {
-    const int64_t pieces = ahead_pieces_.load(std::memory_order_relaxed), bytes = ahead_piece_bytes_.load(std::memory_order_relaxed);
-    f = {data, data + share_begin(pieces, worker) * bytes, data + share_begin(pieces, worker + 1) * bytes};
-    f.end = std::min(f.end, f.at + kMostAhead);
-  }
-  for (; f.at < f.end; f.at += kLinesAtOnce * kLine) {
-    for (int64_t i = 0; i < kLinesAtOnce; i++) __builtin_prefetch(f.at + i * kLine, 0, 2);
-    if (news()) return true;
-  }
   for (int i = 0; i < kSpins; i++) {
     if (news()) return true;
     pause();
@@ -90,9 +73,8 @@ bool ThreadPool::wait_and_fetch(uint64_t seen, Fetched& f, int worker) {
 
 void ThreadPool::work(int worker) {
   uint64_t seen = 0;
-  Fetched fetched;
   for (;;) {
-    while (!wait_and_fetch(seen, fetched, worker)) {
+    while (!wait(seen)) {
     }
     if (stop_) return;
     seen = call_.load(std::memory_order_acquire);
@@ -131,12 +113,6 @@ void ThreadPool::parallel(int64_t n, int64_t grain, FunctionRef<void(int64_t, in
     failed_ = false;
     std::rethrow_exception(std::exchange(error_, nullptr));
   }
-}
-
-void ThreadPool::read_ahead(const Ahead& a) {
-  ahead_pieces_.store(a.pieces, std::memory_order_relaxed);
-  ahead_piece_bytes_.store(a.piece_bytes, std::memory_order_relaxed);
-  ahead_.store(a.data, std::memory_order_relaxed);
 }
 
 }  // namespace mr

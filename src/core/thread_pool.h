@@ -44,33 +44,24 @@ class ThreadPool {
   // helps the others, so that a worker which the system takes away for a while delays one piece only. One caller at a time.
   void parallel(int64_t n, int64_t grain, FunctionRef<void(int64_t begin, int64_t end, int worker)> f);
 
-  // Memory that a coming call will read, `piece_bytes` in each of `pieces` pieces: workers that wait for a call meanwhile fetch
-  // what their shares of it will be into their own caches. Only a hint: it holds until the next one, and nothing depends on it.
-  struct Ahead {
-    const std::byte* data = nullptr;
-    int64_t piece_bytes = 0, pieces = 0;
-  };
-  void read_ahead(const Ahead&);
-
  private:
   struct Job {
     FunctionRef<void(int64_t, int64_t, int)> f;
     int64_t n, grain;
   };
-  // What one worker writes, on a cache line of its own. Words hold the number of a call and, in their last kCountBits, a count:
-  // one of an earlier call is known as such, and nobody has to reset it.
-  struct alignas(64) Share {
-    std::atomic<uint64_t> next{0};  // the first piece of the share that nobody has taken
-    std::atomic<uint64_t> done{0};  // pieces that the worker has finished
+  // What one worker writes, on cache lines of its own: one that others take pieces from, one that the caller watches. Words hold the number
+  // of a call and, in their last kCountBits, a count: one of an earlier call is known as such, and nobody has to reset it.
+  struct Share {
+    alignas(64) std::atomic<uint64_t> next{0};  // the first piece of the share that nobody has taken
+    alignas(64) std::atomic<uint64_t> done{0};  // pieces that the worker has finished
   };
-  struct Fetched;
   static constexpr int kCountBits = 24;
   static constexpr uint64_t kCount = (uint64_t(1) << kCountBits) - 1;
 
   void work(int worker);
   void take_pieces(uint64_t call, int worker);
   int64_t claim(uint64_t call, int share);
-  bool wait_and_fetch(uint64_t seen, Fetched&, int worker);
+  bool wait(uint64_t seen);
 
   // Share i of `pieces` pieces begins here.
   int64_t share_begin(int64_t pieces, int i) const { return pieces * i / size(); }
@@ -79,8 +70,6 @@ class ThreadPool {
   std::vector<std::thread> workers_;
   std::atomic<bool> failed_{false};
   std::exception_ptr error_;
-  std::atomic<const std::byte*> ahead_{nullptr};
-  std::atomic<int64_t> ahead_piece_bytes_{0}, ahead_pieces_{0};
   alignas(64) std::atomic<uint64_t> call_{0};  // (number of the call << 32 | its pieces)
   std::atomic<Job*> job_{nullptr};             // of that call: to be read by those who have claimed a piece of it
   std::atomic<uint32_t> wake_{0};              // sleepers wait for it to change

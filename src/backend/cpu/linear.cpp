@@ -73,15 +73,6 @@ static Pieces cut(const LinearCall& c, const Weight& w, bool rounded, int worker
   return {chunk, (c.rows + chunk - 1) / chunk, group, (panels + group - 1) / group};
 }
 
-static void read_ahead(const Weight& w, const Pieces& p, int64_t rows, ThreadPool& pool, LinearScratch& scratch) {
-  constexpr int64_t kFewRows = 32;
-  const void* weight = w.packed.data;
-  if (rows > kFewRows) return pool.read_ahead({});
-  scratch.next[scratch.last] = {w.packed.as<std::byte>(), p.group * w.packed.bytes() / w.panels(), p.groups};
-  scratch.last = weight;
-  pool.read_ahead(scratch.next[weight]);
-}
-
 void cpu_linear(Tensor out, Tensor x, const Weight& w, const Epilogue& e, ThreadPool& pool, const LinearKernels& kernels,
                 LinearScratch& scratch) {
   LinearCall c = make_call(out, x, w, e);
@@ -91,7 +82,6 @@ void cpu_linear(Tensor out, Tensor x, const Weight& w, const Epilogue& e, Thread
   size_t floats = size_t(kernels.scratch_panels * c.in * kPanel);
   grow(scratch.panels, floats * sizeof(float) * size_t(pool.size()));
   Pieces p = cut(c, w, kernel.round, pool.size());
-  read_ahead(w, p, c.rows, pool, scratch);
   pool.parallel(p.chunks * p.groups, 1, [&](int64_t begin, int64_t end, int worker) {
     for (int64_t i = begin; i < end; i++) {
       int64_t row = i / p.groups * p.chunk, panel = i % p.groups * p.group;

@@ -1,19 +1,14 @@
 // Matrix products on the CPU: threading, scratch and the choice of kernel. linear_kernels.h fixes the arithmetic.
 #pragma once
 
-#include <unordered_map>
-
 #include "backend/backend.h"
 #include "backend/cpu/linear_kernels.h"
 
 namespace mr {
 
 // Memory that products reuse: rounded activations, and widened panels of each worker. Grows to the largest product seen.
-// Also the order in which weights are used, learned from the steps before: while few rows run, the next weight is fetched ahead.
 struct LinearScratch {
   Buffer rounded, panels;
-  std::unordered_map<const void*, ThreadPool::Ahead> next;  // by the weight before it
-  const void* last = nullptr;
 };
 
 const LinearKernels& linear_kernels(Isa);
