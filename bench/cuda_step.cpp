@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "backend/cuda/cuda_backend.h"
+#include "core/arena.h"
 
 namespace mr {
 namespace {
@@ -30,12 +31,17 @@ constexpr int kPage = 32;
 
 class Llama {
  public:
-  Llama(CudaBackend& ops, const Shape& s, int64_t pages, int max_rows) : ops_(ops), s_(s) {
+  Llama(CudaBackend& ops, const Shape& s, int64_t pages, int max_rows)
+      : ops_(ops),
+        s_(s),
+        store_(WeightStore::Mode::holds, [&ops](size_t bytes) { return ops.allocate(bytes); }),
+        arena_(ops.allocate(size_t(max_rows) * size_t(s.hidden) * 4)) {
     std::vector<float> ones(size_t(s.dim), 1.0f);
-    Tensor weight = ops.place(view(ones.data(), DType::f32, {s.dim}));
+    Tensor weight = view(store_.take(size_t(s.dim) * 4), DType::f32, {s.dim}, Device::cuda);
+    ops.copy_in(weight.data, ones.data(), size_t(s.dim) * 4);
     Norm norm{.eps = 1e-5f, .weight = weight};
     uint64_t seed = 0;
-    auto make = [&](int64_t out, int64_t in) { return ops.random_weight(out, in, ++seed << 32); };
+    auto make = [&](int64_t out, int64_t in) { return ops.make_up(out, in, ++seed << 32, store_); };
     embedding_ = make(s.vocab, s.dim), output_ = make(s.vocab, s.dim);
     StateLayout layout;
     for (int i = 0; i < s.layers; i++) {
@@ -46,11 +52,12 @@ class Llama {
     }
     final_norm_ = norm;
     int64_t unit = layout.bytes_per_token() * kPage;
-    state_.group.push_back({ops.allocate(size_t(unit * pages)), unit, pages, kPage});
+    pages_ = ops.allocate(size_t(unit * pages));
+    state_.group.push_back({pages_.data(), unit, pages, kPage});
     rope_.dim = s.head_dim;
     for (int i = 0; i < s.head_dim / 2; i++) rope_.inv_freq.push_back(std::pow(500000.0f, -2.0f * float(i) / float(s.head_dim)));
     auto room = [&](DType t, int64_t cols, int64_t rows) {
-      return view(ops.allocate(size_t(rows * cols * size_of(t))), t, {rows, cols}, Device::cuda);
+      return view(store_.take(size_t(rows * cols * size_of(t))), t, {rows, cols}, Device::cuda);
     };
     residual_ = room(DType::f32, s.dim, max_rows), normed_ = room(DType::bf16, s.dim, max_rows),
     qkv_ = room(DType::bf16, s.qkv(), max_rows);
@@ -66,7 +73,7 @@ class Llama {
     return n;
   }
 
-  void forward(const Batch& b) {
+  Tensor forward(const Batch& b) {
     const int64_t n = b.n_tokens, d = s_.head_dim;
     Tensor residual = residual_.rows(0, n), normed = normed_.rows(0, n), qkv = qkv_.rows(0, n), mixed = mixed_.rows(0, n),
            hidden = hidden_.rows(0, n), angles = angles_.rows(0, n);
@@ -80,14 +87,18 @@ class Llama {
                       {.heads = s_.heads, .scale = 1 / std::sqrt(float(d))});
       ops_.linear(residual, mixed, l.out, {.residual = residual});
       ops_.norm(normed, residual, l.ffn_norm);
-      ops_.linear_gate(hidden, normed, l.gate_up, Activation::silu);
+      ops_.linear_gate(hidden, normed, l.gate_up, Activation::silu, arena_);
       ops_.linear(residual, hidden, l.down, {.residual = residual});
     }
     Tensor last = last_f32_.rows(0, b.n_out), x = last_.rows(0, b.n_out), logits = logits_.rows(0, b.n_out);
     ops_.gather(last, residual, b);
     ops_.norm(x, last, final_norm_);
     ops_.linear(logits, x, output_, {});
+    return logits;
+  }
+  void sample(Tensor logits, const Batch& b) {
     ops_.launch_sample(logits, b);
+    if (++n_launched_ > 2) ops_.collect(sampled_), n_launched_--;
   }
 
   // One operation alone, on rows that are there, for --ops.
@@ -103,10 +114,10 @@ class Llama {
                       heads(qkv, s_.heads + s_.kv_heads, s_.kv_heads), angles, false, l.kv, b, state_,
                       {.heads = s_.heads, .scale = 1 / std::sqrt(float(s_.head_dim))});
     if (op == "out") ops_.linear(residual, mixed, l.out, {.residual = residual});
-    if (op == "gate_up") ops_.linear_gate(hidden, normed, l.gate_up, Activation::silu);
+    if (op == "gate_up") ops_.linear_gate(hidden, normed, l.gate_up, Activation::silu, arena_);
     if (op == "down") ops_.linear(residual, hidden, l.down, {.residual = residual});
     if (op == "output") ops_.linear(logits_.rows(0, b.n_out), last_.rows(0, b.n_out), output_, {});
-    if (op == "sample") ops_.launch_sample(logits_.rows(0, b.n_out), b);
+    if (op == "sample") sample(logits_.rows(0, b.n_out), b);
   }
   const Shape& shape() const { return s_; }
 
@@ -118,6 +129,11 @@ class Llama {
   }
   CudaBackend& ops_;
   Shape s_;
+  WeightStore store_;
+  Arena arena_;
+  Buffer pages_;
+  int n_launched_ = 0;
+  std::vector<Sampled> sampled_;
   std::vector<Layer> layers_;
   Weight embedding_, output_;
   Norm final_norm_;
@@ -185,7 +201,7 @@ void decode(CudaBackend& gpu, Llama& model, int n, int length, double copy, bool
   auto step = [&](int at) {
     for (int i = 0; i < n; i++) keep.context[size_t(i)] = keep.position[size_t(i)] = length - steps / 2 + at;
     Batch b = gpu.upload(keep.batch(), model.state());
-    gpu.replay(key, [&] { model.forward(b); });
+    model.sample(gpu.replay(key, [&] { return model.forward(b); }), b);
   };
   {
     Steps last(n, length + steps, 1);
@@ -212,10 +228,10 @@ void decode(CudaBackend& gpu, Llama& model, int n, int length, double copy, bool
 void prefill(CudaBackend& gpu, Llama& model, int n, int rows, bool ops, double target) {
   Steps keep(n, 0, rows);
   Batch b = gpu.upload(keep.batch(), model.state());
-  model.forward(b);
+  model.sample(model.forward(b), b);
   gpu.synchronize();
   std::vector<double> ms;
-  for (int i = 0; i < 3; i++) ms.push_back(gpu.milliseconds([&] { model.forward(b); }));
+  for (int i = 0; i < 3; i++) ms.push_back(gpu.milliseconds([&] { model.sample(model.forward(b), b); }));
   const Shape& s = model.shape();
   const double products = 2.0 * n * rows * (double(model.weight_bytes()) / 2 - double(s.vocab) * s.dim);
   const double attention = 4.0 * n * rows * double(rows) / 2 * s.heads * s.head_dim * s.layers;
@@ -230,27 +246,32 @@ void prefill(CudaBackend& gpu, Llama& model, int n, int rows, bool ops, double t
 }  // namespace
 
 static int run(int argc, char** argv) {
-  bool ops = false, quick = false;
+  bool ops = false;
+  std::string only;  // such as "d16,p8,long": the lines that are wanted; empty: all
+  auto wanted = [&](const std::string& line) { return only.empty() || only.find(line) != std::string::npos; };
   CudaOptions options;
   for (int i = 1; i < argc; i++) {
-    ops |= !std::strcmp(argv[i], "--ops"), quick |= !std::strcmp(argv[i], "--quick");
+    ops |= !std::strcmp(argv[i], "--ops");
     if (!std::strcmp(argv[i], "--skinny") && i + 1 < argc) options.skinny_rows = std::atoi(argv[++i]);
+    if (!std::strcmp(argv[i], "--ahead") && i + 1 < argc) options.ahead = std::atoi(argv[++i]);
+    if (!std::strcmp(argv[i], "--only") && i + 1 < argc) only = argv[++i];
+    options.deterministic |= !std::strcmp(argv[i], "--deterministic");
   }
   auto gpu = make_cuda_backend(options);
   fmt::print("{}\n", gpu->device());
   const size_t size = size_t(4) << 30;
-  std::byte *a = gpu->allocate(size), *b = gpu->allocate(size);
+  Buffer a = gpu->allocate(size), b = gpu->allocate(size);
   std::vector<double> ms;
-  for (int i = 0; i < 5; i++) ms.push_back(gpu->milliseconds([&] { gpu->copy_within(a, b, size); }));
+  for (int i = 0; i < 5; i++) ms.push_back(gpu->milliseconds([&] { gpu->copy_within(a.data(), b.data(), size); }));
   const double copy = 2.0 * double(size) / *std::min_element(ms.begin(), ms.end()) * 1e3;
   fmt::print("copy {:.2f} TB/s\n", copy * 1e-12);
   Llama model(*gpu, {}, 10500, 16384);
   gpu->synchronize();
-  for (auto [n, target] : {std::pair{1, 4.1}, {16, 4.8}, {64, 6.6}, {128, 9.2}, {256, 15.5}})
-    decode(*gpu, model, n, 1024, copy, ops, target);
-  decode(*gpu, model, 1, 100000, copy, ops, 0);
-  prefill(*gpu, model, 1, 2048, ops, 47);
-  if (!quick) prefill(*gpu, model, 8, 2048, ops, 370);
+  for (auto [n, target] : {std::pair{1, 4.1}, {16, 4.8}, {32, 5.4}, {64, 6.6}, {128, 9.2}, {256, 15.5}})
+    if (wanted(fmt::format("d{},", n))) decode(*gpu, model, n, 1024, copy, ops, target);
+  if (wanted("long")) decode(*gpu, model, 1, 100000, copy, ops, 0);
+  if (wanted("p1,")) prefill(*gpu, model, 1, 2048, ops, 47);
+  if (wanted("p8,")) prefill(*gpu, model, 8, 2048, ops, 370);
   return 0;
 }
 

@@ -1,9 +1,10 @@
 // The operations that models are made of. Every backend (ref, cpu, cuda) implements them; tests run each against ref over
-// odd shapes. Shapes: T rows of the batch, D model width, H query heads, K key/value heads, d head size. Activations are f32;
-// a view may be strided in all but its last dimension (a column slice of a fused projection).
+// odd shapes. Shapes: T rows of the batch, D model width, H query heads, K key/value heads, d head size. Activations are f32, or
+// what the backend says; a view may be strided in all but its last dimension (a column slice of a fused projection).
 // Law 4: the value of a row depends on that row and its own sequence alone.
 #pragma once
 
+#include <deque>
 #include <limits>
 #include <memory>
 #include <span>
@@ -100,11 +101,42 @@ struct Sampled {
   std::vector<TopToken> top;  // n_logprobs of them, descending; ties to the lower id
 };
 
+class Arena;
+
+// Memory for weights, state and activations. own: nobody else needs it, so that the state may have nearly all that is left.
+struct DeviceMemory {
+  int64_t bytes = 0;
+  bool own = false;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::string_view name() const = 0;
   virtual ThreadPool& pool() = 0;
+
+  // Where things lie and when they are done. The defaults mean: in the host's memory, and at once. Tensors, weights and batches
+  // that operations take come from allocate(), place() and upload().
+  virtual DType activations() const { return DType::f32; }  // what flows between operations; residual, angles and logits are f32
+  virtual DType kv_dtype() const { return DType::f16; }     // unless told otherwise
+  virtual DeviceMemory memory() const;
+  virtual Buffer allocate(size_t bytes) { return Buffer(bytes); }  // zeroed
+  virtual void copy_in(void* to, const void* host, size_t bytes);
+  virtual void copy_out(void* host, const void* from, size_t bytes);
+  virtual void carry_out(std::span<const UnitCopy>, const StateMemory&, const StateMemory& host);
+  // A weight whose stored rows lie at `rows`, in the layout that linear() reads; a store that only counts gets no data.
+  virtual Weight place(const FormatOps&, std::span<const std::byte* const> rows, int64_t in, WeightStore&);
+  // Made-up bf16 values that give outputs of unit variance; the same on every backend.
+  virtual Weight make_up(int64_t out, int64_t in, uint64_t seed, WeightStore&);
+  // The batch as operations read it, until the next upload. `host` must live until the step's tokens are collected.
+  virtual Batch upload(const Batch& host, const StateMemory&) { return host; }
+  // Steps of one row a sequence are filled up to this many sequences, so that few shapes are to be replayed.
+  virtual int padded(int n_seqs) const { return n_seqs; }
+  // Runs `step`, whose operations depend on `key` and on what upload() wrote alone, or plays the same operations once more.
+  virtual Tensor replay(uint64_t key, FunctionRef<Tensor()> step);
+  // True: operations are queued, and the host may go on to the next step before this one is done.
+  virtual bool queues() const { return false; }
+  virtual void synchronize() {}
 
   // out [T, D] = scale * table[token of each row]
   virtual void embed(Tensor out, const Weight& table, float scale, const Batch&) = 0;
@@ -154,6 +186,21 @@ class Backend {
   virtual void softcap(Tensor x, float softcap) = 0;
   // out[i] for every output row with Out::token; logits [n_out, V] are changed by edits and masks
   virtual void sample(Tensor logits, const Batch&, std::vector<Sampled>& out) = 0;
+
+  // Two operations in one, where that saves a trip to memory; made of the plain ones unless a backend knows better.
+  // out [T, F] = act(first half) * second half of x . weight [2 F, in]^T; the arena has room for [T, 2 F]
+  virtual void linear_gate(Tensor out, Tensor x, const Weight&, Activation, Arena&);
+  // Rotates q and k by `angles` (may be empty), stores k and v [T, K, d] (empty: they are stored already), then attends. q and k
+  // may be changed
+  virtual void attend_new(Tensor out, Tensor q, Tensor k, Tensor v, Tensor angles, bool interleaved, const PagedKv&, const Batch&,
+                          const StateMemory&, const AttendArgs&);
+  // sample() in two halves: the next step's embed() may read the tokens after the first, the host has them after the second.
+  // Launched steps are collected in order.
+  virtual void launch_sample(Tensor logits, const Batch&);
+  virtual void collect(std::vector<Sampled>& out);
+
+ private:
+  std::deque<std::vector<Sampled>> launched_;
 };
 
 std::unique_ptr<Backend> make_ref_backend();  // scalar f32, obviously right

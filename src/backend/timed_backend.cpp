@@ -18,6 +18,27 @@ class Timed final : public Backend, public TimedBackend {
   std::string_view name() const override { return inner_->name(); }
   ThreadPool& pool() override { return inner_->pool(); }
 
+  DType activations() const override { return inner_->activations(); }
+  DType kv_dtype() const override { return inner_->kv_dtype(); }
+  DeviceMemory memory() const override { return inner_->memory(); }
+  Buffer allocate(size_t bytes) override { return inner_->allocate(bytes); }
+  void copy_in(void* to, const void* host, size_t bytes) override { inner_->copy_in(to, host, bytes); }
+  void copy_out(void* host, const void* from, size_t bytes) override { inner_->copy_out(host, from, bytes); }
+  void carry_out(std::span<const UnitCopy> copies, const StateMemory& s, const StateMemory& host) override {
+    if (!copies.empty()) time("copies", [&] { inner_->carry_out(copies, s, host); });
+  }
+  Weight place(const FormatOps& f, std::span<const std::byte* const> rows, int64_t in, WeightStore& store) override {
+    return inner_->place(f, rows, in, store);
+  }
+  Weight make_up(int64_t out, int64_t in, uint64_t seed, WeightStore& store) override { return inner_->make_up(out, in, seed, store); }
+  Batch upload(const Batch& host, const StateMemory& s) override {
+    Batch batch;
+    time("upload", [&] { batch = inner_->upload(host, s); });
+    return batch;
+  }
+  int padded(int n_seqs) const override { return inner_->padded(n_seqs); }
+  void synchronize() override { inner_->synchronize(); }
+
   void embed(Tensor out, const Weight& table, float scale, const Batch& b) override {
     time("embed", [&] { inner_->embed(out, table, scale, b); });
   }
@@ -28,6 +49,15 @@ class Timed final : public Backend, public TimedBackend {
     OpTime& t = time(fmt::format("linear {} [{}, {}]", w.format().name, w.out, w.in), [&] { inner_->linear(out, x, w, e); });
     t.bytes += double(w.bytes());
     t.flops += 2.0 * double(x.shape[0]) * double(w.out) * double(w.in);
+  }
+  void linear_gate(Tensor out, Tensor x, const Weight& w, Activation a, Arena& arena) override {
+    OpTime& t = time(fmt::format("linear {} [{}, {}]", w.format().name, w.out, w.in), [&] { inner_->linear_gate(out, x, w, a, arena); });
+    t.bytes += double(w.bytes());
+    t.flops += 2.0 * double(x.shape[0]) * double(w.out) * double(w.in);
+  }
+  void attend_new(Tensor out, Tensor q, Tensor k, Tensor v, Tensor angles, bool interleaved, const PagedKv& kv, const Batch& b,
+                  const StateMemory& s, const AttendArgs& a) override {
+    time("attend", [&] { inner_->attend_new(out, q, k, v, angles, interleaved, kv, b, s, a); });
   }
   void add(Tensor into, Tensor x, float scale) override {
     time("add", [&] { inner_->add(into, x, scale); });
@@ -72,7 +102,9 @@ class Timed final : public Backend, public TimedBackend {
     const Weight& w = experts[0];
     OpTime& t = time(fmt::format("experts {} {} x [{}, {}]", w.format().name, experts.size(), w.out, w.in),
                      [&] { inner_->grouped_linear(out, x, experts, expert); });
-    std::set<int32_t> used(expert.as<int32_t>(), expert.as<int32_t>() + expert.size());
+    std::vector<int32_t> chosen(size_t(expert.size()));
+    inner_->copy_out(chosen.data(), expert.data, size_t(expert.bytes()));
+    std::set<int32_t> used(chosen.begin(), chosen.end());
     for (int32_t e : used) t.bytes += double(experts[size_t(e)].bytes());
     t.flops += 2.0 * double(out.shape[0]) * double(w.out) * double(w.in);
   }
@@ -88,12 +120,17 @@ class Timed final : public Backend, public TimedBackend {
   void sample(Tensor logits, const Batch& b, std::vector<Sampled>& out) override {
     time("sample", [&] { inner_->sample(logits, b, out); });
   }
+  void launch_sample(Tensor logits, const Batch& b) override {
+    time("sample", [&] { inner_->launch_sample(logits, b); });
+  }
+  void collect(std::vector<Sampled>& out) override { inner_->collect(out); }
 
  private:
   template <class F>
   OpTime& time(const std::string& op, F f) {
     auto begin = std::chrono::steady_clock::now();
     f();
+    inner_->synchronize();
     OpTime& t = times_[op];
     t.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     t.calls++;

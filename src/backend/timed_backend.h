@@ -1,4 +1,5 @@
-// A backend that notes the time of every operation of another: where a step's time goes.
+// A backend that notes the time of every operation of another: where a step's time goes. Nothing is queued or replayed then: each
+// operation is waited for.
 #pragma once
 
 #include <map>

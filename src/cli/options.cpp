@@ -6,6 +6,7 @@
 #include <iostream>
 #include <iterator>
 
+#include "backend/cuda/cuda_backend.h"
 #include "core/config.h"
 #include "core/error.h"
 
@@ -62,25 +63,24 @@ static void add_plain_forms(CLI::App& app, EngineFlags& f) {
 void add_engine_flags(CLI::App& app, EngineFlags& f) {
   const char* group = "Engine";
   app.add_option("MODEL", f.model, "Hugging Face directory, .gguf file or short name; the default model if absent");
-  app.add_option("--device", f.device, "auto, cpu, or ref (slow, scalar, obviously right)")
-      ->check(CLI::IsMember({"auto", "cpu", "ref"}))
+  app.add_option("--device", f.device, "auto (a GPU where there is one that it can use), cuda, cpu, or ref (slow, scalar, obviously right)")
+      ->check(CLI::IsMember({"auto", "cuda", "cpu", "ref"}))
       ->group(group);
-  app.add_option("--isa", f.isa, "instruction set: scalar, avx2, avx512, vnni; the best one if absent")
-      ->check(CLI::IsMember({"scalar", "avx2", "avx512", "vnni"}))
+  app.add_option("--isa", f.isa, "instruction set: scalar, avx2, avx512, vnni, amx; the best one if absent")
+      ->check(CLI::IsMember({"scalar", "avx2", "avx512", "vnni", "amx"}))
       ->group(group);
   app.add_option("--threads", f.options.threads, "worker threads; 0: one per core")->check(CLI::Range(0, 1024))->group(group);
-  app.add_option("--kv-dtype", f.kv_dtype, "how keys and values are kept")
+  app.add_option("--kv-dtype", f.kv_dtype, "how keys and values are kept; f16 if absent, on a GPU bf16")
       ->check(CLI::IsMember({"f16", "bf16", "f32"}))
-      ->capture_default_str()
       ->group(group);
-  app.add_option("--max-seqs", f.options.max_seqs, "sequences running at once")
-      ->check(CLI::Range(1, 4096))
-      ->capture_default_str()
-      ->group(group);
-  app.add_option("--max-batch-tokens", f.options.max_batch_tokens, "rows in one step")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str()
-      ->group(group);
+  f.max_seqs = app.add_option("--max-seqs", f.options.max_seqs, "sequences running at once; on a GPU 256 unless given")
+                   ->check(CLI::Range(1, 4096))
+                   ->capture_default_str()
+                   ->group(group);
+  f.max_batch_tokens = app.add_option("--max-batch-tokens", f.options.max_batch_tokens, "rows in one step; on a GPU 8192 unless given")
+                           ->check(CLI::Range(1, 65536))
+                           ->capture_default_str()
+                           ->group(group);
   app.add_option("--max-prompt-tokens", f.options.max_prompt_tokens,
                  "rows of prompts among them: few keep the others' tokens coming evenly; 0: no limit of their own")
       ->check(CLI::Range(0, 65536))
@@ -105,7 +105,9 @@ void add_engine_flags(CLI::App& app, EngineFlags& f) {
       ->group(group);
   app.add_flag("--no-prefix-cache", f.no_prefix_cache, "do not share the state of equal beginnings")->group(group);
   app.add_flag("--no-overlap", f.no_overlap, "plan the next step only when the last one has ended")->group(group);
-  app.add_flag("--deterministic", f.deterministic, "the same bits whatever else runs; on a CPU this is always so")->group(group);
+  app.add_flag("--deterministic", f.deterministic,
+               "the same bits whatever else runs, at the cost of speed; on a CPU this is always so, for free")
+      ->group(group);
   app.add_option("--random-weights", f.random_weights, "weights made up from config.json with this seed, to measure speed")->group(group);
   add_plain_forms(app, f);
 }
@@ -123,9 +125,15 @@ static std::function<void(int64_t, int64_t)> loading_bar() {
 
 std::unique_ptr<Engine> start_engine(EngineFlags& f) {
   EngineOptions& o = f.options;
-  o.device = f.device == "auto" ? "cpu" : f.device;
+  o.device = f.device != "auto" ? f.device : cuda_available() ? "cuda" : "cpu";
+  o.deterministic = f.deterministic;
+  if (const EngineOptions usual; o.device == "cuda") {  // what keeps a GPU busy
+    if (f.max_seqs && f.max_seqs->empty() && o.max_seqs >= usual.max_seqs) o.max_seqs = std::max(o.max_seqs, 256);
+    if (f.max_batch_tokens && f.max_batch_tokens->empty() && o.max_batch_tokens >= usual.max_batch_tokens)
+      o.max_batch_tokens = std::max(o.max_batch_tokens, 8192);
+  }
   if (!f.isa.empty()) o.isa = isa_from(f.isa);
-  o.kv_dtype = dtype_from(f.kv_dtype);
+  if (!f.kv_dtype.empty()) o.kv_dtype = dtype_from(f.kv_dtype);
   if (!f.memory.empty()) o.state_bytes = memory_bytes(f.memory);
   if (!f.swap.empty()) o.swap_bytes = memory_bytes(f.swap);
   o.victim = f.victim == "largest" ? Victim::largest : Victim::newest;

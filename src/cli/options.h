@@ -12,11 +12,12 @@
 namespace mr {
 
 struct EngineFlags {
-  std::string model;  // path or short name; empty: the default model
-  std::string device = "auto", isa, kv_dtype = "f16", memory, swap;
+  std::string model;                                         // path or short name; empty: the default model
+  std::string device = "auto", isa, kv_dtype, memory, swap;  // kv_dtype empty: the device's
   EngineOptions options;
   std::string victim = "newest", batching = "continuous", state = "paged";
   std::optional<uint64_t> random_weights;
+  CLI::Option *max_seqs = nullptr, *max_batch_tokens = nullptr;  // given, or the device's own
   bool deterministic = false, no_prefix_cache = false, no_kv_cache = false, no_overlap = false;
 };
 void add_engine_flags(CLI::App&, EngineFlags&);

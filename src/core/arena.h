@@ -9,6 +9,7 @@ namespace mr {
 class Arena {
  public:
   explicit Arena(size_t bytes) : buffer_(bytes) {}
+  explicit Arena(Buffer buffer) : buffer_(std::move(buffer)) {}
 
   Tensor tensor(DType dtype, std::initializer_list<int64_t> shape) {
     Tensor t = view(nullptr, dtype, shape);

@@ -2,13 +2,30 @@
 
 #include <array>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #include "core/error.h"
 
 namespace mr {
 
-static constexpr std::array<std::string_view, 4> kNames{"scalar", "avx2", "avx512", "vnni"};
+static constexpr std::array<std::string_view, 5> kNames{"scalar", "avx2", "avx512", "vnni", "amx"};
 
 std::string_view name_of(Isa isa) { return kNames[size_t(isa)]; }
+
+#if defined(__x86_64__)
+// Tiles are 8 KB of registers that Linux hands out to a process that asks for them.
+static bool may_use_tiles() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & (kBf16 | kTile)) != (kBf16 | kTile)) return false;
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM of asm/prctl.h, XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+#endif
 
 std::vector<Isa> available_isas() {
   std::vector<Isa> isas{Isa::scalar};
@@ -20,7 +37,9 @@ std::vector<Isa> available_isas() {
         __builtin_cpu_supports("avx512dq")))
     return isas;
   isas.push_back(Isa::avx512);
-  if (__builtin_cpu_supports("avx512vnni")) isas.push_back(Isa::vnni);
+  if (!__builtin_cpu_supports("avx512vnni")) return isas;
+  isas.push_back(Isa::vnni);
+  if (may_use_tiles()) isas.push_back(Isa::amx);
 #endif
   return isas;
 }
@@ -34,7 +53,7 @@ Isa isa_from(std::string_view name) {
       if (isa == Isa(i)) return isa;
     fail("this machine cannot run instruction set '{}': the best it has is '{}'", name, name_of(best_isa()));
   }
-  fail("unknown instruction set '{}': scalar, avx2, avx512 and vnni are known", name);
+  fail("unknown instruction set '{}': scalar, avx2, avx512, vnni and amx are known", name);
 }
 
 }  // namespace mr

@@ -7,12 +7,13 @@
 
 namespace mr {
 
-// scalar: portable C++. avx2: with FMA and F16C. avx512: F, BW, VL, DQ. vnni: avx512 with 8-bit dot products.
-enum class Isa : uint8_t { scalar, avx2, avx512, vnni };
+// scalar: portable C++. avx2: with FMA and F16C. avx512: F, BW, VL, DQ. vnni: avx512 with integer dot products. amx: vnni with
+// tile products of bf16.
+enum class Isa : uint8_t { scalar, avx2, avx512, vnni, amx };
 
 std::string_view name_of(Isa);
 Isa isa_from(std::string_view name);  // throws Error for an unknown name, or one that this machine cannot run
-std::vector<Isa> available_isas();    // ascending; scalar is always there
+std::vector<Isa> available_isas();    // ascending; scalar is always there. Asks the system for the right to use tiles
 Isa best_isa();
 
 }  // namespace mr

@@ -56,7 +56,9 @@ std::string shape_string(const Tensor& t) {
   return s + "]";
 }
 
-Buffer::Buffer(size_t bytes) : size_(bytes) {
+static void unmap(std::byte* data, size_t bytes) { munmap(data, bytes); }
+
+Buffer::Buffer(size_t bytes) : size_(bytes), free_(unmap) {
   if (!bytes) return;
   void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   check(p != MAP_FAILED, "cannot allocate {} bytes of memory", bytes);
@@ -65,7 +67,7 @@ Buffer::Buffer(size_t bytes) : size_(bytes) {
 }
 
 Buffer::~Buffer() {
-  if (data_) munmap(data_, size_);
+  if (data_) free_(data_, size_);
 }
 
 }  // namespace mr

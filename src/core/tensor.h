@@ -42,11 +42,13 @@ struct Tensor {
 Tensor view(void* data, DType dtype, std::initializer_list<int64_t> shape, Device device = Device::cpu);
 std::string shape_string(const Tensor&);  // "[3, 4096]"
 
-// Zeroed, 64-byte aligned; large ones ask for huge pages.
+// Zeroed, 64-byte aligned; large ones ask for huge pages. Or memory of another kind, with what frees it.
 class Buffer {
  public:
   Buffer() = default;
+  using Free = void (*)(std::byte* data, size_t bytes);
   explicit Buffer(size_t bytes);
+  Buffer(std::byte* data, size_t bytes, Free free) : data_(data), size_(bytes), free_(free) {}
   ~Buffer();
   Buffer(Buffer&& other) noexcept { swap(other); }
   Buffer& operator=(Buffer&& other) noexcept {
@@ -64,9 +66,11 @@ class Buffer {
   void swap(Buffer& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
+    std::swap(free_, other.free_);
   }
   std::byte* data_ = nullptr;
   size_t size_ = 0;
+  Free free_ = nullptr;
 };
 
 }  // namespace mr

@@ -36,6 +36,7 @@ class SamplingState {
   void add(int32_t token);            // it was generated
   SampleRow row(int position) const;  // for the token at `position`; edit_begin is the batch's to set
   std::span<const LogitEdit> edits() const { return edits_; }
+  bool counts() const { return counts_generated_; }  // edits() depend on what was generated
 
  private:
   LogitEdit& edit(int32_t token);

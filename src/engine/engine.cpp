@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "backend/cuda/cuda_backend.h"
 #include "backend/timed_backend.h"
 #include "core/config.h"
 #include "core/error.h"
@@ -15,7 +16,8 @@ static constexpr int max_priority = 1000;  // either way: bounds how many later 
 
 static std::unique_ptr<Backend> make_backend(const EngineOptions& options) {
   if (options.device == "ref") return make_ref_backend();
-  check(options.device == "cpu", "there is no device '{}': cpu and ref are known", options.device);
+  if (options.device == "cuda") return make_cuda_backend({.deterministic = options.deterministic});
+  check(options.device == "cpu", "there is no device '{}': cpu, cuda and ref are known", options.device);
   int threads = options.threads > 0 ? options.threads : default_threads();
   return make_cpu_backend(options.isa.value_or(best_isa()), threads);
 }
@@ -27,10 +29,11 @@ std::unique_ptr<Engine> Engine::create(const std::filesystem::path& path, const 
   e.backend_ = make_backend(options);
   if (options.timed) e.backend_ = make_timed_backend(std::move(e.backend_));
   ModelOptions model{options.kv_dtype, options.random_weights, options.progress};
-  e.memory_ = plan_engine(*Model::outline(*e.files_.checkpoint, *e.backend_, model), options, physical_memory());
+  const DeviceMemory machine = e.backend_->memory();
+  e.memory_ = plan_engine(*Model::outline(*e.files_.checkpoint, *e.backend_, model), options, machine.bytes, machine.own);
   e.limits_ = limits_of(options);
   e.model_ = Model::load(*e.files_.checkpoint, *e.backend_, model);
-  e.store_ = std::make_unique<StateStore>(e.memory_.state);
+  e.store_ = std::make_unique<StateStore>(e.memory_.state, [&e](size_t bytes) { return e.backend_->allocate(bytes); });
   StateManager::Options sharing{options.prefix_cache && options.kv_cache, options.contiguous ? e.memory_.max_context : 0};
   e.states_ = std::make_unique<StateManager>(e.memory_.state, sharing);
 
@@ -40,7 +43,8 @@ std::unique_ptr<Engine> Engine::create(const std::filesystem::path& path, const 
   stop_tokens.erase(std::unique(stop_tokens.begin(), stop_tokens.end()), stop_tokens.end());
   e.scheduler_ = std::make_unique<Scheduler>(e.limits_, *e.states_, e.metrics_, std::move(stop_tokens));
   e.runner_ = std::make_unique<Runner>(*e.model_, *e.backend_, *e.store_, e.limits_);
-  if (options.overlap) e.companion_ = std::make_unique<Companion>();
+  e.ahead_ = options.overlap && options.launch_ahead.value_or(e.backend_->queues());
+  if (options.overlap && !e.ahead_) e.companion_ = std::make_unique<Companion>();
   return engine;
 }
 
@@ -119,11 +123,15 @@ bool Engine::step() { return advance(false); }
 
 bool Engine::advance(bool more_may_come) {
   read_mail();
+  if (in_flight_.step && scheduler_->needs_results()) finish_step();
   plan(more_may_come);  // what could not be planned while the last step ran
   if (!broken_.empty()) fail_all(broken_.c_str());
   StepPlan* step = scheduler_->launch();
-  if (step) run_step(*step, more_may_come);
-  bool waits = scheduler_->idle() || (!step && scheduler_->holds_back());
+  if (ahead_)
+    run_ahead(step);
+  else if (step)
+    run_step(*step, more_may_come);
+  bool waits = !in_flight_.step && (scheduler_->idle() || (!step && scheduler_->holds_back()));
   if (waits || !step) deliver_news();
   bury();
   note_progress();
@@ -181,28 +189,65 @@ void Engine::read_mail() {
 }
 
 void Engine::run_step(StepPlan& step, bool more_may_come) {
-  Clock::time_point begin = Clock::now();
-  std::span<const Sampled> sampled;
+  in_flight_ = {&step, Clock::now()};
   try {
     runner_->prepare(step);
     scheduler_->launched();
-    sampled = compute(step, more_may_come);
+    compute(step, more_may_come);
     check(broken_.empty(), "{}", broken_);
   } catch (const std::exception& e) {
     return fail_all(e.what());
   }
-  absorb(step, sampled);
-  metrics_.steps++;
-  metrics_.computed_tokens += step.n_tokens;
-  (step.prefill ? metrics_.prefill_ns : metrics_.decode_ns) += std::chrono::nanoseconds(Clock::now() - begin).count();
+  finish_step();
 }
 
-std::span<const Sampled> Engine::compute(StepPlan& step, bool more_may_come) {
-  auto wants_logits = [](const StepPart& part) { return part.scores && part.seq->request.request.on_logits; };
+static bool wants_logits(const StepPlan& step) {
+  return std::ranges::any_of(step.parts, [](const StepPart& part) { return part.scores && part.seq->request.request.on_logits; });
+}
+
+// Launches this step, if there is one, and then takes the results of the one before it, while the backend works on.
+void Engine::run_ahead(StepPlan* step) {
+  const bool logits = step && wants_logits(*step);
+  if (logits && in_flight_.step) finish_step();
+  InFlight next{step, Clock::now()};
+  try {
+    if (step) {
+      runner_->prepare(*step);
+      scheduler_->launched();
+      runner_->forward();
+      if (logits) hand_out_logits(*step, runner_->logits());
+      runner_->launch_sample();
+    }
+  } catch (const std::exception& e) {
+    return fail_all(e.what());
+  }
+  if (in_flight_.step) finish_step();
+  in_flight_ = next;
+  if (logits) finish_step();
+  deliver_news();
+}
+
+// Takes the results of the step in flight.
+void Engine::finish_step() {
+  auto [step, begin] = std::exchange(in_flight_, {});
   std::span<const Sampled> sampled;
+  try {
+    sampled = runner_->collect();
+  } catch (const std::exception& e) {
+    return fail_all(e.what());
+  }
+  absorb(*step, sampled);
+  metrics_.steps++;
+  metrics_.computed_tokens += step->n_tokens;
+  const Clock::time_point end = Clock::now();
+  (step->prefill ? metrics_.prefill_ns : metrics_.decode_ns) += std::chrono::nanoseconds(end - std::max(begin, last_end_)).count();
+  last_end_ = end;
+}
+
+void Engine::compute(StepPlan& step, bool more_may_come) {
   auto run = [&] {
     runner_->forward();
-    sampled = runner_->sample();
+    runner_->launch_sample();
   };
   auto meanwhile = [&] {
     try {
@@ -213,9 +258,10 @@ std::span<const Sampled> Engine::compute(StepPlan& step, bool more_may_come) {
     }
     plan(more_may_come);
   };
-  if (std::ranges::any_of(step.parts, wants_logits)) {  // before sampling changes them, and before anyone plans on
-    hand_out_logits(step, runner_->forward());
-    sampled = runner_->sample();
+  if (wants_logits(step)) {  // before sampling changes them, and before anyone plans on
+    runner_->forward();
+    hand_out_logits(step, runner_->logits());
+    runner_->launch_sample();
     deliver_news();
   } else if (companion_) {
     companion_->run(run, meanwhile);
@@ -223,7 +269,6 @@ std::span<const Sampled> Engine::compute(StepPlan& step, bool more_may_come) {
     deliver_news();
     run();
   }
-  return sampled;
 }
 
 void Engine::absorb(StepPlan& step, std::span<const Sampled> sampled) {
@@ -301,14 +346,17 @@ void Engine::fail(Answering& request, const char* why) {
 // A step failed, or the books are wrong: nobody's state can be trusted, nor what was published of it.
 void Engine::fail_all(const char* why) {
   std::string reason = why;
+  in_flight_ = {};
+  runner_->forget();
   for (auto& [id, request] : requests_) fail(*request, reason.c_str());
   states_->forget_prefixes();
   broken_.clear();
 }
 
 void Engine::bury() {
-  for (int64_t id : ended_) metrics_.finished += int64_t(requests_.erase(id));
-  ended_.clear();
+  if (!in_flight_.step) buried_.insert(buried_.end(), ended_.begin(), ended_.end()), ended_.clear();
+  for (int64_t id : buried_) metrics_.finished += int64_t(requests_.erase(id));
+  buried_ = std::exchange(ended_, {});
 }
 
 void Engine::check_invariants() const {

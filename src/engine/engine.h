@@ -1,6 +1,7 @@
 // The engine: requests in, tokens out. submit() and cancel() may be called from any thread; one thread calls step() or run().
 // While a step runs there, a companion thread hands out what the last one found and plans the next: sinks are called on
-// either thread, one at a time. A request that fails ends with Finish::error; the engine lives on.
+// either thread, one at a time. Where the backend queues its work, that thread is not needed: the engine's own launches the next
+// step and then takes the results of the last. A request that fails ends with Finish::error; the engine lives on.
 #pragma once
 
 #include <condition_variable>
@@ -27,20 +28,22 @@
 namespace mr {
 
 struct EngineOptions {
-  std::string device = "cpu";  // cpu | ref
-  std::optional<Isa> isa;      // none: the best that this machine has
-  int threads = 0;             // 0: one per core
-  DType kv_dtype = DType::f16;
+  std::string device = "cpu";     // cpu | cuda | ref
+  std::optional<Isa> isa;         // none: the best that this machine has
+  int threads = 0;                // 0: one per core
+  bool deterministic = false;     // the same bits whatever else runs, on a GPU too
+  std::optional<DType> kv_dtype;  // none: the device's
   int max_seqs = 16;
   int max_batch_tokens = 512;
   int max_prompt_tokens = 0;  // of the rows of a step; 0: no limit of their own
   int max_context = 0;        // 0: the model's
-  int64_t state_bytes = 0;    // 0: the longest context for a few sequences, but at most 40 % of the machine's memory
+  int64_t state_bytes = 0;    // 0: the longest context for a few sequences, but at most 40 % of the machine's memory; most of a GPU's
   int64_t swap_bytes = 0;     // host memory for the state of preempted sequences; 0: they compute it anew
   Victim victim = Victim::newest;
   int page_tokens = 32;
   bool prefix_cache = true;
-  bool overlap = true;  // plan the next step while one runs
+  bool overlap = true;               // plan the next step while one runs
+  std::optional<bool> launch_ahead;  // and launch it before the last one's tokens are known; none: where the backend queues
 
   // The plain forms, to measure what the others gain.
   Batching batching = Batching::continuous;
@@ -85,7 +88,9 @@ class Engine {
   void read_mail();
   void plan(bool more_may_come);
   void run_step(StepPlan&, bool more_may_come);
-  std::span<const Sampled> compute(StepPlan&, bool more_may_come);
+  void compute(StepPlan&, bool more_may_come);
+  void run_ahead(StepPlan*);
+  void finish_step();
   void absorb(StepPlan&, std::span<const Sampled>);
   void hand_out_logits(const StepPlan&, Tensor logits);
   void deliver_news();
@@ -110,7 +115,14 @@ class Engine {
 
   // The engine's thread's, or the companion's while a step runs.
   std::unordered_map<int64_t, std::unique_ptr<Answering>> requests_;
-  std::vector<int64_t> news_, ended_;     // requests that have something to tell, and that are over
+  std::vector<int64_t> news_, ended_;  // requests that have something to tell, and that are over
+  std::vector<int64_t> buried_;        // over too, but a step in flight may still name them
+  bool ahead_ = false;                 // steps are launched before the last one's results are known
+  struct InFlight {
+    StepPlan* step = nullptr;  // null: none
+    Clock::time_point begin{};
+  } in_flight_;
+  Clock::time_point last_end_{};          // of a step
   std::string broken_;                    // why planning failed
   std::unique_ptr<Companion> companion_;  // null: nothing is done beside a step
 

@@ -9,6 +9,7 @@ namespace mr {
 
 static constexpr int default_contexts = 4;    // of the longest length, that the state holds unless told otherwise
 static constexpr double default_share = 0.4;  // of the machine's memory, at most
+static constexpr double own_share = 0.9;      // of a device's
 
 SchedulerLimits limits_of(const EngineOptions& options) {
   check(options.max_seqs > 0 && options.max_batch_tokens > 0, "max_seqs ({}) and max_batch_tokens ({}) must be at least 1",
@@ -25,22 +26,22 @@ SchedulerLimits limits_of(const EngineOptions& options) {
 
 // Of the state: what was asked for; else a few sequences of the longest length, if a fair share of what is left holds them.
 static MemoryPlan plan_state(const StateLayout& layout, const EngineOptions& options, int max_context, const SchedulerLimits& limits,
-                             int64_t left) {
+                             int64_t left, bool own) {
   StateLimits wanted{.page_tokens = options.page_tokens, .bytes = options.state_bytes, .max_seqs = limits.max_seqs};
   wanted.max_rows = limits.max_batch_tokens;
   wanted.contiguous = options.contiguous;
   wanted.host_bytes = options.swap_bytes;
   if (wanted.bytes) return plan_memory(layout, wanted);
-  wanted.max_tokens = int64_t(max_context) * std::min(default_contexts, limits.max_seqs);
+  wanted.max_tokens = int64_t(max_context) * (own ? limits.max_seqs : std::min(default_contexts, limits.max_seqs));
   MemoryPlan plan = plan_memory(layout, wanted);
-  int64_t most = int64_t(double(std::max<int64_t>(left, 0)) * default_share);
+  int64_t most = int64_t(double(std::max<int64_t>(left, 0)) * (own ? own_share : default_share));
   if (plan.bytes() <= most || most == 0) return plan;
   wanted.bytes = most;
   wanted.max_tokens = 0;
   return plan_memory(layout, wanted);
 }
 
-EngineMemory plan_engine(const Model& model, const EngineOptions& options, int64_t machine) {
+EngineMemory plan_engine(const Model& model, const EngineOptions& options, int64_t machine, bool own) {
   SchedulerLimits limits = limits_of(options);
   EngineMemory plan;
   int longest = model.spec().max_context;
@@ -50,19 +51,19 @@ EngineMemory plan_engine(const Model& model, const EngineOptions& options, int64
   plan.max_context = options.max_context > 0 ? options.max_context : longest;
   plan.weights = model.weight_bytes();
   plan.workspace = model.workspace(limits.max_batch_tokens, limits.max_out());
-  plan.state = plan_state(model.layout(), options, plan.max_context, limits, machine - plan.weights - plan.workspace);
+  plan.state = plan_state(model.layout(), options, plan.max_context, limits, machine - plan.weights - plan.workspace, own);
   check(!options.contiguous || plan.state.n_tokens >= plan.max_context,
         "contiguous state of {} tokens for everyone does not fit into the memory for {}: give more, or a shorter context", plan.max_context,
         plan.state.n_tokens);
 
-  int64_t others = plan.weights + plan.workspace + plan.state.host_bytes();
+  const int64_t swap = own ? 0 : plan.state.host_bytes(), needed = plan.weights + plan.workspace + plan.state.bytes() + swap;
+  int64_t others = plan.weights + plan.workspace + swap;
   std::string advice =
       others < machine
           ? fmt::format("leave at most {} to the state (--memory)", size_text(machine - others))
           : "only fewer rows a step (--max-batch-tokens), fewer sequences (--max-seqs), less --swap or a smaller model would help";
-  check(plan.bytes() <= machine, "this needs {} (weights {}, state {}, workspace {}, swap {}) but the machine has {}: {}",
-        size_text(plan.bytes()), size_text(plan.weights), size_text(plan.state.bytes()), size_text(plan.workspace),
-        size_text(plan.state.host_bytes()), size_text(machine), advice);
+  check(needed <= machine, "this needs {} (weights {}, state {}, workspace {}, swap {}) but the machine has {}: {}", size_text(needed),
+        size_text(plan.weights), size_text(plan.state.bytes()), size_text(plan.workspace), size_text(swap), size_text(machine), advice);
   return plan;
 }
 

@@ -22,7 +22,7 @@ struct EngineMemory {
 
 SchedulerLimits limits_of(const EngineOptions&);
 
-// `model` may be an outline. `machine`: bytes that there are.
-EngineMemory plan_engine(const Model&, const EngineOptions&, int64_t machine);
+// `model` may be an outline. `machine`: bytes that there are; own: nobody else needs any of them, and what is swapped goes elsewhere.
+EngineMemory plan_engine(const Model&, const EngineOptions&, int64_t machine, bool own = false);
 
 }  // namespace mr

@@ -13,21 +13,54 @@ Runner::Runner(const Model& model, Backend& backend, const StateStore& state, co
       backend_(backend),
       state_(state.memory()),
       host_(state.host()),
-      arena_(size_t(model.workspace(limits.max_batch_tokens, limits.max_out()))) {}
+      arena_(backend.allocate(size_t(model.workspace(limits.max_batch_tokens, limits.max_out())))),
+      max_tokens_(limits.max_batch_tokens),
+      max_out_(limits.max_out()) {}
 
-Tensor Runner::forward() {
-  carry_out(copies_, state_, host_);
-  batch_ = view(buffer_.bytes(), tables_);
+Tensor Runner::run() {
   arena_.release(0);
   Step step{backend_, batch_, state_, arena_};
-  logits_ = model_.forward(step);
-  return logits_;
+  return model_.forward(step);
 }
 
-std::span<const Sampled> Runner::sample() {
-  sampled_.resize(size_t(batch_.n_out));
-  if (batch_.n_out > 0) backend_.sample(logits_, batch_, sampled_);
+void Runner::forward() {
+  Written& w = written_[turn_];
+  backend_.carry_out(copies_, state_, host_);
+  batch_ = backend_.upload(view(w.buffer.bytes(), w.tables), state_);
+  logits_ = uniform_ ? backend_.replay(uint64_t(batch_.n_seqs), [this] { return run(); }) : run();
+}
+
+Tensor Runner::logits() {
+  host_logits_.resize(size_t(logits_.size()));
+  backend_.copy_out(host_logits_.data(), logits_.data, size_t(logits_.bytes()));
+  return view(host_logits_.data(), DType::f32, {logits_.shape[0], logits_.shape[1]});
+}
+
+void Runner::launch_sample() {
+  n_out_.push_back(batch_.n_out);
+  if (batch_.n_out > 0) backend_.launch_sample(logits_, batch_);
+}
+
+std::span<const Sampled> Runner::collect() {
+  const int n = n_out_.front();
+  n_out_.pop_front();
+  sampled_.clear();
+  if (n > 0) backend_.collect(sampled_);
   return sampled_;
+}
+
+void Runner::forget() {
+  std::vector<Sampled> nobody_reads;
+  for (; !n_out_.empty(); n_out_.pop_front()) try {
+      if (n_out_.front() > 0) backend_.collect(nobody_reads);
+    } catch (const std::exception&) {  // what broke the step may break this too
+    }
+}
+
+// Sequences to add to a step of one row each, so that the backend meets few shapes.
+int Runner::padding(const StepPlan& plan) const {
+  const int n = int(plan.parts.size()), padded = backend_.padded(n);
+  return uniform_ && padded <= std::min(max_tokens_, max_out_) ? padded - n : 0;
 }
 
 static int n_edits(const StepPart& part) {
@@ -41,8 +74,10 @@ static int n_edits(const StepPart& part) {
 
 void Runner::prepare(const StepPlan& plan) {
   copies_ = plan.copies;
-  StepShape shape{.n_tokens = plan.n_tokens, .n_seqs = int(plan.parts.size()), .n_out = plan.n_out};
-  n_units_.assign(state_.group.size(), 0);
+  uniform_ = std::ranges::all_of(plan.parts, [](const StepPart& p) { return p.n_all() == 1 && p.n_out() == 1; });
+  const int n_parts = int(plan.parts.size()), n_padding = padding(plan);
+  StepShape shape{.n_tokens = plan.n_tokens + n_padding, .n_seqs = n_parts + n_padding, .n_out = plan.n_out + n_padding};
+  n_units_.assign(state_.group.size(), n_padding);
   for (size_t g = 0; g < n_units_.size(); g++)
     if (state_.group[g].page_tokens == 0) n_units_[g] = -1;
   for (const StepPart& part : plan.parts) {
@@ -53,17 +88,42 @@ void Runner::prepare(const StepPlan& plan) {
   }
   shape.n_units = n_units_;
 
-  arrays_ = &buffer_.layout(shape);
+  turn_ ^= 1;
+  arrays_ = &written_[turn_].buffer.layout(shape);
   arrays_->row_begin[0] = 0;
   for (StepArrays::Group& g : arrays_->group)
     if (g.begin) g.begin[0] = 0;
   int row = 0, edits = 0;
-  for (int i = 0; i < shape.n_seqs; i++) {
+  for (int i = 0; i < n_parts; i++) {
     const StepPart& part = plan.parts[size_t(i)];
     write_rows(part, i, row);
     write_tables(*part.state, i, row, part.n_all());
     if (part.n_out() > 0) edits = write_outputs(part, row, edits);
     row += part.n_all();
+  }
+  write_padding(n_parts, n_padding);
+}
+
+// Rows that nobody reads: they see themselves alone, and unit 0 takes what they write.
+void Runner::write_padding(int first, int n) {
+  StepArrays& a = *arrays_;
+  for (int i = first; i < first + n; i++) {
+    a.row_begin[i + 1] = i + 1;
+    a.context[i] = a.position[i] = a.token[i] = 0;
+    a.prompt_len[i] = 1;
+    a.corner[i] = Corner::causal;
+    a.out_row[i] = i;
+    a.out[i] = Out::logits;
+    a.sample[i] = {};
+    for (StepArrays::Group& g : a.group) {
+      if (g.unit) {
+        g.unit[g.begin[i]] = 0;
+        g.begin[i + 1] = g.begin[i] + 1;
+      } else {
+        g.src[i] = 0;
+        g.dst[i] = -1;
+      }
+    }
   }
 }
 

@@ -1,6 +1,8 @@
-// Carries a planned step out: writes it into the step buffer, runs the model over it, lets the backend choose tokens.
+// Carries a planned step out: writes it into a step buffer, runs the model over it, lets the backend choose tokens. Two steps may
+// be under way: the next is prepared and launched while the backend works on the last.
 #pragma once
 
+#include <deque>
 #include <span>
 #include <vector>
 
@@ -14,11 +16,17 @@ class Runner {
  public:
   Runner(const Model&, Backend&, const StateStore&, const SchedulerLimits&);
 
-  void prepare(const StepPlan&);      // writes the step down; the plan's sequences may change afterwards
-  Tensor forward();                   // f32 [n_out, vocab] as the model gives them, until the next forward
-  std::span<const Sampled> sample();  // one per output row of that forward, until the next sample; changes the logits
+  void prepare(const StepPlan&);       // writes the step down; the plan's sequences may change afterwards
+  void forward();                      // of the step prepared last
+  Tensor logits();                     // of that forward, on the host: f32 [n_out, vocab], until it is sampled
+  void launch_sample();                // chooses its tokens; changes the logits
+  void forget();                       // every step that was launched
+  std::span<const Sampled> collect();  // of the first step launched that was not collected, until the next collect
 
  private:
+  int padding(const StepPlan&) const;
+  Tensor run();
+  void write_padding(int first, int n);
   void write_rows(const StepPart&, int seq, int first_row);
   void write_tables(const SequenceState&, int seq, int first_row, int n_rows);
   int write_outputs(const StepPart&, int first_row, int n_edits);
@@ -27,13 +35,21 @@ class Runner {
   Backend& backend_;
   const StateMemory &state_, &host_;
   Arena arena_;
+  const int max_tokens_, max_out_;  // of a step
   std::vector<UnitCopy> copies_;
-  StepBuffer buffer_;
+  struct Written {
+    StepBuffer buffer;
+    std::vector<GroupTable> tables;  // what the batch points to
+  };
+  Written written_[2];
+  int turn_ = 0;  // written_[turn_] is the step prepared last
   StepArrays* arrays_ = nullptr;
-  std::vector<int> n_units_;        // scratch, per group
-  std::vector<GroupTable> tables_;  // what batch_ points to
-  Batch batch_;
+  std::vector<int> n_units_;  // scratch, per group
+  bool uniform_ = false;      // the step has one row and one output a sequence
+  Batch batch_;               // on the backend
   Tensor logits_;
+  std::vector<float> host_logits_;
+  std::deque<int> n_out_;  // of the steps launched and not collected
   std::vector<Sampled> sampled_;
 };
 

@@ -47,9 +47,9 @@ void StepPlan::remove_padding() {
 // It has nothing to compute but its last token.
 static bool decodes(const Sequence& s) { return int(s.state.tokens.size()) - s.state.committed <= s.decoding->max_rows(); }
 
-// The token that is being computed will be its last, or decides what it computes next.
+// The tokens that are being computed hold its last, or decides what it computes next.
 static bool must_wait(const Sequence& s) {
-  return s.in_flight && (s.decoding->needs_result() || s.news.timing.n_generated + 1 >= s.max_tokens);
+  return s.in_flight > 0 && (s.decoding->needs_result() || s.news.timing.n_generated + s.in_flight >= s.max_tokens);
 }
 
 Scheduler::Scheduler(const SchedulerLimits& limits, StateManager& states, Metrics& metrics, std::vector<int32_t> stop_tokens)
@@ -297,6 +297,10 @@ void Scheduler::preempt(Sequence& seq) {
   metrics_.preemptions++;
 }
 
+bool Scheduler::needs_results() const {
+  return std::ranges::any_of(running_, [](const Sequence* s) { return s->in_flight > 0 && s->needs_results(); });
+}
+
 StepPlan* Scheduler::launch() {
   if (next_.parts.empty()) return nullptr;
   int first_out = 0;
@@ -305,13 +309,14 @@ StepPlan* Scheduler::launch() {
     first_out += part.n_out();
     next_.prefill |= is_prompt(part);
   }
-  current_.clear();
-  std::swap(current_, next_);
-  return &current_;
+  turn_ ^= 1;
+  launched_[turn_].clear();
+  std::swap(launched_[turn_], next_);
+  return &launched_[turn_];
 }
 
 void Scheduler::launched() {
-  for (StepPart& part : current_.parts)
+  for (StepPart& part : launched_[turn_].parts)
     if (part.seq) commit_ahead(part);
 }
 
@@ -322,19 +327,20 @@ void Scheduler::commit_ahead(StepPart& part) {
   if (part.scores) seq.n_scored = std::max(seq.n_scored, part.position + part.n_rows());
   if (part.n_rows() == 0) return;
   if (!part.ends) return states_.commit(seq.state, part.n_rows());
-  seq.in_flight = true;
+  seq.in_flight++;
   if (seq.decoding->needs_result()) return;
   states_.commit(seq.state, part.n_rows());
+  int32_t output = part.first_out + part.n_out() - part.n_choices;  // of the last row, the first answer's
   part.followers = std::exchange(seq.followers, {});
-  for (Sequence* f : part.followers) {
+  for (Sequence*& f : part.followers) {
     states_.fork(seq.state, f->state);
-    f->in_flight = true;
-    f->state.tokens.push_back(Sequence::unknown);
+    f->in_flight++;
+    f->state.tokens.push_back(-1 - (output + 1 + int32_t(&f - part.followers.data())));
     f->prefill_end = seq.prefill_end;
     f->n_padded = longest_ - seq.prefill_end;  // its prompt was padded where it was computed
     running_.insert(std::ranges::upper_bound(running_, f, Order{}), f);
   }
-  seq.state.tokens.push_back(Sequence::unknown);
+  seq.state.tokens.push_back(-1 - output);
   if (limits_.kv_cache) return;
   forget(seq.state);
   for (Sequence* f : part.followers) forget(f->state);
@@ -373,7 +379,7 @@ void Scheduler::take_scores(const StepPart& part, std::span<const Sampled> score
 }
 
 void Scheduler::emit(Sequence& seq, std::span<const Sampled> tokens) {
-  seq.in_flight = false;
+  seq.in_flight--;
   if (seq.max_tokens == 0) seq.end(Finish::length);
   for (const Sampled& s : tokens) {
     if (seq.finish != Finish::none) break;

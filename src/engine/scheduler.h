@@ -1,7 +1,8 @@
 // Who computes what in the next step: iteration-level continuous batching (Orca, 2022) with prompts cut into chunks
 // (Sarathi, 2023). Decode rows go first, then chunks of prompts in order, all under one budget of rows. The next step is
 // planned while the current one runs: rows are committed when a step is launched, and a token that is still being computed
-// is a placeholder until absorb() fills it in.
+// is a placeholder (-1 - its output row) until absorb() fills it in. Where the backend queues its work, the next step is launched
+// too before the last one's results are known: then at most two are in flight.
 //
 // Nobody starves. Every sequence has its place in one order (Sequence::before), which a later request of better priority
 // enters at most `overtakes` places ahead for each level. Nobody passes the first that waits; the first of all is never
@@ -91,10 +92,13 @@ class Scheduler {
   void plan(bool more_may_come);
   // Alone on the machine, and still without room: to be failed by the caller.
   std::vector<Sequence*> impossible() { return std::exchange(impossible_, {}); }
-  // The planned step becomes the current one; null: nothing to run. Write its tables down, then call launched().
+  // Some running sequence must know the results in flight before its next rows can be written down.
+  bool needs_results() const;
+  // The planned step becomes the current one; null: nothing to run. Write its tables down, then call launched(). The plan lives
+  // until the launch after the next.
   StepPlan* launch();
   void launched();  // commits the rows of the current step ahead of their results
-  // What the current step found out about one of its parts; `step` has a Sampled per output row. Answers that end give their
+  // What a launched step found out about one of its parts; `step` has a Sampled per output row. Answers that end give their
   // state back.
   void absorb(StepPart&, std::span<const Sampled> step);
 
@@ -130,7 +134,8 @@ class Scheduler {
   std::vector<int32_t> stop_tokens_;
   std::vector<Sequence*> running_;  // in order
   std::set<Sequence*, Order> waiting_;
-  StepPlan next_, current_;
+  StepPlan next_, launched_[2];
+  int turn_ = 0;  // launched_[turn_] is the current step
   std::vector<Sequence*> impossible_;
   std::vector<Sequence*> pass_;                        // scratch: running_ as it was when a pass over it began
   mutable std::vector<const SequenceState*> growing_;  // scratch of blocked()

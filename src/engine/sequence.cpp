@@ -47,15 +47,16 @@ bool Sequence::before(const Sequence& other) const {
 
 bool Sequence::scoring() const { return request.request.score_prompt && this == request.answers[0].get() && n_scored < state.n_prompt; }
 
+bool Sequence::needs_results() const { return decoding->needs_result() || sampling.counts(); }
+
 void Sequence::append(const Sampled& sampled, std::span<const int32_t> stop_tokens) {
   const SamplingParams& params = request.request.sampling;
   Timing& timing = news.timing;
   timing.last_token_s = seconds_since(request.submitted);
+  const size_t place = request.request.prompt.size() + size_t(timing.n_generated);
   if (timing.n_generated++ == 0) timing.first_token_s = timing.last_token_s;
-  if (state.tokens.back() == unknown)
-    state.tokens.back() = sampled.token;
-  else
-    state.tokens.push_back(sampled.token);
+  state.tokens.resize(std::max(state.tokens.size(), place + 1));
+  state.tokens[place] = sampled.token;
   sampling.add(sampled.token);
   news.tokens.push_back(sampled.token);
   news.sampled.push_back(sampled);

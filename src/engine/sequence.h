@@ -20,8 +20,6 @@ using Clock = std::chrono::steady_clock;
 struct Answering;
 
 struct Sequence {
-  static constexpr int32_t unknown = -1;  // stands for a token that is being computed
-
   Sequence(Answering&, int choice, const Tokenizer*);
 
   // What every answer of the engine is ordered by: arrival, where a level of priority is worth `overtakes` arrivals, then
@@ -30,6 +28,8 @@ struct Sequence {
   bool before(const Sequence&) const;
 
   bool scoring() const;  // some of the prompt's logits are still to be handed out
+
+  bool needs_results() const;  // the host must know its tokens before it can say what is computed next
 
   // The next token. Sets `finish` when it ends the answer; nothing may follow then.
   void append(const Sampled&, std::span<const int32_t> stop_tokens);
@@ -47,7 +47,7 @@ struct Sequence {
   std::vector<Sequence*> followers;        // answers that begin where this one's prompt ends; empty once they have begun
   int n_scored = 0;                        // prompt positions whose logits were seen or are being computed
   bool planned = false;                    // has rows in the next step
-  bool in_flight = false;                  // its next token is being computed
+  int in_flight = 0;                       // tokens that are being computed; in state.tokens each is -1 - its output row
   int prefill_end = 0;                     // tokens it had when it last began
   int n_padded = 0;                        // rows computed for nothing behind them
   Finish finish = Finish::none;

@@ -18,32 +18,30 @@ Block::Block(const LayerSpec& layer, BuildContext& build) : post_norms_(layer.po
   if (layer.scaled) scale_ = build.loader.number("layer_scale", build.layer);
 }
 
-static Tensor normed(Tensor x, const Norm& norm, Step& step) {
-  Tensor y = step.arena.tensor(DType::f32, {x.shape[0], x.shape[1]});
-  step.ops.norm(y, x, norm);
-  return y;
+// residual += part(norm(residual)), with another norm before the sum where the family has one.
+template <class Part>
+static void add_to(Tensor residual, const Part& part, const Norm& norm, const Norm* post_norm, Step& step) {
+  ArenaScope scope(step.arena);
+  Tensor x = step.activation({residual.shape[0], residual.shape[1]});
+  step.ops.norm(x, residual, norm);
+  if (!post_norm) return part.forward(residual, x, {.residual = residual}, step);
+  Tensor y = step.activation({residual.shape[0], residual.shape[1]});
+  part.forward(y, x, {}, step);
+  step.ops.norm(y, y, *post_norm);
+  step.ops.add(residual, y, 1);
 }
 
 void Block::forward(Stream& s, Step& step) const {
-  {
-    ArenaScope scope(step.arena);
-    Tensor y = mixer_->forward(normed(s.residual, mixer_norm_, step), step);
-    if (post_norms_) step.ops.norm(y, y, mixer_post_norm_);
-    step.ops.add(s.residual, y, 1);
-  }
-  if (ffn_) {
-    ArenaScope scope(step.arena);
-    Tensor y = ffn_->forward(normed(s.residual, ffn_norm_, step), step);
-    if (post_norms_) step.ops.norm(y, y, ffn_post_norm_);
-    step.ops.add(s.residual, y, 1);
-  }
+  add_to(s.residual, *mixer_, mixer_norm_, post_norms_ ? &mixer_post_norm_ : nullptr, step);
+  if (ffn_) add_to(s.residual, *ffn_, ffn_norm_, post_norms_ ? &ffn_post_norm_ : nullptr, step);
   if (per_layer_) per_layer_->forward(s, step);
   if (scale_ != 1) step.ops.add(s.residual, s.residual, scale_ - 1);
 }
 
 int64_t Block::workspace(int64_t rows) const {
-  int64_t norm = arena_bytes(rows * mixer_norm_.weight.size());
-  return std::max(norm + std::max(mixer_->workspace(rows), ffn_ ? ffn_->workspace(rows) : 0), per_layer_ ? per_layer_->workspace(rows) : 0);
+  int64_t norms = (post_norms_ ? 2 : 1) * arena_bytes(rows * mixer_norm_.weight.size());
+  return std::max(norms + std::max(mixer_->workspace(rows), ffn_ ? ffn_->workspace(rows) : 0),
+                  per_layer_ ? per_layer_->workspace(rows) : 0);
 }
 
 int64_t Block::decode_bytes() const {

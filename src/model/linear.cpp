@@ -17,8 +17,21 @@ int64_t Linear::bytes() const {
 }
 
 Tensor Linear::operator()(Tensor x, Step& step) const {
-  Tensor y = step.arena.tensor(DType::f32, {x.shape[0], out()});
+  Tensor y = step.activation({x.shape[0], out()});
   into(y, x, step);
+  return y;
+}
+
+Tensor Linear::gated(Tensor x, Activation act, Step& step) const {
+  const int64_t half = out() / 2;
+  Tensor y = step.activation({x.shape[0], half});
+  if (parts_.size() == 1 && !bias_) {
+    step.ops.linear_gate(y, x, parts_[0], act, step.arena);
+    return y;
+  }
+  ArenaScope scope(step.arena);
+  Tensor both = (*this)(x, step);
+  step.ops.gate(y, both.cols(0, half), both.cols(half, half), act);
   return y;
 }
 

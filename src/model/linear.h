@@ -18,6 +18,7 @@ class Linear {
   int64_t out() const;
   int64_t bytes() const;
   Tensor operator()(Tensor x, Step&) const;                              // [T, in] -> [T, out], in the arena
+  Tensor gated(Tensor x, Activation, Step&) const;                       // [T, in] -> [T, out / 2]: act(first half) * second half
   void into(Tensor out, Tensor x, Step&, Epilogue epilogue = {}) const;  // epilogue's bias is this layer's own
 
  private:

@@ -37,32 +37,7 @@ void Loader::done_with(const StoredTensor& t) {
   if (progress) progress(bytes_done_, bytes_total_);
 }
 
-// A small deterministic value in [-1, 1) for element i of a made-up stream.
-static float made_up_value(uint64_t seed, uint64_t i) {
-  uint64_t z = seed + 0x9e3779b97f4a7c15u * (i + 1);
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return float(int64_t(z ^ (z >> 31)) >> 40) * 0x1p-23f;
-}
-
-Loader::Rows Loader::random_rows(int64_t rows, int64_t in) {
-  const FormatOps& format = format_ops("bf16");
-  if (outlines()) return {&format, std::vector<const std::byte*>(size_t(rows))};
-  int64_t row_bytes = in * format.format.block_bytes;
-  made_up_.resize(size_t(rows * row_bytes));
-  uint64_t seed = *random_seed_ + (++random_stream_ << 32);
-  float spread = std::sqrt(3.0f / float(in));  // outputs of unit variance
-  backend_.pool().parallel(rows, 64, [&](int64_t begin, int64_t end, int) {
-    for (int64_t r = begin; r < end; r++)
-      for (int64_t i = 0; i < in; i++) {
-        uint16_t h = bf16_from_f32(spread * made_up_value(seed, uint64_t(r * in + i)));
-        std::memcpy(made_up_.data() + r * row_bytes + i * 2, &h, 2);
-      }
-  });
-  Rows out{&format, {}};
-  for (int64_t r = 0; r < rows; r++) out.pointers.push_back(made_up_.data() + r * row_bytes);
-  return out;
-}
+Weight Loader::made_up(int64_t rows, int64_t in) { return backend_.make_up(rows, in, *random_seed_ + (++random_stream_ << 32), store_); }
 
 // Where row i of a head lies in a file whose q and k rows are paired for interleaved rope.
 static int64_t paired_row(int64_t row, int head_dim) {
@@ -71,7 +46,6 @@ static int64_t paired_row(int64_t row, int head_dim) {
 }
 
 Loader::Rows Loader::rows_of(const Part& part, int64_t in, Place at) {
-  if (random_seed_) return random_rows(part.rows, in);
   const StoredTensor& t = get(part.role, ".weight", at);
   std::vector<int64_t> shape = t.shape;
   if (shape.size() == 3 && shape[1] == 1) shape.erase(shape.begin() + 1);  // a depthwise convolution
@@ -88,18 +62,21 @@ Loader::Rows Loader::rows_of(const Part& part, int64_t in, Place at) {
   return out;
 }
 
-Linear Loader::linear(std::initializer_list<Part> parts, int64_t in, bool bias, Place at) {
+std::vector<Weight> Loader::weights(std::initializer_list<Part> parts, int64_t in, Place at) {
+  if (random_seed_) {
+    int64_t rows = 0;
+    for (const Part& part : parts) rows += part.rows;
+    return {made_up(rows, in)};
+  }
   std::vector<Weight> weights;
   Rows pending;
   auto flush = [&] {
-    if (!pending.pointers.empty()) weights.push_back(pack(*pending.format, pending.pointers, in, store_, backend_.pool()));
+    if (!pending.pointers.empty()) weights.push_back(backend_.place(*pending.format, pending.pointers, in, store_));
     pending = {};
     for (const StoredTensor* t : used_) done_with(*t);
     used_.clear();
   };
-  int64_t total = 0;
   for (const Part& part : parts) {
-    if (random_seed_) flush();  // made-up rows live until they are packed
     size_t begin = used_.size();
     Rows rows = rows_of(part, in, at);
     if (!pending.pointers.empty() && pending.format != rows.format) {
@@ -110,40 +87,43 @@ Linear Loader::linear(std::initializer_list<Part> parts, int64_t in, bool bias, 
     }
     pending.format = rows.format;
     pending.pointers.insert(pending.pointers.end(), rows.pointers.begin(), rows.pointers.end());
-    total += part.rows;
   }
   flush();
-
-  if (!bias) return {std::move(weights), {}};
-  Tensor joined = view(store_.take(size_t(total) * 4), DType::f32, {total});
-  int64_t begin = 0;
-  for (const Part& part : parts) {
-    Tensor b = vector(part.role, ".bias", {part.rows}, at);
-    bool paired = names_.permuted_qk && part.head_dim && !random_seed_;
-    for (int64_t r = 0; joined && r < part.rows; r++)
-      joined.as<float>()[begin + r] = b.as<float>()[paired ? paired_row(r, part.head_dim) : r];
-    begin += part.rows;
-  }
-  return {std::move(weights), joined};
+  return weights;
 }
 
-Weight Loader::weight(std::string_view role, int64_t rows, int64_t in, Place at) {
-  Rows source = rows_of({role, rows}, in, at);
-  Weight w = pack(*source.format, source.pointers, in, store_, backend_.pool());
-  for (const StoredTensor* t : used_) done_with(*t);
-  used_.clear();
-  return w;
+Linear Loader::linear(std::initializer_list<Part> parts, int64_t in, bool bias, Place at) {
+  std::vector<Weight> packed = weights(parts, in, at);
+  if (!bias) return {std::move(packed), {}};
+  std::vector<float> joined;
+  for (const Part& part : parts) {
+    std::vector<float> b = values(part.role, ".bias", {part.rows}, at);
+    bool paired = names_.permuted_qk && part.head_dim && !random_seed_;
+    for (int64_t r = 0; r < part.rows; r++) joined.push_back(b[size_t(paired ? paired_row(r, part.head_dim) : r)]);
+  }
+  return {std::move(packed), place(joined, {int64_t(joined.size())})};
+}
+
+Weight Loader::weight(std::string_view role, int64_t rows, int64_t in, Place at) { return weights({{role, rows}}, in, at)[0]; }
+
+Tensor Loader::place(const std::vector<float>& values, std::initializer_list<int64_t> shape) {
+  Tensor out = view(nullptr, DType::f32, shape);
+  out.data = store_.take(size_t(out.bytes()));
+  if (out) backend_.copy_in(out.data, values.data(), size_t(out.bytes()));
+  return out;
 }
 
 Tensor Loader::vector(std::string_view role, std::string_view suffix, std::initializer_list<int64_t> shape, Place at, float (*map)(float)) {
-  Tensor out = view(nullptr, DType::f32, shape);
-  out.data = store_.take(size_t(out.bytes()));
-  if (!random_seed_) {
-    read(out, get(role, suffix, at));
-  } else if (out) {
-    std::fill_n(out.as<float>(), out.size(), suffix == ".bias" ? 0.0f : 1.0f);
-  }
-  if (map && out) std::transform(out.as<float>(), out.as<float>() + out.size(), out.as<float>(), map);
+  std::vector<float> all = values(role, suffix, shape, at);
+  if (map) std::ranges::transform(all, all.begin(), map);
+  return place(all, shape);
+}
+
+std::vector<float> Loader::values(std::string_view role, std::string_view suffix, std::initializer_list<int64_t> shape, Place at) {
+  int64_t n = 1;
+  for (int64_t s : shape) n *= s;
+  std::vector<float> out(size_t(n), suffix == ".bias" ? 0.0f : 1.0f);
+  if (!random_seed_) read(view(out.data(), DType::f32, shape), get(role, suffix, at));
   return out;
 }
 
@@ -154,7 +134,7 @@ void Loader::read(Tensor out, const StoredTensor& t) {
         "tensor {} has shape {}, but the configuration asks for {}", t.name, shape_string(t.shape), shape_string(out));
   check(t.format == "f32" || t.format == "f16" || t.format == "bf16", "tensor {} is stored as {}, but must be f32, f16 or bf16", t.name,
         t.format);
-  if (!out) return;
+  if (outlines()) return;
   float* values = out.as<float>();
   const std::byte* p = t.bytes.data();
   for (int64_t i = 0; i < out.size(); i++) {
@@ -169,10 +149,7 @@ void Loader::read(Tensor out, const StoredTensor& t) {
   done_with(t);
 }
 
-float Loader::number(std::string_view role, Place at) {
-  Tensor t = vector(role, ".weight", {1}, at);
-  return t ? *t.as<float>() : 1;
-}
+float Loader::number(std::string_view role, Place at) { return values(role, ".weight", {1}, at)[0]; }
 
 Norm Loader::norm(const NormSpec& spec, std::string_view role, int64_t dim, Place at) {
   Norm norm{spec.kind, spec.eps, vector(role, ".weight", {dim}, at)};

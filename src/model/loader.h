@@ -1,4 +1,4 @@
-// From stored tensors to packed weights: finds a role's tensor, checks its shape, packs it for the backend and drops the
+// From stored tensors to packed weights: finds a role's tensor, checks its shape, lets the backend place it and drops the
 // file's pages, so that a weight is in memory once. With a store that only counts it outlines: the same checks, the same shapes,
 // no data.
 #pragma once
@@ -46,7 +46,10 @@ class Loader {
   const StoredTensor* find(std::string_view role, std::string_view suffix, Place) const;
   const StoredTensor& get(std::string_view role, std::string_view suffix, Place) const;
   Rows rows_of(const Part&, int64_t in, Place);
-  Rows random_rows(int64_t rows, int64_t in);
+  Weight made_up(int64_t rows, int64_t in);
+  std::vector<Weight> weights(std::initializer_list<Part>, int64_t in, Place);  // one for each run of equal formats
+  std::vector<float> values(std::string_view role, std::string_view suffix, std::initializer_list<int64_t> shape, Place);
+  Tensor place(const std::vector<float>&, std::initializer_list<int64_t> shape);  // where the backend reads it
   void read(Tensor out, const StoredTensor&);
   void done_with(const StoredTensor&);
   bool outlines() const { return store_.mode() == WeightStore::Mode::counts; }
@@ -57,7 +60,6 @@ class Loader {
   WeightStore& store_;
   std::optional<uint64_t> random_seed_;
   uint64_t random_stream_ = 0;
-  std::vector<std::byte> made_up_;  // rows of the part being packed
   std::vector<const StoredTensor*> used_;
   int64_t bytes_done_ = 0, bytes_total_ = 0;
 };

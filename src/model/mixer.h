@@ -14,16 +14,16 @@ class Loader;
 class Mixer {
  public:
   virtual ~Mixer() = default;
-  virtual Tensor forward(Tensor x, Step&) const = 0;      // f32 [T, dim] -> [T, dim]
-  virtual int64_t workspace(int64_t n_tokens) const = 0;  // bytes of arena that forward takes, its result included
-  virtual int64_t decode_bytes() const = 0;               // of weights that one step reads
+  virtual void forward(Tensor out, Tensor x, const Epilogue&, Step&) const = 0;  // out [T, dim] = epilogue(what it makes of x [T, dim])
+  virtual int64_t workspace(int64_t n_tokens) const = 0;                         // bytes of arena that forward takes
+  virtual int64_t decode_bytes() const = 0;                                      // of weights that one step reads
 };
 
 // What stands beside the mixer in a block; stateless.
 class Ffn {
  public:
   virtual ~Ffn() = default;
-  virtual Tensor forward(Tensor x, Step&) const = 0;
+  virtual void forward(Tensor out, Tensor x, const Epilogue&, Step&) const = 0;
   virtual int64_t workspace(int64_t n_tokens) const = 0;
   virtual int64_t decode_bytes() const = 0;
 };

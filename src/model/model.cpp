@@ -10,7 +10,7 @@
 
 namespace mr {
 
-Model::Model(WeightStore::Mode mode) : store_(mode) {}
+Model::Model(WeightStore::Mode mode, Backend& backend) : store_(mode, [&backend](size_t bytes) { return backend.allocate(bytes); }) {}
 Model::~Model() = default;
 
 std::unique_ptr<Model> Model::load(const Checkpoint& files, Backend& backend, const ModelOptions& options) {
@@ -23,7 +23,7 @@ std::unique_ptr<Model> Model::outline(const Checkpoint& files, Backend& backend,
 }
 
 std::unique_ptr<Model> Model::build(const Checkpoint& files, Backend& backend, const ModelOptions& options, WeightStore::Mode mode) {
-  std::unique_ptr<Model> model(new Model(mode));
+  std::unique_ptr<Model> model(new Model(mode, backend));
   Described described = describe(files);
   model->spec_ = std::move(described.spec);
   const ModelSpec& spec = model->spec_;
@@ -32,9 +32,10 @@ std::unique_ptr<Model> Model::build(const Checkpoint& files, Backend& backend, c
   for (const RopeSpec& rope : spec.ropes) model->ropes_.push_back(make_rope(rope));
   model->embedding_ = loader.weight("embedding", spec.vocab, spec.dim);
   if (spec.per_layer) model->per_layer_ = std::make_unique<PerLayerInputs>(spec, loader);
+  const DType kv_dtype = options.kv_dtype.value_or(backend.kv_dtype());
   std::vector<StateRef> kv(spec.layers.size());
   for (int i = 0; i < int(spec.layers.size()); i++) {
-    BuildContext build{loader, model->layout_, spec, options.kv_dtype, i, kv};
+    BuildContext build{loader, model->layout_, spec, kv_dtype, i, kv};
     model->blocks_.push_back(std::make_unique<Block>(spec.layers[size_t(i)], build));
   }
   model->final_norm_ = loader.norm(spec.norm, "final_norm", spec.dim);
@@ -52,7 +53,7 @@ int64_t Model::workspace(int n_tokens, int n_out) const {
   int64_t block = 0, angles = 0;
   for (const auto& b : blocks_) block = std::max(block, b->workspace(n_tokens));
   for (const RopeTable& r : ropes_) angles += arena_bytes(int64_t(n_tokens) * r.dim);
-  int64_t out = arena_bytes(int64_t(n_out) * spec_.dim) + arena_bytes(int64_t(n_out) * spec_.vocab);
+  int64_t out = 2 * arena_bytes(int64_t(n_out) * spec_.dim) + arena_bytes(int64_t(n_out) * spec_.vocab);
   int64_t per_layer = per_layer_ ? per_layer_->workspace(n_tokens) : 0;
   return arena_bytes(int64_t(n_tokens) * spec_.dim) + per_layer + angles + std::max(block, out);
 }
@@ -77,8 +78,10 @@ Tensor Model::forward(Step& step) const {
   Tensor logits = step.arena.tensor(DType::f32, {batch.n_out, spec_.vocab});
   if (batch.n_out == 0) return logits;
   ops.gather(last, stream.residual, batch);
-  ops.norm(last, last, final_norm_);
-  ops.linear(logits, last, output_, {});
+  Tensor normed = last;
+  if (ops.activations() != last.dtype) normed = step.activation({batch.n_out, spec_.dim});
+  ops.norm(normed, last, final_norm_);
+  ops.linear(logits, normed, output_, {});
   if (spec_.logit_softcap) ops.softcap(logits, spec_.logit_softcap);
   return logits;
 }

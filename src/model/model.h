@@ -21,6 +21,8 @@ struct Step {
   const StateMemory& state;
   Arena& arena;
   std::span<const Tensor> angles{};  // one per ModelSpec::ropes, f32 [T, dim]; Model fills it
+
+  Tensor activation(std::initializer_list<int64_t> shape) { return arena.tensor(ops.activations(), shape); }
 };
 
 // What flows between blocks.
@@ -30,7 +32,7 @@ struct Stream {
 };
 
 struct ModelOptions {
-  DType kv_dtype = DType::f16;
+  std::optional<DType> kv_dtype;                                // none: the backend's
   std::optional<uint64_t> random_weights;                       // made up from config.json alone
   std::function<void(int64_t done, int64_t total)> progress{};  // bytes of the files
 };
@@ -49,7 +51,7 @@ class Model {
   const ModelSpec& spec() const { return spec_; }
   const StateLayout& layout() const { return layout_; }
   int64_t weight_bytes() const { return int64_t(store_.bytes()); }
-  std::vector<std::span<const std::byte>> weights() const { return store_.parts(); }
+  std::vector<std::span<const std::byte>> weights() const { return store_.parts(); }  // where the backend keeps them
   int64_t decode_bytes() const;  // of weights that one decode step reads: all but the rows of the embedding it skips
 
   // Bytes of arena that forward takes for a batch of this size.
@@ -58,7 +60,7 @@ class Model {
   Tensor forward(Step&) const;
 
  private:
-  explicit Model(WeightStore::Mode);
+  Model(WeightStore::Mode, Backend&);
   static std::unique_ptr<Model> build(const Checkpoint&, Backend&, const ModelOptions&, WeightStore::Mode);
   ModelSpec spec_;
   StateLayout layout_;

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -51,15 +52,17 @@ struct Weight {
 // into the next.
 class WeightStore {
  public:
-  enum class Mode : uint8_t { holds, counts };  // counts: adds up what would be taken, and gives null
-  explicit WeightStore(Mode mode = Mode::holds) : mode_(mode) {}
+  enum class Mode : uint8_t { holds, counts };     // counts: adds up what would be taken, and gives null
+  using Allocate = std::function<Buffer(size_t)>;  // the host's memory, unless another is given
+  explicit WeightStore(Mode mode = Mode::holds, Allocate allocate = {}) : mode_(mode), allocate_(std::move(allocate)) {}
   Mode mode() const { return mode_; }
-  std::byte* take(size_t bytes);                          // zeroed, 64-byte aligned
+  std::byte* take(size_t bytes);                          // zeroed, 256-byte aligned
   std::vector<std::span<const std::byte>> parts() const;  // all that was taken, chunk by chunk
   size_t bytes() const;                                   // that were taken
 
  private:
   Mode mode_;
+  Allocate allocate_;
   size_t counted_ = 0;
   struct Chunk {
     Buffer buffer;

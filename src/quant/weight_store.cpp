@@ -7,12 +7,15 @@ namespace mr {
 static constexpr size_t kChunk = size_t(64) << 20;  // what is not taken of it is never touched, so it costs no memory
 
 std::byte* WeightStore::take(size_t bytes) {
-  bytes = (bytes + 63) / 64 * 64;
+  bytes = (bytes + 255) / 256 * 256;
   if (mode_ == Mode::counts) {
     counted_ += bytes;
     return nullptr;
   }
-  if (chunks_.empty() || chunks_.back().used + bytes > chunks_.back().buffer.size()) chunks_.push_back({Buffer(std::max(kChunk, bytes))});
+  if (chunks_.empty() || chunks_.back().used + bytes > chunks_.back().buffer.size()) {
+    const size_t size = std::max(kChunk, bytes);
+    chunks_.push_back({allocate_ ? allocate_(size) : Buffer(size)});
+  }
   Chunk& chunk = chunks_.back();
   std::byte* p = chunk.buffer.data() + chunk.used;
   chunk.used += bytes;

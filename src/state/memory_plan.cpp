@@ -110,7 +110,7 @@ MemoryPlan plan_memory(const StateLayout& layout, const StateLimits& limits) {
 
   MemoryPlan plan{tokens, {}, bounded ? pages * tokens : MemoryPlan::unbounded, n_seqs};
   for (const Group& g : layout.groups())
-    plan.group.push_back({g.kind, g.window, planner.unit_bytes(g), planner.units(g, n_seqs, pages, snapshots)});
+    plan.group.push_back({g.kind, g.window, planner.unit_bytes(g), planner.units(g, n_seqs, pages, snapshots), 0, g.layers});
   // Host memory has the same proportions, so that no group runs out of it long before the others.
   const double share = double(limits.host_bytes) / double(std::max<int64_t>(1, plan.bytes()));
   for (MemoryPlan::GroupPlan& g : plan.group) g.n_host = limits.host_bytes ? int64_t(double(g.n_units) * share) : 0;
@@ -139,12 +139,13 @@ std::string MemoryPlan::text() const {
   return s;
 }
 
-StateStore::StateStore(const MemoryPlan& plan) {
+StateStore::StateStore(const MemoryPlan& plan, const std::function<Buffer(size_t)>& allocate) {
   for (const MemoryPlan::GroupPlan& g : plan.group) {
-    Buffer& buffer = buffers_.emplace_back(size_t(g.bytes()));
-    memory_.group.push_back({buffer.data(), g.unit_bytes, g.n_units, g.paged() ? plan.page_tokens : 0});
+    const int page_tokens = g.paged() ? plan.page_tokens : 0;
+    Buffer& buffer = buffers_.emplace_back(allocate ? allocate(size_t(g.bytes())) : Buffer(size_t(g.bytes())));
+    memory_.group.push_back({buffer.data(), g.unit_bytes, g.n_units, page_tokens, g.layers});
     Buffer& host = buffers_.emplace_back(size_t(g.unit_bytes * g.n_host));
-    host_.group.push_back({host.data(), g.unit_bytes, g.n_host, g.paged() ? plan.page_tokens : 0});
+    host_.group.push_back({host.data(), g.unit_bytes, g.n_host, page_tokens, g.layers});
   }
 }
 

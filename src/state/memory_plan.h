@@ -2,6 +2,7 @@
 // they hold. What cannot fit is an error here, never an out-of-memory death later.
 #pragma once
 
+#include <functional>
 #include <limits>
 #include <string>
 
@@ -27,8 +28,9 @@ struct MemoryPlan {
   struct GroupPlan {
     StateSpec::Kind kind;
     int window;
-    int64_t unit_bytes, n_units;  // n_units: with the reserved unit 0
-    int64_t n_host = 0;           // units to swap to, with a reserved unit 0; 0: none
+    int64_t unit_bytes, n_units;    // n_units: with the reserved unit 0
+    int64_t n_host = 0;             // units to swap to, with a reserved unit 0; 0: none
+    std::vector<int64_t> layers{};  // as in Group
     int64_t bytes() const { return unit_bytes * n_units; }
     bool paged() const { return kind == StateSpec::Kind::paged; }
   };
@@ -46,10 +48,10 @@ std::string size_text(int64_t bytes);  // "96.0 MiB"
 
 MemoryPlan plan_memory(const StateLayout&, const StateLimits&);
 
-// Owns the units of every group, zeroed.
+// Owns the units of every group, zeroed, in memory that `allocate` gives (empty: the host's), and the host memory they are swapped to.
 class StateStore {
  public:
-  explicit StateStore(const MemoryPlan&);
+  explicit StateStore(const MemoryPlan&, const std::function<Buffer(size_t)>& allocate = {});
   const StateMemory& memory() const { return memory_; }
   const StateMemory& host() const { return host_; }  // where units are swapped to
 

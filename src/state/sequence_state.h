@@ -33,7 +33,7 @@ struct SequenceState {
 
   uint64_t id = 0;
   std::string salt;             // prefixes are shared only between sequences of equal salt
-  std::vector<int32_t> tokens;  // may run behind `committed` while a step's tokens are not yet known
+  std::vector<int32_t> tokens;  // may run behind `committed`, or end in negative ones, while a step's tokens are not yet known
   int n_prompt = 0;             // set by the first attach
   int committed = 0;            // tokens that the state has absorbed
   int planned = 0;              // rows of the last reserve, until the commit

@@ -305,7 +305,9 @@ void StateManager::accept_slots(SequenceState& seq, int g, std::span<const int> 
 void StateManager::publish(SequenceState& seq) {
   if (!publishes(seq)) return;
   std::span<const int32_t> tokens(seq.tokens);
-  const int n_blocks = std::min(seq.committed, int(tokens.size())) / page_tokens_;
+  int n_known = std::min(seq.committed, int(tokens.size()));
+  while (n_known > 0 && tokens[size_t(n_known) - 1] < 0) n_known--;
+  const int n_blocks = n_known / page_tokens_;
   while (seq.node->depth < n_blocks) {
     auto block = tokens.subspan(size_t(seq.node->depth * page_tokens_), size_t(page_tokens_));
     Node* next = tree_.child(seq.node, block);

@@ -17,14 +17,6 @@
 
 namespace mr {
 
-// To be done before the step that follows, in the order given: fill unit dst with zeros (src -1) or with unit src.
-struct UnitCopy {
-  enum class Where : uint8_t { within, out, in };  // out: dst is a unit of host memory; in: src is one
-  int group;
-  int32_t dst, src;
-  Where where = Where::within;
-};
-
 // On memory that the host can reach; `host` is where units are swapped to.
 void carry_out(std::span<const UnitCopy>, const StateMemory&, const StateMemory& host);
 

@@ -9,9 +9,10 @@ StateRef StateLayout::add(StateSpec spec) {
     if (g.kind != spec.kind || g.window != spec.window) continue;
     StateRef ref{int(i), g.bytes};
     g.bytes += bytes;
+    g.layers.push_back(bytes);
     return ref;
   }
-  groups_.push_back({spec.kind, spec.window, bytes});
+  groups_.push_back({spec.kind, spec.window, bytes, {bytes}});
   return {int(groups_.size()) - 1, 0};
 }
 

@@ -25,7 +25,8 @@ struct StateRef {
 struct Group {
   StateSpec::Kind kind;
   int window;
-  int64_t bytes;  // of all its layers together, a token or a sequence
+  int64_t bytes;                  // of all its layers together, a token or a sequence
+  std::vector<int64_t> layers{};  // of each, in the order of their offsets
 };
 
 class StateLayout {
@@ -46,10 +47,19 @@ struct StateMemory {
     std::byte* base = nullptr;
     int64_t unit_bytes = 0;
     int64_t n_units = 0;
-    int page_tokens = 0;  // 0: slots
+    int page_tokens = 0;            // 0: slots
+    std::vector<int64_t> layers{};  // bytes a token or a sequence of each layer
     std::byte* unit(int64_t i) const { return base + i * unit_bytes; }
   };
   std::vector<GroupMemory> group;
+};
+
+// To be done before the step that follows, in the order given: fill unit dst with zeros (src -1) or with unit src.
+struct UnitCopy {
+  enum class Where : uint8_t { within, out, in };  // out: dst is a unit of host memory; in: src is one
+  int group;
+  int32_t dst, src;
+  Where where = Where::within;
 };
 
 }  // namespace mr

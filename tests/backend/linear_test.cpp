@@ -1,5 +1,5 @@
 // cpu_linear against a double-precision product over decode_rows, and bit equality: across instruction sets, row counts,
-// thread counts.
+// thread counts. AMX is also run on tiles made of software, so that its kernels are tested where no tile unit is.
 #include "backend/cpu/linear.h"
 
 #include <gtest/gtest.h>
@@ -8,6 +8,7 @@
 #include <cstring>
 #include <random>
 
+#include "backend/soft_tiles.h"
 #include "core/error.h"
 
 namespace mr {
@@ -57,18 +58,37 @@ Packed make_weight(const FormatOps& ops, int64_t out, int64_t in, unsigned seed,
 
 Tensor matrix(std::vector<float>& v, int64_t rows, int64_t cols) { return view(v.data(), DType::f32, {rows, cols}); }
 
-std::vector<float> run(Isa isa, const Weight& w, std::vector<float>& x, ThreadPool& pool, const Epilogue& e = {}) {
+// One way to run a product: an instruction set of this machine.
+struct Variant {
+  std::string name;
+  const LinearKernels* kernels;
+  bool tiles = false, soft = false;
+};
+
+std::vector<Variant> variants() {
+  std::vector<Variant> all;
+  bool vnni = false;
+  for (Isa isa : available_isas()) {
+    all.push_back({std::string(name_of(isa)), &linear_kernels(isa), isa == Isa::amx});
+    vnni |= isa == Isa::vnni;
+  }
+  if (vnni) all.push_back({"amx in software", &soft_tile_kernels(), true, true});
+  return all;
+}
+
+std::vector<float> run(const Variant& variant, const Weight& w, std::vector<float>& x, ThreadPool& pool, const Epilogue& e = {}) {
   int64_t rows = int64_t(x.size()) / w.in;
   std::vector<float> out(size_t(rows * w.out), -7.0f);
   LinearScratch scratch;
-  cpu_linear(matrix(out, rows, w.out), matrix(x, rows, w.in), w, e, pool, linear_kernels(isa), scratch);
+  cpu_linear(matrix(out, rows, w.out), matrix(x, rows, w.in), w, e, pool, *variant.kernels, scratch);
   return out;
 }
 
 // The largest error that the arithmetic may make for one output. Each of `steps` roundings is at most 2^-24 of the terms' sum
 // of magnitudes. Float weights: a step per input. Quantized weights: two steps a block and four in making a term; q4_1's two
 // terms of a block are at most 2 and 1 times max|w| sum|x|; and every activation is off by half of max|x| / 32639, hardly more.
-double bound(const float* x, const float* w, int64_t in, bool quantized) {
+// Split into two bf16: off by 2^-17 of itself, and two steps an input.
+double bound(const float* x, const float* w, int64_t in, bool quantized, bool split) {
   double magnitude = 0, rounding = 0;
   for (int64_t b = 0; b < in; b += kBlock) {
     double products = 0, largest_x = 0, largest_w = 0, sum_x = 0, sum_w = 0;
@@ -79,8 +99,9 @@ double bound(const float* x, const float* w, int64_t in, bool quantized) {
     }
     magnitude += quantized ? 3 * largest_w * sum_x : products;
     if (quantized) rounding += 1.01 * 0.5 * largest_x / 32639 * sum_w;
+    if (split) rounding += 0x1p-17 * products;
   }
-  int64_t steps = quantized ? in / kBlock * 2 + 4 : in;
+  int64_t steps = quantized ? in / kBlock * 2 + 4 : split ? 2 * in : in;
   return double(steps) * 0x1p-24 * magnitude + rounding + 1e-30;
 }
 
@@ -105,8 +126,19 @@ class LinearTest : public testing::TestWithParam<const char*> {
     if (!quantized) v.insert(v.end(), {1, 5, 33, 100});
     return v;
   }
+  void expect_product(const std::vector<float>& y, const std::vector<float>& x, const Packed& p, int64_t rows, bool split) {
+    const int64_t in = p.weight.in, out = p.weight.out;
+    for (int64_t r = 0; r<rows; r += rows> 64 ? 13 : 1)
+      for (int64_t n = 0; n < out; n++) {
+        const float *xr = x.data() + r * in, *wn = p.decoded.data() + n * in;
+        double exact = 0;
+        for (int64_t k = 0; k < in; k++) exact += double(xr[k]) * wn[k];
+        ASSERT_NEAR(y[size_t(r * out + n)], exact, bound(xr, wn, in, quantized, split))
+            << rows << " rows, [" << out << ", " << in << "], row " << r << " output " << n;
+      }
+  }
   void SetUp() override {
-    for (Isa isa : {Isa::avx2, Isa::avx512, Isa::vnni}) {
+    for (Isa isa : {Isa::avx2, Isa::avx512, Isa::vnni, Isa::amx}) {
       auto have = available_isas();
       if (std::find(have.begin(), have.end(), isa) == have.end())
         std::printf("not tested, this machine lacks it: %s\n", name_of(isa).data());
@@ -121,19 +153,17 @@ TEST_P(LinearTest, IsTheProductOnEveryInstructionSet) {
       for (int64_t rows : kRowCounts) {
         if (rows * out * in > 40'000'000) continue;
         auto x = activations(rows, in, unsigned(rows));
-        auto first = run(Isa::scalar, p.weight, x, pool);
-        for (int64_t r = 0; r<rows; r += rows> 64 ? 13 : 1)
-          for (int64_t n = 0; n < out; n++) {
-            const float *xr = x.data() + r * in, *wn = p.decoded.data() + n * in;
-            double exact = 0;
-            for (int64_t k = 0; k < in; k++) exact += double(xr[k]) * wn[k];
-            ASSERT_NEAR(first[size_t(r * out + n)], exact, bound(xr, wn, in, quantized))
-                << rows << " rows, [" << out << ", " << in << "], row " << r << " output " << n;
+        std::vector<float> first[2];  // of vectors, of tiles with an arithmetic of their own
+        for (const Variant& variant : variants()) {
+          if (variant.soft && rows * out * in > 4'000'000) continue;
+          const bool split = variant.tiles && ops.format.name == "bf16";
+          auto y = run(variant, p.weight, x, pool);
+          if (first[split].empty()) {
+            first[split] = y;
+            expect_product(y, x, p, rows, split);
           }
-        for (Isa isa : available_isas()) {
-          auto y = run(isa, p.weight, x, pool);
-          ASSERT_EQ(std::memcmp(y.data(), first.data(), y.size() * 4), 0)
-              << name_of(isa) << " " << rows << " rows, [" << out << ", " << in << "]";
+          ASSERT_EQ(std::memcmp(y.data(), first[split].data(), y.size() * 4), 0)
+              << variant.name << " " << rows << " rows, [" << out << ", " << in << "]";
         }
       }
     }
@@ -145,7 +175,7 @@ TEST_P(LinearTest, ErrorIsThatOfSixteenBitActivations) {
   constexpr int64_t rows = 40, out = 100, in = 576;
   Packed p = make_weight(ops, out, in, 21, pool);
   auto x = activations(rows, in, 22);
-  auto y = run(best_isa(), p.weight, x, pool);
+  auto y = run(variants().back(), p.weight, x, pool);
   double squares = 0, expected = 0;
   for (int64_t r = 0; r < rows; r++)
     for (int64_t n = 0; n < out; n++) {
@@ -162,13 +192,13 @@ TEST_P(LinearTest, RowIsTheSameAloneAndAmongOthers) {
   for (int64_t in : {96, 576}) {
     Packed p = make_weight(ops, 333, in, 3, pool);
     auto x = activations(300, in, 4);
-    for (Isa isa : available_isas()) {
-      auto all = run(isa, p.weight, x, pool);
+    for (const Variant& variant : variants()) {
+      auto all = run(variant, p.weight, x, pool);
       for (int64_t n : {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 24, 25}) {
         for (int64_t at : {int64_t(0), int64_t(131), 300 - n}) {
           std::vector<float> some(x.begin() + at * in, x.begin() + (at + n) * in);
-          auto y = run(isa, p.weight, some, pool);
-          ASSERT_EQ(std::memcmp(y.data(), all.data() + at * 333, y.size() * 4), 0) << name_of(isa) << " rows " << at << " + " << n;
+          auto y = run(variant, p.weight, some, pool);
+          ASSERT_EQ(std::memcmp(y.data(), all.data() + at * 333, y.size() * 4), 0) << variant.name << " rows " << at << " + " << n;
         }
       }
     }
@@ -179,13 +209,14 @@ TEST_P(LinearTest, ThreadsDoNotMatter) {
   Packed p = make_weight(ops, 1000, 576, 5, pool);
   for (int64_t rows : {1, 7, 130}) {
     auto x = activations(rows, 576, 6);
-    for (Isa isa : available_isas()) {
+    for (const Variant& variant : variants()) {
+      if (variant.soft && rows > 24) continue;  // slow
       ThreadPool one(1);
-      auto expected = run(isa, p.weight, x, one);
+      auto expected = run(variant, p.weight, x, one);
       for (int threads = 2; threads <= 8; threads++) {
         ThreadPool many(threads);
-        auto y = run(isa, p.weight, x, many);
-        ASSERT_EQ(std::memcmp(y.data(), expected.data(), y.size() * 4), 0) << name_of(isa) << " " << threads << " threads";
+        auto y = run(variant, p.weight, x, many);
+        ASSERT_EQ(std::memcmp(y.data(), expected.data(), y.size() * 4), 0) << variant.name << " " << threads << " threads";
       }
     }
   }
@@ -198,8 +229,8 @@ TEST_P(LinearTest, EpilogueAndStrides) {
   auto x = activations(rows, in, 9), bias = normal(out, 10), residual = normal(rows * wide, 11);
   std::vector<float> wide_x(size_t(rows * 2 * in), NAN);
   for (int64_t r = 0; r < rows; r++) std::copy_n(x.begin() + r * in, in, wide_x.begin() + r * 2 * in);
-  for (Isa isa : available_isas()) {
-    auto plain = run(isa, p.weight, x, pool);
+  for (const Variant& variant : variants()) {
+    auto plain = run(variant, p.weight, x, pool);
     for (int parts = 0; parts < 8; parts++) {
       auto y = residual;
       Tensor yt = matrix(y, rows, wide).cols(3, out);
@@ -208,7 +239,7 @@ TEST_P(LinearTest, EpilogueAndStrides) {
       if (parts & 2) e.residual = yt;
       if (parts & 4) e.scale = 0.3f;
       LinearScratch scratch;
-      cpu_linear(yt, matrix(wide_x, rows, 2 * in).cols(0, in), p.weight, e, pool, linear_kernels(isa), scratch);
+      cpu_linear(yt, matrix(wide_x, rows, 2 * in).cols(0, in), p.weight, e, pool, *variant.kernels, scratch);
       for (int64_t r = 0; r < rows; r++)
         for (int64_t n = 0; n < wide; n++) {
           float expected = residual[size_t(r * wide + n)];
@@ -218,7 +249,7 @@ TEST_P(LinearTest, EpilogueAndStrides) {
             if (parts & 4) sum *= 0.3f;
             expected = parts & 2 ? expected + sum : sum;
           }
-          ASSERT_EQ(y[size_t(r * wide + n)], expected) << name_of(isa) << " parts " << parts << " row " << r << " column " << n;
+          ASSERT_EQ(y[size_t(r * wide + n)], expected) << variant.name << " parts " << parts << " row " << r << " column " << n;
         }
     }
   }
@@ -228,13 +259,13 @@ TEST_P(LinearTest, EpilogueAndStrides) {
 TEST_P(LinearTest, OddValuesStayInTheirRow) {
   constexpr int64_t in = 64, out = 33;
   Packed p = make_weight(ops, out, in, 12, pool);
-  for (Isa isa : available_isas()) {
+  for (const Variant& variant : variants()) {
     auto x = activations(6, in, 13);
-    auto before = run(isa, p.weight, x, pool);
+    auto before = run(variant, p.weight, x, pool);
     x[1 * in + 40] = NAN;
     x[2 * in + 3] = INFINITY;
     for (int64_t k = 0; k < in; k++) x[size_t(4 * in + k)] = 1e-40f;
-    auto y = run(isa, p.weight, x, pool);
+    auto y = run(variant, p.weight, x, pool);
     for (int64_t n = 0; n < out; n++) {
       EXPECT_TRUE(std::isnan(y[size_t(1 * out + n)]));
       EXPECT_FALSE(std::isfinite(y[size_t(2 * out + n)]));

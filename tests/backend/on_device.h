@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backend/cuda/cuda_backend.h"
+#include "core/arena.h"
 #include "backend/world.h"
 
 namespace mr::test {
@@ -10,7 +11,7 @@ namespace mr::test {
 class OnDevice final : public Backend {
  public:
   explicit OnDevice(DType act, const CudaOptions& options = {})
-      : act_(act), gpu_(make_cuda_backend(options)), memory_(gpu_->allocate(kBytes)) {}
+      : act_(act), gpu_(make_cuda_backend(options)), memory_(gpu_->allocate(kBytes)), arena_(gpu_->allocate(kBytes / 4)) {}
   CudaBackend& gpu() { return *gpu_; }
   std::string_view name() const override { return act_ == DType::bf16 ? "cuda, bf16" : "cuda, f32"; }
   ThreadPool& pool() override { return gpu_->pool(); }
@@ -32,7 +33,7 @@ class OnDevice final : public Backend {
   }
   void linear_gate(Tensor out, Tensor x, const Weight& w, Activation act) {
     Call call(*this);
-    gpu_->linear_gate(call.out(out), call.in(x), call.weight(w), act);
+    gpu_->linear_gate(call.out(out), call.in(x), call.weight(w), act, arena_);
   }
   void add(Tensor into, Tensor x, float scale) override {
     Call call(*this);
@@ -129,6 +130,7 @@ class OnDevice final : public Backend {
     StateMemory state;
     const StateMemory* host_state = nullptr;
     std::vector<std::pair<Tensor, Tensor>> results;  // host, device
+    WeightStore weights{WeightStore::Mode::holds, [this](size_t bytes) { return on.gpu_->allocate(bytes); }};
 
     explicit Call(OnDevice& on) : on(on) { on.used_ = 0; }
     Call(OnDevice& on, const Batch& b, const StateMemory* s = nullptr) : on(on), host_state(s) {
@@ -161,12 +163,12 @@ class OnDevice final : public Backend {
       w.ops->decode_rows(w, 0, w.out, values.data());
       std::vector<const std::byte*> rows;
       for (int64_t r = 0; r < w.out; r++) rows.push_back(reinterpret_cast<const std::byte*>(values.data() + r * w.in));
-      return on.gpu_->place(format_ops("f32"), rows, w.in);
+      return on.gpu_->place(format_ops("f32"), rows, w.in, weights);
     }
   };
 
   std::byte* send(const std::byte* host, size_t bytes) {
-    std::byte* to = memory_ + used_;
+    std::byte* to = memory_.data() + used_;
     used_ += (bytes + 255) / 256 * 256;
     check(used_ <= kBytes, "the test needs more than {} bytes on the device", kBytes);
     gpu_->copy_in(to, host, bytes);
@@ -210,7 +212,8 @@ class OnDevice final : public Backend {
 
   DType act_;
   std::unique_ptr<CudaBackend> gpu_;
-  std::byte* memory_;
+  Buffer memory_;
+  Arena arena_;
   size_t used_ = 0;
 };
 

@@ -65,7 +65,7 @@ class Generate(unittest.TestCase):
         reference = as_json(*args)["choices"]
         self.assertEqual(as_json(*args, "--threads", 1)["choices"], reference)
         self.assertEqual(as_json(*args, "--max-batch-tokens", 2)["choices"], reference)
-        for isa in ["scalar", "avx2", "avx512", "vnni"]:
+        for isa in ["scalar", "avx2", "avx512", "vnni", "amx"]:
             result = run(*args, "--isa", isa, "--json")
             if result.returncode == 1 and "cannot run instruction set" in result.stderr:
                 print(f"skipped: this machine has no {isa}")

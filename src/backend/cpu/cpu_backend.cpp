@@ -24,6 +24,7 @@ const OpKernels& op_kernels(Isa isa) {
       return op_kernels_avx2();
     case Isa::avx512:
     case Isa::vnni:
+    case Isa::amx:
       return op_kernels_avx512();
 #endif
     default:
@@ -43,7 +44,7 @@ class CpuBackend : public Backend {
   void embed(Tensor out, const Weight& table, float scale, const Batch& batch) override {
     rows(batch.n_tokens, table.in, [&](int64_t r) {
       int32_t token = batch.token[r];
-      if (token < 0) token = sampled_.at(size_t(-1 - token));
+      if (token < 0) token = std::max(0, sampled_.at(size_t(-1 - token)));  // a row without finite logits has none
       table.ops->decode_rows(table, token, 1, out.row<float>(r));
       if (scale != 1)
         for (int64_t i = 0; i < table.in; i++) out.row<float>(r)[i] *= scale;

@@ -15,15 +15,17 @@ const LinearKernels& linear_kernels(Isa isa) {
       return linear_kernels_avx512();
     case Isa::vnni:
       return linear_kernels_vnni();
+    case Isa::amx:
+      return linear_kernels_amx();
 #endif
     default:
       return linear_kernels_scalar();
   }
 }
 
-static const LinearKernel& find_kernel(const LinearKernels& kernels, std::string_view format) {
-  for (int i = 0; i < kernels.count; i++)
-    if (format == kernels.table[i].format) return kernels.table[i];
+static const LinearKernel& find_kernel(const LinearKernels& kernels, std::string_view format, int64_t rows) {
+  for (int i = kernels.count - 1; i >= 0; i--)
+    if (format == kernels.table[i].format && rows >= kernels.table[i].from_rows) return kernels.table[i];
   fail("the CPU has no kernel for weights in format '{}'", format);
 }
 
@@ -47,13 +49,12 @@ static LinearCall make_call(Tensor out, Tensor x, const Weight& w, const Epilogu
 }
 
 static void round_rows(LinearCall& c, const LinearKernel& kernel, ThreadPool& pool, LinearScratch& scratch) {
-  int64_t blocks = c.in / kBlock;
-  grow(scratch.rounded, size_t(c.rows * blocks) * sizeof(RoundedBlock));
-  auto* rounded = scratch.rounded.as<RoundedBlock>();
+  grow(scratch.rounded, size_t(kernel.rounded_bytes(c.in, c.rows)));
+  std::byte* rounded = scratch.rounded.data();
   c.rounded = rounded;
   int64_t grain = std::max<int64_t>(1, (16 << 10) / c.in);  // about 4 us
   pool.parallel(c.rows, grain, [&](int64_t begin, int64_t end, int) {
-    for (int64_t r = begin; r < end; r++) kernel.round(c.x + r * c.x_stride, c.in, rounded + r * blocks);
+    for (int64_t r = begin; r < end; r++) kernel.round(c.x + r * c.x_stride, c.in, r, rounded);
   });
 }
 
@@ -63,10 +64,11 @@ struct Pieces {
   int64_t chunk, chunks, group, groups;
 };
 
-static Pieces cut(const LinearCall& c, const Weight& w, bool rounded, int workers) {
-  constexpr int64_t kChunkBytes = 192 << 10, kGroupBytes = 64 << 10, kTile = 24;  // every tile height divides kTile
-  int64_t row_bytes = rounded ? c.in / kBlock * int64_t(sizeof(RoundedBlock)) : c.in * 4;
-  int64_t chunk = std::max(kTile, kChunkBytes / row_bytes / kTile * kTile);
+static Pieces cut(const LinearCall& c, const Weight& w, const LinearKernel& kernel, const LinearKernels& kernels, int workers) {
+  constexpr int64_t kGroupBytes = 64 << 10;
+  const int64_t tile = kernels.tile_rows;
+  int64_t row_bytes = kernel.round ? kernel.rounded_bytes(c.in, tile) / tile : c.in * 4;
+  int64_t chunk = std::max(tile, kernels.chunk_bytes / row_bytes / tile * tile);
   int64_t panels = w.panels(), panel_bytes = w.packed.bytes() / panels;
   int64_t group = (panels + 8 * workers - 1) / (8 * workers);
   group = std::min(group, std::max<int64_t>(4, kGroupBytes / panel_bytes));
@@ -77,11 +79,11 @@ void cpu_linear(Tensor out, Tensor x, const Weight& w, const Epilogue& e, Thread
                 LinearScratch& scratch) {
   LinearCall c = make_call(out, x, w, e);
   if (c.rows == 0 || c.out == 0) return;
-  const LinearKernel& kernel = find_kernel(kernels, w.format().name);
+  const LinearKernel& kernel = find_kernel(kernels, w.format().name, c.rows);
   if (kernel.round) round_rows(c, kernel, pool, scratch);
-  size_t floats = size_t(kernels.scratch_panels * c.in * kPanel);
+  size_t floats = size_t(kernels.scratch_panels * ((c.in + kBlock - 1) / kBlock) * kBlock * kPanel);
   grow(scratch.panels, floats * sizeof(float) * size_t(pool.size()));
-  Pieces p = cut(c, w, kernel.round, pool.size());
+  Pieces p = cut(c, w, kernel, kernels, pool.size());
   pool.parallel(p.chunks * p.groups, 1, [&](int64_t begin, int64_t end, int worker) {
     for (int64_t i = begin; i < end; i++) {
       int64_t row = i / p.groups * p.chunk, panel = i % p.groups * p.group;

@@ -168,8 +168,11 @@ struct Q4 : Packed<Offset, Headers, 4> {
 using Q4_0 = Q4<8, 1>;
 using Q4_1 = Q4<0, 2>;
 
+inline int64_t rounded_bytes(int64_t in, int64_t rows) { return rows * (in / kBlock) * int64_t(sizeof(RoundedBlock)); }
+
 template <class W>
-void round_row(const float* x, int64_t in, RoundedBlock* out) {
+void round_row(const float* x, int64_t in, int64_t row, std::byte* rounded) {
+  RoundedBlock* out = (RoundedBlock*)rounded + row * (in / kBlock);
   for (int64_t b = 0; b < in / kBlock; b++, x += kBlock, out++) {
     uint32_t bits = max_magnitude(x);
     float largest = __builtin_bit_cast(float, bits);
@@ -191,7 +194,7 @@ void round_row(const float* x, int64_t in, RoundedBlock* out) {
 template <class W, int Rows>
 void quant_tile(const LinearCall& c, int64_t row, int64_t panel, const uint8_t* w) {
   const int64_t blocks = c.in / kBlock;
-  const RoundedBlock* x = c.rounded + row * blocks;
+  const RoundedBlock* x = (const RoundedBlock*)c.rounded + row * blocks;
   Vec acc[Rows];
   for (int r = 0; r < Rows; r++) acc[r] = zero();
   for (int64_t b = 0; b < blocks; b++, w += W::kBytes, x++) {
@@ -226,11 +229,22 @@ void run_quant(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel,
   quant_rows<W, kQuantRows>(c, row, row_end, panel, panel_end);
 }
 
+template <class W>
+constexpr mr::LinearKernel float_kernel(const char* format) {
+  return {format, 1, nullptr, nullptr, run_float<W>};
+}
+template <class W>
+constexpr mr::LinearKernel quant_kernel(const char* format) {
+  return {format, 1, round_row<W>, rounded_bytes, run_quant<W>};
+}
+
+constexpr int kTileRows = 24;  // every tile height divides it
+
 constexpr mr::LinearKernel kTable[] = {
-    {"f32", nullptr, run_float<F32>},           {"f16", nullptr, run_float<F16>},           {"bf16", nullptr, run_float<Bf16>},
-    {"q8_0", round_row<Q8_0>, run_quant<Q8_0>}, {"q4_0", round_row<Q4_0>, run_quant<Q4_0>}, {"q4_1", round_row<Q4_1>, run_quant<Q4_1>},
+    float_kernel<F32>("f32"),    float_kernel<F16>("f16"),    float_kernel<Bf16>("bf16"),
+    quant_kernel<Q8_0>("q8_0"),  quant_kernel<Q4_0>("q4_0"),  quant_kernel<Q4_1>("q4_1"),
 };
-constexpr mr::LinearKernels kKernels{kTable, sizeof(kTable) / sizeof(kTable[0]), kFloatPanels};
+constexpr mr::LinearKernels kKernels{kTable, sizeof(kTable) / sizeof(kTable[0]), kFloatPanels, kTileRows, 192 << 10};
 
 }  // namespace linear
 }  // namespace

@@ -1,7 +1,8 @@
 // What a matrix product needs from one instruction set: a table with a row per weight format.
 //
 // The arithmetic is fixed, so that every instruction set, row count and thread count gives the same bits. Float weights:
-// one fma chain over the inputs, ascending, from 0. Quantized weights: activations are rounded to int16 per block of 32
+// one fma chain over the inputs, ascending, from 0 (bf16 weights on AMX have an arithmetic of their own, the same whatever the
+// rows and threads: linear_amx.inl). Quantized weights: activations are rounded to int16 per block of 32
 // (RoundedBlock), a block's dot product is exact in int32, and blocks are added in ascending order:
 //   acc = fma(float(dot), weight_scale * x_scale, acc);   q4_1 then   acc = fma(minimum, x_scale * sum(q), acc)
 // Then out = residual + scale * (acc + bias), each step rounded, absent parts skipped.
@@ -27,8 +28,8 @@ struct LinearCall {
   const std::byte* packed;  // format.h says how
   const float* x;           // [rows, in], for float weights
   int64_t x_stride;
-  const RoundedBlock* rounded;  // [rows, in / 32], for quantized weights
-  float* y;                     // [rows, out]
+  const std::byte* rounded;  // all rows, as the kernel's `round` left them
+  float* y;                  // [rows, out]
   int64_t y_stride;
   const float* bias;      // [out] or null
   const float* residual;  // [rows, out] or null; may be y
@@ -38,9 +39,13 @@ struct LinearCall {
 
 struct LinearKernel {
   const char* format;
-  // Rounds a row of `in` activations; null: float weights, which take them as they are.
-  void (*round)(const float* x, int64_t in, RoundedBlock* rounded);
-  // Computes rows [row, row_end) of panels [panel, panel_end). scratch: scratch_panels * in * 16 floats of the worker's own.
+  int64_t from_rows;  // products of fewer rows take the format's entry above this one
+  // Rounds row `row` of a product's activations into the rounded_bytes(in, rows) that hold all rows; null: weights that take
+  // activations as they are.
+  void (*round)(const float* x, int64_t in, int64_t row, std::byte* rounded);
+  int64_t (*rounded_bytes)(int64_t in, int64_t rows);
+  // Computes rows [row, row_end) of panels [panel, panel_end). scratch: scratch_panels * in (rounded up to 32) * 16 floats of the
+  // worker's own.
   void (*run)(const LinearCall&, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, float* scratch);
 };
 
@@ -48,11 +53,14 @@ struct LinearKernels {
   const LinearKernel* table;
   int count;
   int scratch_panels;
+  int tile_rows;        // pieces of work begin at multiples of it
+  int64_t chunk_bytes;  // of activations that a piece of work goes through: they stay in the second-level cache
 };
 
 const LinearKernels& linear_kernels_scalar();
 const LinearKernels& linear_kernels_avx2();
 const LinearKernels& linear_kernels_avx512();
 const LinearKernels& linear_kernels_vnni();
+const LinearKernels& linear_kernels_amx();
 
 }  // namespace mr

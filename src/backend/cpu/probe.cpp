@@ -20,6 +20,8 @@ static const ProbeKernels& probe_kernels(Isa isa) {
       return probe_kernels_avx512();
     case Isa::vnni:
       return probe_kernels_vnni();
+    case Isa::amx:
+      return probe_kernels_amx();
   }
   return probe_kernels_scalar();
 }

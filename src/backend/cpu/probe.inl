@@ -1,6 +1,9 @@
 // The loops of probe.h for one instruction set.
 #include "backend/cpu/probe_kernels.h"
 #include "backend/cpu/vec.h"
+#if defined(__AMX_BF16__)
+#include "backend/cpu/tiles.h"
+#endif
 
 namespace {
 namespace probe {
@@ -37,7 +40,15 @@ double fma_rounds(int64_t rounds, float* sink) {
 }
 
 double dot_rounds(int64_t rounds, float* sink) {
-#if defined(__AVX512VNNI__)
+#if defined(__AMX_BF16__)
+  TileShapes shapes;
+  for (int i = 0; i < 8; i++) shapes.row_bytes[i] = 64, shapes.rows[i] = 16;
+  Tiles::configure(shapes);
+  for (int64_t r = 0; r < rounds; r += 16) Tiles::dot<0, 4, 6>(), Tiles::dot<1, 4, 7>(), Tiles::dot<2, 5, 6>(), Tiles::dot<3, 5, 7>();
+  Tiles::release();
+  *sink += 1;
+  return double((rounds + 15) / 16) * 4 * 16 * 16 * 32 / 2;  // an activation is two pieces
+#elif defined(__AVX512VNNI__)
   __m512i acc[kChains], x = _mm512_set1_epi16(int16_t(*sink)), y = _mm512_set1_epi16(3);
   for (__m512i& a : acc) a = _mm512_setzero_si512();
   for (int64_t r = 0; r < rounds; r++)

@@ -15,5 +15,6 @@ const ProbeKernels& probe_kernels_scalar();
 const ProbeKernels& probe_kernels_avx2();
 const ProbeKernels& probe_kernels_avx512();
 const ProbeKernels& probe_kernels_vnni();
+const ProbeKernels& probe_kernels_amx();
 
 }  // namespace mr

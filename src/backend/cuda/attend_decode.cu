@@ -19,6 +19,8 @@ constexpr int kWeights = 128;     // items whose factors are kept at hand for me
 constexpr int kItemPages = 1024;  // page numbers of an item that are kept at hand
 
 constexpr int kStages = 3;  // tiles of a warp on their way
+template <int D>
+constexpr int kPart = D + kPartExtra;  // floats of one head of an item: the sums, then the largest score and the sum of weights
 
 template <int D>
 struct Shared {
@@ -59,22 +61,31 @@ __device__ void rotate(uint4 (&x)[D / 32], const float* cosine, int t) {
   }
 }
 
-// Stores this step's key, rotated, and value; by one warp.
+// This step's key, rotated, and value, in the registers of one warp.
 template <int D>
-__device__ void store_new(const AttendCall& call, int row, int kv_head, bf16* k_page, bf16* v_page, int at, int lane) {
-  if (lane < 4) {
-    const bf16* k = static_cast<const bf16*>(call.k.data) + row * call.k.stride + kv_head * call.k.head_stride;
-    uint4 x[D / 32];
+struct Fresh {
+  uint4 x[D / 32];  // lanes 0 to 3: of the key; from lane 16 on: the first, of the value
+
+  __device__ void load(const AttendCall& call, int row, int kv_head, int lane) {
+    if (lane < 4) {
+      const bf16* k = static_cast<const bf16*>(call.k.data) + row * call.k.stride + kv_head * call.k.head_stride;
 #pragma unroll
-    for (int c = 0; c < D / 32; c++) x[c] = *reinterpret_cast<const uint4*>(k + 32 * c + 8 * lane);
-    if (call.rope.angles) rotate<D>(x, call.rope.angles + row * call.rope.stride, lane);
-#pragma unroll
-    for (int c = 0; c < D / 32; c++) *reinterpret_cast<uint4*>(k_page + at * D + 32 * c + 8 * lane) = x[c];
-  } else if (lane >= 16 && lane < 16 + D / 8) {
-    const bf16* v = static_cast<const bf16*>(call.v.data) + row * call.v.stride + kv_head * call.v.head_stride;
-    *reinterpret_cast<uint4*>(v_page + at * D + (lane - 16) * 8) = *reinterpret_cast<const uint4*>(v + (lane - 16) * 8);
+      for (int c = 0; c < D / 32; c++) x[c] = *reinterpret_cast<const uint4*>(k + 32 * c + 8 * lane);
+      if (call.rope.angles) rotate<D>(x, call.rope.angles + row * call.rope.stride, lane);
+    } else if (lane >= 16 && lane < 16 + D / 8) {
+      const bf16* v = static_cast<const bf16*>(call.v.data) + row * call.v.stride + kv_head * call.v.head_stride;
+      x[0] = *reinterpret_cast<const uint4*>(v + (lane - 16) * 8);
+    }
   }
-}
+  __device__ void store(bf16* k, bf16* v, int lane) const {
+    if (lane < 4) {
+#pragma unroll
+      for (int c = 0; c < D / 32; c++) *reinterpret_cast<uint4*>(k + 32 * c + 8 * lane) = x[c];
+    } else if (lane >= 16 && lane < 16 + D / 8) {
+      *reinterpret_cast<uint4*>(v + (lane - 16) * 8) = x[0];
+    }
+  }
+};
 
 // What a warp reads of one tile.
 template <int D>
@@ -156,7 +167,6 @@ template <int D>
 __global__ void __launch_bounds__(kThreads, kDecodeBlocks) decode_kernel(AttendCall call, DecodePlan plan) {
   extern __shared__ __align__(128) char raw[];
   Shared<D>& shared = *reinterpret_cast<Shared<D>*>(raw);
-  launch_next();
   const int n = blockIdx.x;
   const DecodeItem* at_item = plan.item + n;
   const struct {
@@ -201,19 +211,16 @@ __global__ void __launch_bounds__(kThreads, kDecodeBlocks) decode_kernel(AttendC
     }
     asked++;
   };
-  // Earlier steps wrote all keys but the new one, which this kernel stores itself: older tiles need not wait.
+  // Earlier steps wrote all keys but the new one, which goes into its tile when that has come.
   if (call.k.data)
-    while (asked < min(kStages, n_tiles) && tile_at(asked) + kTile <= context) ask();
+    while (asked < min(kStages, n_tiles)) ask();
+  if (warp == 0 && asked == n_tiles) launch_next();
   wait_before();
-  if (call.k.data && end == context + 1) {
-    if (warp == 0) {
-      bf16* page = page_at(context);
-      store_new<D>(call, row, kv_head, page, page + v_offset, place(context), lane);
-      asm volatile("fence.proxy.async;" ::: "memory");  // bulk copies read it next
-    }
-    __syncthreads();
-  }
   while (asked < min(kStages, n_tiles)) ask();
+  const bool newest =
+      call.k.data && end == context + 1 && n_tiles > 0 && tile_at(n_tiles - 1) <= context && context < tile_at(n_tiles - 1) + kTile;
+  Fresh<D> fresh;
+  if (newest) fresh.load(call, row, kv_head, lane);
 
   uint4 q[D / 32] = {};
   if (g < group) {
@@ -228,10 +235,19 @@ __global__ void __launch_bounds__(kThreads, kDecodeBlocks) decode_kernel(AttendC
     Tile<D> tile;
     const int stage = i % kStages, at = tile_at(i);
     barrier_wait(&full[stage], i / kStages & 1);
+    if (newest && i == n_tiles - 1) {
+      bf16* page = page_at(context) + place(context) * D;
+      fresh.store(&shared.ring[warp][stage][0][(context - at) * D], &shared.ring[warp][stage][1][(context - at) * D], lane);
+      fresh.store(page, page + v_offset, lane);
+      __syncwarp();
+    }
     tile.load(shared.ring[warp][stage], begin - at, end - at, g, t);
     sums.take(tile, q, call, begin - at, end - at, t);
     __syncwarp();
-    if (asked < n_tiles) ask();
+    if (asked < n_tiles) {
+      ask();
+      if (warp == 0 && asked == n_tiles) launch_next();
+    }
   }
   __syncthreads();  // the rings are free
 
@@ -265,7 +281,7 @@ __global__ void __launch_bounds__(kThreads, kDecodeBlocks) decode_kernel(AttendC
     if (item.count == 1) {
       write(head, d, most, total, value);
     } else {
-      float* to = plan.partial + ((int64_t(n) * call.pages.kv_heads + kv_head) * kGroup + head) * (D + 2);
+      float* to = plan.partial + ((int64_t(n) * call.pages.kv_heads + kv_head) * kGroup + head) * kPart<D>;
       to[d] = value;
       if (d == 0) to[D] = most, to[D + 1] = total;
     }
@@ -285,11 +301,11 @@ __global__ void __launch_bounds__(kThreads, kDecodeBlocks) decode_kernel(AttendC
   }
   __syncthreads();
   if (!shared.last) return;
-  const float* parts = plan.partial + (int64_t(n - item.index) * call.pages.kv_heads + kv_head) * kGroup * (D + 2);
-  const int64_t step = int64_t(call.pages.kv_heads) * kGroup * (D + 2);
+  const float* parts = plan.partial + (int64_t(n - item.index) * call.pages.kv_heads + kv_head) * kGroup * kPart<D>;
+  const int64_t step = int64_t(call.pages.kv_heads) * kGroup * kPart<D>;
   for (int head = warp; head < group; head += kWarps) {
     float most = -INFINITY, total = 0;
-    auto part = [&](int i) { return __ldcg(reinterpret_cast<const float2*>(parts + i * step + head * (D + 2) + D)); };
+    auto part = [&](int i) { return __ldcg(reinterpret_cast<const float2*>(parts + i * step + head * kPart<D> + D)); };
     const float2 first = lane < item.count ? part(lane) : make_float2(-INFINITY, 0);
     most = first.x;
     for (int i = lane + 32; i < item.count; i += 32) most = fmaxf(most, part(i).x);
@@ -304,14 +320,20 @@ __global__ void __launch_bounds__(kThreads, kDecodeBlocks) decode_kernel(AttendC
     if (lane == 0) shared.m[0][head] = most, shared.l[0][head] = total;
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < group * D; i += kThreads) {
+  for (int i = threadIdx.x * 4; i < group * D; i += kThreads * 4) {
     const int head = i / D, d = i % D;
-    const float most = shared.m[0][head], *part = parts + head * (D + 2);
-    float value = 0;
-#pragma unroll 8
-    for (int j = 0; j < min(item.count, kWeights); j++) value += shared.weight[head][j] * __ldcg(part + j * step + d);
-    for (int j = kWeights; j < item.count; j++) value += exp2_fast(__ldcg(part + j * step + D) - most) * __ldcg(part + j * step + d);
-    write(head, d, most, shared.l[0][head], value);
+    const float most = shared.m[0][head], *part = parts + head * kPart<D>;
+    float4 value{};
+    auto take = [&](float weight, int j) {
+      const float4 v = __ldcg(reinterpret_cast<const float4*>(part + j * step + d));
+      value.x += weight * v.x, value.y += weight * v.y, value.z += weight * v.z, value.w += weight * v.w;
+    };
+#pragma unroll 16
+    for (int j = 0; j < min(item.count, kWeights); j++) take(shared.weight[head][j], j);
+    for (int j = kWeights; j < item.count; j++) take(exp2_fast(__ldcg(part + j * step + D) - most), j);
+    const float total = shared.l[0][head];
+    write(head, d, most, total, value.x), write(head, d + 1, most, total, value.y);
+    write(head, d + 2, most, total, value.z), write(head, d + 3, most, total, value.w);
   }
 }
 

@@ -5,6 +5,8 @@
 #include <library_types.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <vector>
 
 #include "core/error.h"
@@ -17,11 +19,8 @@ constexpr size_t kWorkspace = size_t(64) << 20;
 constexpr int kProposals = 12;
 constexpr int kCompute32F = 68, kTransA = 3, kMaxWorkspace = 1;  // of cublasLt.h
 
-struct Algorithm {
-  uint64_t data[8];
-};
 struct Proposal {
-  Algorithm algorithm;
+  std::array<uint64_t, 8> algorithm;
   size_t workspace;
   int state;
   float waves;
@@ -62,7 +61,8 @@ struct Cublas::Library {
   int (*preference_set)(Opaque, int attribute, const void*, size_t);
   int (*propose)(Opaque, Opaque, Opaque, Opaque, Opaque, Opaque, Opaque, int, Proposal*, int*);
   int (*matmul)(Opaque, Opaque, const void*, const void*, Opaque, const void*, Opaque, const void*, const void*, Opaque, void*, Opaque,
-                const Algorithm*, void*, size_t, cudaStream_t);
+                const void* algorithm, void*, size_t, cudaStream_t);
+  int (*usable)(Opaque, Opaque, Opaque, Opaque, Opaque, Opaque, const void* algorithm, Proposal*);
 
   template <class F>
   void find(F& f, const char* name) {
@@ -78,13 +78,17 @@ struct Cublas::Library {
     find(preference_set, "cublasLtMatmulPreferenceSetAttribute");
     find(propose, "cublasLtMatmulAlgoGetHeuristic");
     find(matmul, "cublasLtMatmul");
+    find(usable, "cublasLtMatmulAlgoCheck");
   }
 };
 
+struct Cublas::Algorithm {
+  std::array<uint64_t, 8> data{};
+};
 struct Cublas::Choice {
   bool found = false;
   Opaque desc = nullptr, a = nullptr, b = nullptr, d = nullptr;
-  Algorithm algorithm{};
+  Algorithm algorithm;
 };
 
 Cublas::Cublas(std::unique_ptr<Library> library) : library_(std::move(library)) {}
@@ -107,6 +111,16 @@ std::unique_ptr<Cublas> Cublas::open(std::string& found) {
   return self;
 }
 
+// To four counts an octave, from 1024 rows on two.
+static int64_t rounded(int64_t rows) {
+  const int64_t step = std::max<int64_t>(1, int64_t(std::bit_floor(uint64_t(rows))) / (rows < 1024 ? 4 : 2));
+  return (rows + step - 1) / step * step;
+}
+
+Cublas::Key Cublas::key_of(const Product& p, int64_t rows, bool onto) {
+  return {p.out, p.in, rows, p.x.stride, p.y.stride, int(p.y.dtype), onto};
+}
+
 // Its matrices are stored column after column: D [out, T] = W [in, out]^T x [in, T].
 Cublas::Choice Cublas::choose(cudaStream_t stream, const Product& p, bool onto) {
   Library& lib = *library_;
@@ -117,13 +131,26 @@ Cublas::Choice Cublas::choose(cudaStream_t stream, const Product& p, bool onto) 
             lib.layout_create(&c.b, CUDA_R_16BF, uint64_t(p.in), uint64_t(p.x.rows), p.x.stride) == 0 &&
             lib.layout_create(&c.d, type, uint64_t(p.out), uint64_t(p.x.rows), p.y.stride) == 0,
         "cuBLASLt refuses a product of [{}, {}] with {} rows", p.out, p.in, p.x.rows);
+  auto known = algorithms_.find(key_of(p, rounded(p.x.rows), onto));
+  Proposal result;
+  if (known != algorithms_.end() && lib.usable(lib.context, c.desc, c.a, c.b, c.d, c.d, &known->second.data, &result) == 0 &&
+      result.workspace <= kWorkspace) {
+    c.found = true, c.algorithm = known->second;
+    return c;
+  }
+  time(stream, p, onto, c);
+  return c;
+}
+
+void Cublas::time(cudaStream_t stream, const Product& p, bool onto, Choice& c) {
+  Library& lib = *library_;
   Proposal proposal[kProposals];
   int n = 0;
-  if (lib.propose(lib.context, c.desc, c.a, c.b, c.d, c.d, lib.preference, kProposals, proposal, &n) != 0 || n == 0) return c;
-  c.found = true, c.algorithm = proposal[0].algorithm;
+  if (lib.propose(lib.context, c.desc, c.a, c.b, c.d, c.d, lib.preference, kProposals, proposal, &n) != 0 || n == 0) return;
+  c.found = true, c.algorithm.data = proposal[0].algorithm;
   cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
   must(cudaStreamIsCapturing(stream, &capturing));
-  if (capturing != cudaStreamCaptureStatusNone) return c;
+  if (capturing != cudaStreamCaptureStatusNone) return;
 
   // Each proposal onto a result that nobody needs, after the L2 cache was emptied.
   void *y = nullptr, *other = nullptr;
@@ -131,7 +158,7 @@ Cublas::Choice Cublas::choose(cudaStream_t stream, const Product& p, bool onto) 
   cudaEvent_t begin, end;
   if (cudaMalloc(&y, bytes) != cudaSuccess || cudaMalloc(&other, flush) != cudaSuccess) {
     cudaFree(y), cudaGetLastError();
-    return c;
+    return;
   }
   must(cudaEventCreate(&begin)), must(cudaEventCreate(&end));
   must(cudaMemsetAsync(y, 0, bytes, stream));
@@ -139,7 +166,7 @@ Cublas::Choice Cublas::choose(cudaStream_t stream, const Product& p, bool onto) 
   float best = 1e30f;
   for (int i = 0; i < n; i++) {
     float fastest = 1e30f;
-    for (int repeat = 0; repeat < 3; repeat++) {
+    for (int repeat = 0; repeat < (p.x.rows > 2048 ? 1 : 3); repeat++) {
       must(cudaMemsetAsync(other, repeat, flush, stream));
       must(cudaEventRecord(begin, stream));
       if (lib.matmul(lib.context, c.desc, &alpha, p.weight, c.a, p.x.data, c.b, &beta, y, c.d, y, c.d, &proposal[i].algorithm, workspace_,
@@ -151,22 +178,22 @@ Cublas::Choice Cublas::choose(cudaStream_t stream, const Product& p, bool onto) 
       must(cudaEventElapsedTime(&ms, begin, end));
       fastest = std::min(fastest, ms);
     }
-    if (fastest < best) best = fastest, c.algorithm = proposal[i].algorithm;
+    if (fastest < best) best = fastest, c.algorithm.data = proposal[i].algorithm;
   }
   cudaEventDestroy(begin), cudaEventDestroy(end);
   cudaFree(y), cudaFree(other);
-  return c;
+  algorithms_[key_of(p, rounded(p.x.rows), onto)] = c.algorithm;
 }
 
 bool Cublas::product(cudaStream_t stream, const Product& p, bool onto) {
-  Key key{p.out, p.in, p.x.rows, p.x.stride, p.y.stride, int(p.y.dtype), onto};
+  const Key key = key_of(p, p.x.rows, onto);
   auto it = choices_.find(key);
   if (it == choices_.end()) it = choices_.emplace(key, choose(stream, p, onto)).first;
   const Choice& c = it->second;
   if (!c.found) return false;
   const float beta = onto ? 1.0f : 0.0f;
   int status = library_->matmul(library_->context, c.desc, &p.scale, p.weight, c.a, p.x.data, c.b, &beta, p.y.data, c.d, p.y.data, c.d,
-                                &c.algorithm, workspace_, kWorkspace, stream);
+                                &c.algorithm.data, workspace_, kWorkspace, stream);
   check(status == 0, "cuBLASLt failed with status {} on a product of [{}, {}] with {} rows", status, p.out, p.in, p.x.rows);
   return true;
 }

@@ -10,8 +10,10 @@
 
 #include "backend/cuda/cublas.h"
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/staging.h"
 #include "backend/cuda/step_memory.h"
 #include "backend/sample.h"
+#include "core/arena.h"
 #include "core/error.h"
 
 namespace mr {
@@ -45,17 +47,21 @@ class Cuda final : public CudaBackend {
     must(cudaGetDeviceProperties(&properties, 0));
     must(cudaStreamCreateWithFlags(&at_.stream, cudaStreamNonBlocking));
     at_.n_sm = properties.multiProcessorCount;
+    at_.deterministic = options.deterministic, at_.ahead = options.ahead;
     std::string library;
     cublas_ = Cublas::open(library);
     device_ = fmt::format("{}, {} multiprocessors, {}", properties.name, at_.n_sm, cublas_ ? library : "no cuBLASLt among " + library);
     step_ = std::make_unique<StepMemory>(at_.stream);
+    staging_ = std::make_unique<Staging>(at_.stream, pool_);
+    kv_heads_ = options.kv_heads;
+    for (Launched& l : launched_) must(cudaEventCreateWithFlags(&l.done, cudaEventDisableTiming));
   }
   ~Cuda() override {
     cudaStreamSynchronize(at_.stream);
     forget_graphs();
-    for (void* p : owned_) cudaFree(p);
     for (auto& s : scratch_) cudaFree(s.data);
-    cudaFreeHost(choices_host_);
+    for (Launched& l : launched_) cudaEventDestroy(l.done), cudaFreeHost(l.choice), cudaFreeHost(l.top);
+    staging_.reset();
     step_.reset();
     cublas_.reset();
     cudaStreamDestroy(at_.stream);
@@ -65,52 +71,60 @@ class Cuda final : public CudaBackend {
   std::string device() const override { return device_; }
   ThreadPool& pool() override { return pool_; }
 
-  std::byte* allocate(size_t bytes) override {
+  DType activations() const override { return DType::bf16; }
+  DType kv_dtype() const override { return DType::bf16; }
+  DeviceMemory memory() const override {
+    size_t free = 0, total = 0;
+    must(cudaMemGetInfo(&free, &total));
+    return {int64_t(free), true};
+  }
+  Buffer allocate(size_t bytes) override {
     void* p = nullptr;
     cudaError_t error = cudaMalloc(&p, std::max<size_t>(bytes, 256));
     check(error == cudaSuccess, "{} bytes of GPU memory cannot be had: {}", bytes, cudaGetErrorString(error));
     must(cudaMemsetAsync(p, 0, bytes, at_.stream));
-    owned_.push_back(p);
-    return static_cast<std::byte*>(p);
+    return {static_cast<std::byte*>(p), bytes, [](std::byte* data, size_t) { cudaFree(data); }};
   }
 
-  Weight place(const FormatOps& format, std::span<const std::byte* const> rows, int64_t in) override {
-    Weight w = empty_weight(int64_t(rows.size()), in);
-    const FormatOps& bf16 = format_ops("bf16");
-    std::vector<uint16_t> host(size_t(w.out * in));
-    if (format.format.name == "bf16") {
-      for (int64_t r = 0; r < w.out; r++) std::memcpy(host.data() + r * in, rows[size_t(r)], size_t(in) * 2);
-    } else {
-      WeightStore store;
-      Weight packed = pack(format, rows, in, store, pool_);
-      std::vector<float> values(static_cast<size_t>(in));
-      for (int64_t r = 0; r < w.out; r++) {
-        format.decode_rows(packed, r, 1, values.data());
-        bf16.encode_row(values.data(), in, reinterpret_cast<std::byte*>(host.data() + r * in));
+  // Pages need no zeros: what lies behind the last token is multiplied by nothing, and never other than a number.
+  void carry_out(std::span<const UnitCopy> copies, const StateMemory& state, const StateMemory& host) override {
+    for (const UnitCopy& copy : copies) {
+      const StateMemory::GroupMemory& memory = state.group[size_t(copy.group)];
+      if (memory.page_tokens > 0) {
+        if (copy.src >= 0) copy_page(copy, memory, host.group[size_t(copy.group)]);
+      } else if (copy.src < 0) {
+        must(cudaMemsetAsync(memory.unit(copy.dst), 0, size_t(memory.unit_bytes), at_.stream));
+      } else {
+        const StateMemory::GroupMemory& swapped = host.group[size_t(copy.group)];
+        const auto &to = copy.where == UnitCopy::Where::out ? swapped : memory,
+                   &from = copy.where == UnitCopy::Where::in ? swapped : memory;
+        must(cudaMemcpyAsync(to.unit(copy.dst), from.unit(copy.src), size_t(memory.unit_bytes), cudaMemcpyDefault, at_.stream));
       }
     }
-    copy_in(w.packed.data, host.data(), host.size() * 2);
+  }
+
+  Weight place(const FormatOps& format, std::span<const std::byte* const> rows, int64_t in, WeightStore& store) override {
+    Weight w = empty_weight(int64_t(rows.size()), in, store);
+    if (w.packed) staging_->send(w.packed.as<std::byte>(), format, rows, in);
     return w;
   }
-  Weight random_weight(int64_t out, int64_t in, uint64_t seed) override {
-    Weight w = empty_weight(out, in);
-    fill_random(at_, w.packed.data, out * in, seed, std::sqrt(3.0f / float(in)));
+  Weight make_up(int64_t out, int64_t in, uint64_t seed, WeightStore& store) override {
+    Weight w = empty_weight(out, in, store);
+    if (w.packed) fill_random(at_, w.packed.data, out * in, seed, std::sqrt(3.0f / float(in)));
     return w;
-  }
-  Tensor place(Tensor host) override {
-    Tensor t = host;
-    t.device = Device::cuda;
-    t.data = allocate(size_t(host.bytes()));
-    copy_in(t.data, host.data, size_t(host.bytes()));
-    return t;
   }
   Batch upload(const Batch& host, const StateMemory& state) override {
     host_ = host;
     const int moves = step_->moves();
-    Batch batch = step_->upload(host, state, std::max(1, at_.n_sm * kDecodeBlocks / options_.kv_heads));
+    Batch batch = step_->upload(host, state, options_.deterministic ? 0 : std::max(1, at_.n_sm * kDecodeBlocks / kv_heads_));
     if (step_->moves() != moves) forget_graphs();
     return batch;
   }
+  int padded(int n) const override {
+    const int step = n <= 2 ? 1 : n <= 16 ? 4 : n <= 64 ? 8 : n <= 256 ? 16 : 32;
+    return (n + step - 1) / step * step;
+  }
+  bool queues() const override { return true; }
 
   void embed(Tensor out, const Weight& table, float scale, const Batch& batch) override {
     cuda::embed(at_, matrix(out), table.packed.data, table.in, scale, batch.token, sampled(batch.n_out));
@@ -123,10 +137,10 @@ class Cuda final : public CudaBackend {
     if (e.residual) p.residual_stride = e.residual.stride[0];
     run(p);
   }
-  void linear_gate(Tensor out, Tensor x, const Weight& weight, Activation act) override {
+  void linear_gate(Tensor out, Tensor x, const Weight& weight, Activation act, Arena& arena) override {
     Product p{weight.packed.data, weight.out, weight.in, matrix(x), matrix(out)};
     p.gated = true, p.activation = act;
-    run(p);
+    run(p, &arena);
   }
   void add(Tensor into, Tensor x, float scale) override { cuda::add(at_, matrix(into), matrix(x), scale); }
   void gate(Tensor out, Tensor g, Tensor up, Activation act) override { cuda::gate(at_, matrix(out), matrix(g), matrix(up), act); }
@@ -147,6 +161,10 @@ class Cuda final : public CudaBackend {
   }
   void attend_new(Tensor out, Tensor q, Tensor k, Tensor v, Tensor angles, bool interleaved, const PagedKv& kv, const Batch& batch,
                   const StateMemory& state, const AttendArgs& args) override {
+    if (!k) {
+      if (angles) rope(q, angles, interleaved);
+      return attend(out, q, kv, batch, state, args);
+    }
     AttendCall call = call_of(out, q, kv, batch, state, args);
     if (angles) call.rope = {floats(angles), angles.stride[0], int(angles.shape[1])};
     call.k = heads(k), call.v = heads(v);
@@ -187,22 +205,47 @@ class Cuda final : public CudaBackend {
   void combine(Tensor out, Tensor x, Tensor weight) override { cuda::combine(at_, matrix(out), matrix(x), matrix(weight)); }
 
   void launch_sample(Tensor logits, const Batch& batch) override {
-    logits_ = logits;
-    greedy(at_, matrix(logits), batch.out, choices(batch.n_out), sampled(batch.n_out));
-    must(cudaMemcpyAsync(choices_host_, choices(batch.n_out), size_t(batch.n_out) * sizeof(Choice), cudaMemcpyDeviceToHost, at_.stream));
+    Launched& l = launched_[n_launched_++ % std::size(launched_)];
+    l.n = batch.n_out;
+    l.row.assign(host_.sample, host_.sample + l.n);
+    for (int i = 0; i < l.n; i++)
+      if (host_.out[i] != Out::token) l.row[size_t(i)] = {};
+    l.sampled.clear();
+    if (l.n > l.room) {
+      must(cudaFreeHost(l.choice)), must(cudaFreeHost(l.top));
+      l.choice = nullptr, l.top = nullptr, l.room = std::max(2 * l.n, 256);
+      must(cudaMallocHost(reinterpret_cast<void**>(&l.choice), size_t(l.room) * sizeof(Choice)));
+      must(cudaMallocHost(reinterpret_cast<void**>(&l.top), size_t(l.room) * kMostTop * sizeof(TopToken)));
+    }
+    const bool more = std::ranges::any_of(l.row, wants_more), tops = std::ranges::any_of(l.row, &SampleRow::n_logprobs);
+    const bool on_host = host_.mask_row || std::ranges::any_of(l.row, [](const SampleRow& r) { return r.n_logprobs > kMostTop; });
+    Choice* choices = scratch<Choice>(choice, std::max(l.n, 1024));
+    TopToken* top = scratch<TopToken>(top_tokens, std::max(l.n, 256) * kMostTop);
+    if (more && !on_host) {
+      SampleCall call{matrix(logits), batch.out, batch.sample, batch.edit};
+      call.unchanged = scratch<float>(unchanged, std::max<int64_t>(step_->n_edits(), 1024));
+      call.choice = choices, call.top = top, call.sampled = sampled(l.n);
+      cuda::sample(at_, call);
+    } else {
+      greedy(at_, matrix(logits), batch.out, choices, sampled(l.n));
+    }
+    must(cudaMemcpyAsync(l.choice, choices, size_t(l.n) * sizeof(Choice), cudaMemcpyDeviceToHost, at_.stream));
+    if (tops) must(cudaMemcpyAsync(l.top, top, size_t(l.n) * kMostTop * sizeof(TopToken), cudaMemcpyDeviceToHost, at_.stream));
+    must(cudaEventRecord(l.done, at_.stream));
+    if (on_host) draw(logits, l);
   }
   void collect(std::vector<Sampled>& out) override {
-    synchronize();
-    out.assign(size_t(host_.n_out), {});
-    for (int i = 0; i < host_.n_out; i++) {
-      if (host_.out[i] != Out::token) continue;
-      const SampleRow& row = host_.sample[i];
-      bool masked = host_.mask_row && host_.mask_row[i] >= 0;
-      if (row.temperature > 0 || row.n_edits || row.n_logprobs || masked) {
-        draw(i, out[size_t(i)]);
-      } else {
-        out[size_t(i)] = {choices_host_[i].token, choices_host_[i].logprob, {}};
-      }
+    check(n_collected_ < n_launched_, "no step was launched whose tokens could be collected");
+    Launched& l = launched_[n_collected_++ % std::size(launched_)];
+    must(cudaEventSynchronize(l.done));
+    if (!l.sampled.empty()) {
+      out = std::move(l.sampled);
+      return;
+    }
+    out.resize(size_t(l.n));
+    for (int i = 0; i < l.n; i++) {
+      const TopToken* top = l.top + i * kMostTop;
+      out[size_t(i)] = {l.choice[i].token, l.choice[i].logprob, {top, top + l.row[size_t(i)].n_logprobs}};
     }
   }
   void sample(Tensor logits, const Batch& batch, std::vector<Sampled>& out) override {
@@ -210,22 +253,17 @@ class Cuda final : public CudaBackend {
     collect(out);
   }
 
-  void replay(uint64_t key, const std::function<void()>& step) override {
+  Tensor replay(uint64_t key, FunctionRef<Tensor()> step) override {
     key ^= step_->layout();
     auto it = graphs_.find(key);
     if (it == graphs_.end()) {
+      if (graphs_.size() >= kMaxGraphs) forget_graphs();
       step();  // fills caches and scratch memory
-      cudaGraph_t graph = nullptr;
-      cudaGraphExec_t exec = nullptr;
-      must(cudaStreamBeginCapture(at_.stream, cudaStreamCaptureModeThreadLocal));
-      step();
-      must(cudaStreamEndCapture(at_.stream, &graph));
-      must(cudaGraphInstantiate(&exec, graph, 0));
-      cudaGraphDestroy(graph);
-      graphs_.emplace(key, exec);
-      return;
+      it = graphs_.emplace(key, capture(step)).first;
+      return it->second.result;
     }
-    must(cudaGraphLaunch(it->second, at_.stream));
+    must(cudaGraphLaunch(it->second.exec, at_.stream));
+    return it->second.result;
   }
 
   void copy_within(void* to, const void* from, size_t bytes) override {
@@ -254,19 +292,58 @@ class Cuda final : public CudaBackend {
   }
 
  private:
-  Weight empty_weight(int64_t out, int64_t in) {
+  static Weight empty_weight(int64_t out, int64_t in, WeightStore& store) {
     Weight w{&format_ops("bf16"), out, in};
-    w.packed = view(allocate(size_t(out * in) * 2), DType::bf16, {out, in}, Device::cuda);
+    w.packed = view(store.take(size_t(out * in) * 2), DType::bf16, {out, in}, Device::cuda);
     return w;
   }
 
+  // A unit's blocks of all layers, which lie n_units blocks apart on the device and side by side on the host.
+  void copy_page(const UnitCopy& copy, const StateMemory::GroupMemory& memory, const StateMemory::GroupMemory& host) {
+    int64_t before = 0;  // bytes of a unit that the layers so far take
+    for (size_t i = 0, n; i < memory.layers.size(); i += n) {
+      for (n = 1; i + n < memory.layers.size() && memory.layers[i + n] == memory.layers[i];) n++;
+      const int64_t block = memory.layers[i] * memory.page_tokens;
+      std::byte* layers = memory.base + before * memory.n_units;
+      auto on_device = [&](int32_t unit) { return layers + unit * block; };
+      auto on_host = [&](int32_t unit) { return host.unit(unit) + before; };
+      const bool out = copy.where == UnitCopy::Where::out, in = copy.where == UnitCopy::Where::in;
+      const size_t apart = size_t(block * memory.n_units);
+      must(cudaMemcpy2DAsync(out ? on_host(copy.dst) : on_device(copy.dst), out ? size_t(block) : apart,
+                             in ? on_host(copy.src) : on_device(copy.src), in ? size_t(block) : apart, size_t(block), n, cudaMemcpyDefault,
+                             at_.stream));
+      before += block * int64_t(n);
+    }
+  }
+
+  static constexpr size_t kMaxGraphs = 256;
+  struct Graph {
+    cudaGraphExec_t exec = nullptr;
+    Tensor result;
+  };
+  Graph capture(FunctionRef<Tensor()> step) {
+    cudaGraph_t graph = nullptr;
+    Graph made;
+    must(cudaStreamBeginCapture(at_.stream, cudaStreamCaptureModeThreadLocal));
+    try {
+      made.result = step();
+    } catch (...) {
+      cudaStreamEndCapture(at_.stream, &graph);
+      cudaGraphDestroy(graph);
+      throw;
+    }
+    must(cudaStreamEndCapture(at_.stream, &graph));
+    must(cudaGraphInstantiate(&made.exec, graph, 0));
+    cudaGraphDestroy(graph);
+    return made;
+  }
   void forget_graphs() {  // they know addresses that are no more
-    for (auto& [key, graph] : graphs_) cudaGraphExecDestroy(graph);
+    for (auto& [key, graph] : graphs_) cudaGraphExecDestroy(graph.exec);
     graphs_.clear();
   }
 
   // Memory that an operation needs for itself, by purpose; it grows when nothing is being captured.
-  enum Use { x_bf16, gate_up, partial, arrived, sampled_tokens, choice, n_uses };
+  enum Use { x_bf16, partial, arrived, sampled_tokens, choice, top_tokens, unchanged, n_uses };
   template <class T>
   T* scratch(Use use, int64_t n) {
     Scratch& s = scratch_[use];
@@ -282,17 +359,9 @@ class Cuda final : public CudaBackend {
     return static_cast<T*>(s.data);
   }
   int32_t* sampled(int n_out) { return scratch<int32_t>(sampled_tokens, std::max(n_out, 1024)); }
-  Choice* choices(int n_out) {
-    if (n_out > n_choices_) {
-      synchronize();
-      cudaFreeHost(choices_host_);
-      n_choices_ = std::max(2 * n_out, 1024);
-      must(cudaMallocHost(reinterpret_cast<void**>(&choices_host_), size_t(n_choices_) * sizeof(Choice)));
-    }
-    return scratch<Choice>(choice, std::max(n_out, 1024));
-  }
 
-  void run(Product p) {
+  // `arena` has room for both halves of a gated product.
+  void run(Product p, Arena* arena = nullptr) {
     const int64_t rows = p.x.rows;
     if (p.x.dtype != DType::bf16) {
       Matrix x{scratch<uint16_t>(x_bf16, rows * p.in), DType::bf16, rows, p.in, p.in};
@@ -301,12 +370,13 @@ class Cuda final : public CudaBackend {
     }
     if (p.in % 8 || !aligned(p.x)) return product_any(at_, p);
     const bool library = cublas_ && !options_.deterministic && p.out % 8 == 0 && aligned(p.y);
-    if (rows <= std::min(options_.skinny_rows, kSkinnyRows) || !library) return in_parts(p);
+    if (rows <= options_.skinny_rows || !library) return product(at_, p);
     if (p.gated) {
       Product both = p;
       both.gated = false;
-      both.y = {scratch<uint16_t>(gate_up, rows * p.out), DType::bf16, rows, p.out, p.out};
-      if (!cublas_->product(at_.stream, both, false)) return in_parts(p);
+      ArenaScope scope(*arena);
+      both.y = matrix(arena->tensor(DType::bf16, {rows, p.out}));
+      if (!cublas_->product(at_.stream, both, false)) return product(at_, p);
       Matrix first = both.y, second = both.y;
       first.cols = second.cols = p.out / 2;
       second.data = static_cast<uint16_t*>(second.data) + p.out / 2;
@@ -315,18 +385,8 @@ class Cuda final : public CudaBackend {
     }
     if (p.residual && p.residual != p.y.data)
       convert(at_, p.y, {const_cast<float*>(p.residual), DType::f32, rows, p.out, p.residual_stride});
-    if (!cublas_->product(at_.stream, p, p.residual != nullptr)) return in_parts(p);
+    if (!cublas_->product(at_.stream, p, p.residual != nullptr)) return product(at_, p);
     if (p.bias) cuda::add(at_, p.y, {const_cast<float*>(p.bias), DType::f32, rows, p.out, 0}, p.scale);
-  }
-  void in_parts(const Product& p) {
-    for (int64_t r = 0; r < p.x.rows; r += kSkinnyRows) {
-      Product part = p;
-      part.x.rows = part.y.rows = std::min<int64_t>(kSkinnyRows, p.x.rows - r);
-      part.x.data = static_cast<std::byte*>(p.x.data) + r * p.x.stride * size_of(p.x.dtype);
-      part.y.data = static_cast<std::byte*>(p.y.data) + r * p.y.stride * size_of(p.y.dtype);
-      if (p.residual) part.residual = p.residual + r * p.residual_stride;
-      skinny(at_, part);
-    }
   }
 
   // Where each expert's weight lies, as a list on the device; made once for every list of experts.
@@ -335,11 +395,16 @@ class Cuda final : public CudaBackend {
     for (const Weight& w : experts) list.push_back(w.packed.data);
     auto it = experts_.find(list);
     if (it == experts_.end()) {
-      std::byte* at = allocate(list.size() * sizeof(void*));
-      copy_in(at, list.data(), list.size() * sizeof(void*));
+      std::byte* at = keep(list.data(), list.size() * sizeof(void*));
       it = experts_.emplace(list, reinterpret_cast<const void* const*>(at)).first;
     }
     return it->second;
+  }
+
+  std::byte* keep(const void* host, size_t bytes) {  // a copy on the device
+    std::byte* at = kept_.emplace_back(allocate(bytes)).data();
+    copy_in(at, host, bytes);
+    return at;
   }
 
   static Slots slots(const SlotState& slot, const Batch& batch, const StateMemory& state) {
@@ -355,7 +420,7 @@ class Cuda final : public CudaBackend {
       auto [it, fresh] = ropes_.try_emplace(v.data());
       if (fresh || it->second.first != v) {
         it->second.first = v;
-        it->second.second = place(view(const_cast<float*>(v.data()), DType::f32, {int64_t(v.size())})).as<float>();
+        it->second.second = reinterpret_cast<const float*>(keep(v.data(), v.size() * sizeof(float)));
       }
       return it->second.second;
     };
@@ -385,6 +450,7 @@ class Cuda final : public CudaBackend {
             kv.ref.group};
   }
   AttendCall call_of(Tensor out, Tensor q, const PagedKv& kv, const Batch& batch, const StateMemory& state, const AttendArgs& args) {
+    kv_heads_ = kv.kv_heads;
     check(args.heads % kv.kv_heads == 0, "{} query heads cannot share {} key heads", args.heads, kv.kv_heads);
     AttendCall call;
     call.q = heads(q), call.out = heads(out), call.pages = pages(kv, batch, state), call.spots = spots(batch);
@@ -402,21 +468,40 @@ class Cuda final : public CudaBackend {
   void decode(const AttendCall& call) {
     const StepMemory::Plan& plan = step_->plan();
     DecodePlan d{plan.item, plan.grid};
-    d.partial = scratch<float>(partial, int64_t(plan.grid) * call.pages.kv_heads * kGroup * (call.pages.v_dim + 2));
+    d.partial = scratch<float>(partial, int64_t(plan.grid) * call.pages.kv_heads * kGroup * (call.pages.v_dim + kPartExtra));
     d.arrived = scratch<int32_t>(arrived, std::max<int64_t>(int64_t(call.spots.n_seqs) * call.pages.kv_heads, 1 << 16));
     attend_decode(at_, call, d);
   }
 
-  // On the host, for rows whose choice is more than the largest logit.
-  void draw(int i, Sampled& out) {
-    const int64_t vocab = logits_.shape[1], words = (vocab + 31) / 32;
-    std::vector<float> row(static_cast<size_t>(vocab));
-    copy_out(row.data(), logits_.row<float>(i), row.size() * 4);
-    int32_t mask_row = host_.mask_row ? host_.mask_row[i] : -1;
-    SampleScratch scratch;
-    sample_row(row.data(), vocab, host_.sample[i], host_.edit, mask_row < 0 ? nullptr : host_.mask + mask_row * words, {max_of, sum_exp},
-               scratch, out);
-    copy_in(sampled(host_.n_out) + i, &out.token, 4);
+  struct Launched {  // a step whose tokens are being chosen
+    int n = 0, room = 0;
+    Choice* choice = nullptr;  // [room], pinned
+    TopToken* top = nullptr;   // [room, kMostTop], pinned
+    std::vector<SampleRow> row;
+    std::vector<Sampled> sampled;  // [n] if the host has chosen, else empty
+    cudaEvent_t done;
+  };
+  static bool wants_more(const SampleRow& r) { return r.temperature > 0 || r.n_edits || r.n_logprobs; }
+
+  // On the host, at once: with masks, and with more alternatives than the device reports.
+  void draw(Tensor logits, Launched& l) {
+    const int64_t vocab = logits.shape[1], words = (vocab + 31) / 32;
+    host_logits_.resize(size_t(vocab) * size_t(l.n));
+    copy_out(host_logits_.data(), logits.data, host_logits_.size() * 4);
+    l.sampled.resize(size_t(l.n));
+    std::vector<int32_t> tokens(static_cast<size_t>(l.n));
+    pool_.parallel(l.n, 1, [&](int64_t begin, int64_t end, int) {
+      SampleScratch scratch;
+      for (int64_t i = begin; i < end; i++) {
+        const int32_t mask_row = host_.mask_row ? host_.mask_row[i] : -1;
+        const uint32_t* mask = mask_row < 0 ? nullptr : host_.mask + mask_row * words;
+        if (host_.out[i] == Out::token)
+          sample_row(host_logits_.data() + i * vocab, vocab, host_.sample[i], host_.edit, mask, {max_of, sum_exp}, scratch,
+                     l.sampled[size_t(i)]);
+        tokens[size_t(i)] = l.sampled[size_t(i)].token;
+      }
+    });
+    copy_in(sampled(l.n), tokens.data(), tokens.size() * 4);
   }
 
   struct Scratch {
@@ -429,15 +514,17 @@ class Cuda final : public CudaBackend {
   std::string device_;
   std::unique_ptr<Cublas> cublas_;  // may be null
   std::unique_ptr<StepMemory> step_;
-  std::vector<void*> owned_;
+  std::unique_ptr<Staging> staging_;
+  std::vector<Buffer> kept_;
+  int kv_heads_ = 8;  // of the attention layer that ran last
   Scratch scratch_[n_uses];
   std::unordered_map<const float*, std::pair<std::vector<float>, const float*>> ropes_;
   std::map<std::vector<const void*>, const void* const*> experts_;
-  std::unordered_map<uint64_t, cudaGraphExec_t> graphs_;
-  Batch host_;
-  Tensor logits_;
-  Choice* choices_host_ = nullptr;
-  int n_choices_ = 0;
+  std::unordered_map<uint64_t, Graph> graphs_;
+  Batch host_;  // what was uploaded last
+  Launched launched_[4];
+  size_t n_launched_ = 0, n_collected_ = 0;
+  std::vector<float> host_logits_;
 };
 
 }  // namespace

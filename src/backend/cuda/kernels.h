@@ -16,6 +16,8 @@ void must(cudaError_t);  // throws Error unless it is cudaSuccess
 struct Launch {
   cudaStream_t stream = nullptr;
   int n_sm = 132;
+  int ahead = 4;               // chunks of 64 inputs of a product's tile that are brought into the L2 cache early
+  bool deterministic = false;  // a row's bits do not depend on the rows beside it
 };
 
 // A matrix of f32 or bf16; rows may lie apart.
@@ -63,6 +65,7 @@ struct PrefillTile {
 inline constexpr int kPrefillRows = 128;
 inline constexpr int kDecodeBlocks = 2;  // of a decode that a multiprocessor holds at a time
 inline constexpr int kGroup = 8;         // query heads of one K/V head that decode holds at most
+inline constexpr int kPartExtra = 4;     // floats beside the sums in an item's result
 
 struct Rope {
   const float* angles = nullptr;  // [T, dim]: cos, then sin; null: no rotation
@@ -86,7 +89,7 @@ struct AttendCall {
 struct DecodePlan {
   const DecodeItem* item = nullptr;
   int grid = 0;                // items at most
-  float* partial = nullptr;    // [items * kv_heads * kGroup * (v_dim + 2)]
+  float* partial = nullptr;    // [items * kv_heads * kGroup * (v_dim + kPartExtra)]
   int32_t* arrived = nullptr;  // [n_seqs * kv_heads] zero
 };
 
@@ -117,7 +120,7 @@ void store_kv(const Launch&, const Pages&, Heads k, Heads v, const Spots&);
 bool can_rope_store(const AttendCall&);
 void rope_store(const Launch&, const AttendCall&);
 
-// skinny.cu: up to kSkinnyRows rows of bf16 x against a bf16 weight [out, in]; reads out * in * 2 bytes.
+// product.cu: bf16 x against a bf16 weight [out, in], which is read once for up to 256 rows.
 struct Product {
   const void* weight = nullptr;  // bf16 [out, in], rows one after the other
   int64_t out = 0, in = 0;
@@ -130,8 +133,7 @@ struct Product {
   bool gated = false;  // y [T, out / 2] = act(first half) * second half; no bias, residual, scale
   Activation activation = Activation::none;
 };
-inline constexpr int kSkinnyRows = 64;
-void skinny(const Launch&, const Product&);       // in % 8 == 0, rows 16-byte aligned
+void product(const Launch&, const Product&);      // in % 8 == 0, rows of x and weight 16-byte aligned
 void product_any(const Launch&, const Product&);  // any shape, slowly
 
 // attend_*.cu
@@ -173,7 +175,21 @@ struct Choice {
   int32_t token;
   float logprob;
 };
-void greedy(const Launch&, Matrix logits, const Out* out, Choice* choice, int32_t* sampled);
+void greedy(const Launch&, Matrix logits, const Out* out, Choice* choice, int32_t* sampled);  // for rows that ask for no more
+inline constexpr int kMostTop = 20;                                                           // alternatives that sample() reports of a row
+struct SampleCall {
+  Matrix logits;                      // f32 [n_out, vocab], changed by edits and masks
+  const Out* out = nullptr;           // [n_out]
+  const SampleRow* row = nullptr;     // [n_out]
+  const LogitEdit* edit = nullptr;    // of all rows, no token twice in a row's
+  float* unchanged = nullptr;         // [edits of all rows], sample()'s own
+  const int32_t* mask_row = nullptr;  // [n_out] or null
+  const uint32_t* mask = nullptr;
+  Choice* choice = nullptr;    // [n_out]
+  TopToken* top = nullptr;     // [n_out, kMostTop]: n_logprobs of them are written, at most kMostTop
+  int32_t* sampled = nullptr;  // [n_out]
+};
+void sample(const Launch&, const SampleCall&);  // backend/sample.cpp's rule, whatever a row asks for
 void fill_random(const Launch&, void* bf16, int64_t n, uint64_t seed, float spread);
 
 }  // namespace mr::cuda

@@ -13,7 +13,7 @@ __global__ void embed_rows(Matrix out, const bf16* table, int64_t in, float scal
   launch_next();
   wait_before();
   int32_t id = token[blockIdx.x];
-  if (id < 0) id = sampled[-1 - id];
+  if (id < 0) id = max(0, sampled[-1 - id]);  // a row without finite logits has none
   for (int64_t i = threadIdx.x * V; i < in; i += blockDim.x * V) {
     float x[V];
     load_n<V>(table, DType::bf16, id * in + i, x);

@@ -49,10 +49,11 @@ int StepMemory::item_length(const Batch& b, int n_workers) const {
 // Sequences of one row are cut into items, the others into tiles of rows, longest first.
 void StepMemory::make_plan(const Batch& b, const StateMemory& state, int n_workers) {
   items_.clear(), tiles_.clear();
-  const int longest = item_length(b, n_workers);
+  const bool alone = n_workers == 0;
+  const int longest = alone ? 0 : item_length(b, n_workers);
   for (int s = 0; s < b.n_seqs; s++) {
     const int length = b.context[s] + b.rows(s);
-    if (b.rows(s) > 1) {
+    if (alone || b.rows(s) > 1) {
       for (int r = 0; r < b.rows(s); r += kPrefillRows) tiles_.push_back({s, r});
       continue;
     }
@@ -101,17 +102,24 @@ void StepMemory::write(const Batch& h, Batch& b, const StateMemory& state) {
   plan_.tile = put(tiles_.data(), int64_t(tiles_.size()), 0);
   for (size_t g = 0; g < h.group.size(); g++) {
     const GroupTable& from = h.group[g];
-    GroupTable& to = tables_[g];
-    to = {};
-    if (state.group[g].page_tokens == 0) {
-      to.src = put(from.src, h.n_seqs, 0);
-      to.dst = put(from.dst, h.n_tokens, 0);
-    } else {
-      const int64_t n = from.begin[h.n_seqs];
-      to.begin = put(from.begin, h.n_seqs + 1, 0);
-      to.unit = put(from.unit, n, int64_t(std::bit_ceil(uint64_t(std::max<int64_t>(n, 64)))));
-    }
+    const bool paged = state.group[g].page_tokens > 0;
+    tables_[g] = {};
+    tables_[g].begin = paged ? put(from.begin, h.n_seqs + 1, 0) : nullptr;
+    tables_[g].src = paged ? nullptr : put(from.src, h.n_seqs, 0);
+    tables_[g].dst = paged ? nullptr : put(from.dst, h.n_tokens, 0);
   }
+  for (size_t g = 0; g < h.group.size(); g++) {
+    if (state.group[g].page_tokens == 0) continue;
+    const int64_t n = h.group[g].begin[h.n_seqs];
+    tables_[g].unit = put(h.group[g].unit, n, int64_t(std::bit_ceil(uint64_t(std::max<int64_t>(n, 64)))));
+  }
+  // What sampling reads, which no graph holds.
+  const uint64_t layout = layout_;
+  n_edits_ = 0;
+  for (int i = 0; h.sample && i < h.n_out; i++) n_edits_ = std::max<int64_t>(n_edits_, h.sample[i].edit_begin + h.sample[i].n_edits);
+  b.sample = put(h.sample, h.n_out, 0);
+  b.edit = n_edits_ ? put(h.edit, n_edits_, 0) : nullptr;
+  layout_ = layout;
   b.group = tables_;
 }
 

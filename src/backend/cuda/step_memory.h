@@ -20,10 +20,13 @@ class StepMemory {
 
   explicit StepMemory(cudaStream_t);
   ~StepMemory();
-  Batch upload(const Batch& host, const StateMemory&, int n_workers);  // blocks that run at a time, for every K/V head
+  // n_workers: blocks that run at a time, for every K/V head. 0: no decode items; every row is computed in one way, whatever is
+  // beside it.
+  Batch upload(const Batch& host, const StateMemory&, int n_workers);
   const Plan& plan() const { return plan_; }
-  uint64_t layout() const { return layout_; }  // equal: every array lies where it lay
-  int moves() const { return moves_; }         // how often the memory had to grow, and so moved
+  uint64_t layout() const { return layout_; }   // equal: every array lies where it lay
+  int64_t n_edits() const { return n_edits_; }  // of all output rows
+  int moves() const { return moves_; }          // how often the memory had to grow, and so moved
 
  private:
   void make_plan(const Batch&, const StateMemory&, int n_workers);
@@ -38,6 +41,7 @@ class StepMemory {
   int turn_ = 0, moves_ = 0;
   size_t size_ = 0, used_ = 0;
   uint64_t layout_ = 0;
+  int64_t n_edits_ = 0;
   std::vector<DecodeItem> items_;
   std::vector<PrefillTile> tiles_;
   std::vector<GroupTable> tables_;

@@ -104,7 +104,7 @@ class RefBackend : public Backend {
   void embed(Tensor out, const Weight& table, float scale, const Batch& batch) override {
     for (int r = 0; r < batch.n_tokens; r++) {
       int32_t token = batch.token[r];
-      if (token < 0) token = sampled_.at(size_t(-1 - token));
+      if (token < 0) token = std::max(0, sampled_.at(size_t(-1 - token)));  // a row without finite logits has none
       table.ops->decode_rows(table, token, 1, out.row<float>(r));
       for (int64_t i = 0; i < table.in; i++) out.row<float>(r)[i] *= scale;
     }

@@ -14,20 +14,13 @@ class Mlp final : public Ffn {
     down_ = build.loader.linear({{"down", build.spec.dim}}, spec.hidden, spec.bias, build.layer);
   }
 
-  Tensor forward(Tensor x, Step& step) const override {
-    Tensor h = up_(x, step);
-    if (!spec_.gated) {
-      step.ops.activate(h, spec_.activation);
-      return down_(h, step);
-    }
-    Tensor gated = step.arena.tensor(DType::f32, {x.shape[0], spec_.hidden});
-    step.ops.gate(gated, h.cols(0, spec_.hidden), h.cols(spec_.hidden, spec_.hidden), spec_.activation);
-    return down_(gated, step);
+  void forward(Tensor out, Tensor x, const Epilogue& epilogue, Step& step) const override {
+    Tensor h = spec_.gated ? up_.gated(x, spec_.activation, step) : up_(x, step);
+    if (!spec_.gated) step.ops.activate(h, spec_.activation);
+    down_.into(out, h, step, epilogue);
   }
 
-  int64_t workspace(int64_t rows) const override {
-    return arena_bytes(rows * up_.out()) + arena_bytes(rows * spec_.hidden) + arena_bytes(rows * down_.out());
-  }
+  int64_t workspace(int64_t rows) const override { return arena_bytes(rows * up_.out()) + arena_bytes(rows * spec_.hidden); }
   int64_t decode_bytes() const override { return up_.bytes() + down_.bytes(); }
 
  private:

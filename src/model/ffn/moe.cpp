@@ -15,21 +15,24 @@ class Moe final : public Ffn {
     }
   }
 
-  Tensor forward(Tensor x, Step& step) const override {
+  void forward(Tensor out, Tensor x, const Epilogue& epilogue, Step& step) const override {
     Backend& ops = step.ops;
     const int64_t rows = x.shape[0], pairs = rows * spec_.used, hidden = spec_.hidden;
-    Tensor logits = router_(x, step);
+    Tensor logits = step.arena.tensor(DType::f32, {rows, spec_.experts});
+    router_.into(logits, x, step);
     Tensor expert = step.arena.tensor(DType::i32, {rows, spec_.used});
     Tensor weight = step.arena.tensor(DType::f32, {rows, spec_.used});
     ops.route(expert, weight, logits, spec_.renormalize);
-    Tensor gate = step.arena.tensor(DType::f32, {pairs, hidden}), up = step.arena.tensor(DType::f32, {pairs, hidden});
+    Tensor gate = step.activation({pairs, hidden}), up = step.activation({pairs, hidden});
     ops.grouped_linear(gate, x, gate_, expert);
     ops.grouped_linear(up, x, up_, expert);
     ops.gate(up, gate, up, spec_.activation);
-    Tensor down = step.arena.tensor(DType::f32, {pairs, dim_}), out = step.arena.tensor(DType::f32, {rows, dim_});
+    Tensor down = step.activation({pairs, dim_});
     ops.grouped_linear(down, up, down_, expert);
-    ops.combine(out, down, weight);
-    return out;
+    if (!epilogue.residual) return ops.combine(out, down, weight);
+    Tensor sum = step.activation({rows, dim_});
+    ops.combine(sum, down, weight);
+    ops.add(out, sum, 1);
   }
 
   int64_t workspace(int64_t rows) const override {

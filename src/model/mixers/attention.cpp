@@ -25,37 +25,30 @@ class Attention final : public Mixer {
     build.kv[size_t(build.layer)] = kv_.ref;
   }
 
-  Tensor forward(Tensor x, Step& step) const override {
+  void forward(Tensor out, Tensor x, const Epilogue& epilogue, Step& step) const override {
     Backend& ops = step.ops;
     const int64_t rows = x.shape[0], d = spec_.head_dim;
     Tensor qkv = qkv_(x, step);
-    Tensor q = heads(qkv, 0, spec_.heads);
-    place(q, q_norm_, step);
+    Tensor q = heads(qkv, 0, spec_.heads), k, v;
+    if (spec_.qk_norm) ops.norm(q, q, q_norm_);
     if (own_kv()) {
-      Tensor k = heads(qkv, spec_.heads, spec_.kv_heads), v = heads(qkv, spec_.heads + spec_.kv_heads, spec_.kv_heads);
-      place(k, k_norm_, step);
+      k = heads(qkv, spec_.heads, spec_.kv_heads), v = heads(qkv, spec_.heads + spec_.kv_heads, spec_.kv_heads);
+      if (spec_.qk_norm) ops.norm(k, k, k_norm_);
       if (spec_.v_norm) ops.norm(v, v, v_norm_);
-      ops.store_kv(kv_, k, v, step.batch, step.state);
     }
-    Tensor mixed = step.arena.tensor(DType::f32, {rows, spec_.heads, d});
-    ops.attend(mixed, q, kv_, step.batch, step.state,
-               {.heads = spec_.heads, .scale = spec_.scale, .window = spec_.window, .softcap = spec_.softcap});
-    return out_(mixed.reshape({rows, spec_.heads * d}), step);
+    Tensor mixed = step.activation({rows, spec_.heads, d});
+    ops.attend_new(mixed, q, k, v, spec_.rope >= 0 ? step.angles[size_t(spec_.rope)] : Tensor{}, false, kv_, step.batch, step.state,
+                   {.heads = spec_.heads, .scale = spec_.scale, .window = spec_.window, .softcap = spec_.softcap});
+    out_.into(out, mixed.reshape({rows, spec_.heads * d}), step, epilogue);
   }
 
   int64_t workspace(int64_t rows) const override {
-    return arena_bytes(rows * qkv_.out()) + arena_bytes(rows * spec_.heads * spec_.head_dim) + arena_bytes(rows * out_.out());
+    return arena_bytes(rows * qkv_.out()) + arena_bytes(rows * spec_.heads * spec_.head_dim);
   }
   int64_t decode_bytes() const override { return qkv_.bytes() + out_.bytes(); }
 
  private:
   bool own_kv() const { return spec_.kv_owner < 0; }
-
-  // Norm and position of q or k, in place.
-  void place(Tensor x, const Norm& norm, Step& step) const {
-    if (spec_.qk_norm) step.ops.norm(x, x, norm);
-    if (spec_.rope >= 0) step.ops.rope(x, step.angles[size_t(spec_.rope)], false);
-  }
 
   // Heads [first, first + n) of the fused projection, as [T, n, d].
   Tensor heads(Tensor qkv, int64_t first, int64_t n) const {

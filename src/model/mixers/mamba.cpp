@@ -27,11 +27,11 @@ class Mamba final : public Mixer {
     scan_.state = {slot, conv_state_bytes(spec)};
   }
 
-  Tensor forward(Tensor x, Step& step) const override {
+  void forward(Tensor out, Tensor x, const Epilogue& epilogue, Step& step) const override {
     Backend& ops = step.ops;
     const int64_t rows = x.shape[0], inner = spec_.inner;
     Tensor xz = in_(x, step);
-    Tensor u = step.arena.tensor(DType::f32, {rows, inner});
+    Tensor u = step.activation({rows, inner});
     ops.short_conv(u, xz.cols(0, inner), conv_, conv_bias_, Activation::silu, conv_state_, step.batch, step.state);
     Tensor dbc = x_(u, step);  // dt_rank, then B, then C
     Tensor low = dbc.cols(0, spec_.dt_rank), b = dbc.cols(spec_.dt_rank, spec_.n_state),
@@ -41,17 +41,18 @@ class Mamba final : public Mixer {
       ops.norm(b, b, b_norm_);
       ops.norm(c, c, c_norm_);
     }
-    Tensor dt = dt_(low, step);
+    Tensor dt = step.arena.tensor(DType::f32, {rows, inner});  // an exponent: 8 bits of it would be too few
+    dt_.into(dt, low, step);
     ops.softplus(dt, dt_bias_);
-    Tensor y = step.arena.tensor(DType::f32, {rows, inner});
+    Tensor y = step.activation({rows, inner});
     ops.diag_scan(y, u, dt, b, c, scan_, step.batch, step.state);
     ops.gate(y, xz.cols(inner, inner), y, Activation::silu);
-    return out_(y, step);
+    out_.into(out, y, step, epilogue);
   }
 
   int64_t workspace(int64_t rows) const override {
     return arena_bytes(rows * in_.out()) + 2 * arena_bytes(rows * spec_.inner) + arena_bytes(rows * x_.out()) +
-           arena_bytes(rows * dt_.out()) + arena_bytes(rows * out_.out());
+           arena_bytes(rows * dt_.out());
   }
   int64_t decode_bytes() const override { return in_.bytes() + x_.bytes() + dt_.bytes() + out_.bytes() + conv_.bytes() + scan_.a.bytes(); }
 

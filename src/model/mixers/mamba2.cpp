@@ -23,24 +23,23 @@ class Mamba2 final : public Mixer {
     scan_ = {spec.heads, spec.head_dim, spec.n_state, spec.groups, a, d, spec.dt_min, spec.dt_max, {slot, conv_state_bytes(spec)}};
   }
 
-  Tensor forward(Tensor x, Step& step) const override {
+  void forward(Tensor out, Tensor x, const Epilogue& epilogue, Step& step) const override {
     Backend& ops = step.ops;
     const int64_t rows = x.shape[0], inner = spec_.inner(), channels = spec_.conv_channels(), bc = spec_.groups * spec_.n_state;
     Tensor all = in_(x, step);  // the gate z, then x, B and C, then dt
     Tensor z = all.cols(0, inner), dt = all.cols(inner + channels, spec_.heads);
-    Tensor xbc = step.arena.tensor(DType::f32, {rows, channels});
+    Tensor xbc = step.activation({rows, channels});
     ops.short_conv(xbc, all.cols(inner, channels), conv_, conv_bias_, Activation::silu, conv_state_, step.batch, step.state);
     ops.softplus(dt, dt_bias_);
-    Tensor y = step.arena.tensor(DType::f32, {rows, inner});
+    Tensor y = step.activation({rows, inner});
     ops.outer_scan(y, xbc.cols(0, inner), dt, xbc.cols(inner, bc), xbc.cols(inner + bc, bc), scan_, step.batch, step.state);
     ops.gate(y, z, y, Activation::silu);
     ops.norm(y, y, norm_);
-    return out_(y, step);
+    out_.into(out, y, step, epilogue);
   }
 
   int64_t workspace(int64_t rows) const override {
-    return arena_bytes(rows * in_.out()) + arena_bytes(rows * spec_.conv_channels()) + arena_bytes(rows * spec_.inner()) +
-           arena_bytes(rows * out_.out());
+    return arena_bytes(rows * in_.out()) + arena_bytes(rows * spec_.conv_channels()) + arena_bytes(rows * spec_.inner());
   }
   int64_t decode_bytes() const override { return in_.bytes() + out_.bytes() + conv_.bytes(); }
 

@@ -1,0 +1,77 @@
+// What a backend is unless it says otherwise: everything in the host's memory, done at once, fused operations made of plain ones.
+#include "backend/backend.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "core/arena.h"
+#include "core/config.h"
+#include "core/error.h"
+#include "state/state_manager.h"
+
+namespace mr {
+
+DeviceMemory Backend::memory() const { return {physical_memory(), false}; }
+
+void Backend::copy_in(void* to, const void* host, size_t bytes) { std::memcpy(to, host, bytes); }
+void Backend::copy_out(void* host, const void* from, size_t bytes) { std::memcpy(host, from, bytes); }
+
+void Backend::carry_out(std::span<const UnitCopy> copies, const StateMemory& state, const StateMemory& host) {
+  mr::carry_out(copies, state, host);
+}
+
+Weight Backend::place(const FormatOps& format, std::span<const std::byte* const> rows, int64_t in, WeightStore& store) {
+  return pack(format, rows, in, store, pool());
+}
+
+// A small deterministic value in [-1, 1) for element i of a made-up stream.
+static float made_up_value(uint64_t seed, uint64_t i) {
+  uint64_t z = seed + 0x9e3779b97f4a7c15u * (i + 1);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return float(int64_t(z ^ (z >> 31)) >> 40) * 0x1p-23f;
+}
+
+Weight Backend::make_up(int64_t out, int64_t in, uint64_t seed, WeightStore& store) {
+  std::vector<const std::byte*> rows(static_cast<size_t>(out));
+  std::vector<uint16_t> values;
+  if (store.mode() == WeightStore::Mode::holds) {
+    values.resize(size_t(out * in));
+    const float spread = std::sqrt(3.0f / float(in));
+    pool().parallel(out, 64, [&](int64_t begin, int64_t end, int) {
+      for (int64_t i = begin * in; i < end * in; i++) values[size_t(i)] = bf16_from_f32(spread * made_up_value(seed, uint64_t(i)));
+    });
+    for (int64_t r = 0; r < out; r++) rows[size_t(r)] = reinterpret_cast<const std::byte*>(values.data() + r * in);
+  }
+  return place(format_ops("bf16"), rows, in, store);
+}
+
+Tensor Backend::replay(uint64_t, FunctionRef<Tensor()> step) { return step(); }
+
+void Backend::linear_gate(Tensor out, Tensor x, const Weight& weight, Activation act, Arena& arena) {
+  const int64_t half = weight.out / 2;
+  ArenaScope scope(arena);
+  Tensor both = arena.tensor(activations(), {x.shape[0], weight.out});
+  linear(both, x, weight, {});
+  gate(out, both.cols(0, half), both.cols(half, half), act);
+}
+
+void Backend::attend_new(Tensor out, Tensor q, Tensor k, Tensor v, Tensor angles, bool interleaved, const PagedKv& kv, const Batch& batch,
+                         const StateMemory& state, const AttendArgs& args) {
+  if (angles) rope(q, angles, interleaved);
+  if (k) {
+    if (angles) rope(k, angles, interleaved);
+    store_kv(kv, k, v, batch, state);
+  }
+  attend(out, q, kv, batch, state, args);
+}
+
+void Backend::launch_sample(Tensor logits, const Batch& batch) { sample(logits, batch, launched_.emplace_back()); }
+
+void Backend::collect(std::vector<Sampled>& out) {
+  check(!launched_.empty(), "no step was launched whose tokens could be collected");
+  out = std::move(launched_.front());
+  launched_.pop_front();
+}
+
+}  // namespace mr

@@ -1,0 +1,374 @@
+// Matrix products on AMX's bf16 tiles. Include after linear.inl; T gives the tiles (tests have some made of software).
+//
+// Quantized weights and their rounded activations are whole numbers of few bits: as bf16, an activation in two pieces (the upper
+// byte times 256, and the lower byte), the tile product's f32 sums over a block of 32 inputs are exact. So the bits are those of
+// every other instruction set, and products of few rows may take the vector kernels.
+// bf16 weights: activations are two bf16 pieces, x = high + low + at most 2^-17 |x|. Every output is one chain over blocks of 32
+// inputs, high before low; one row is a tile of one row. These bits are AMX's own.
+#pragma once
+
+#include <type_traits>
+
+#include "backend/cpu/linear.inl"
+#include "backend/cpu/tiles.h"
+
+namespace {
+namespace amx {
+
+using linear::finish;
+using linear::kBlock;
+using linear::kPanel;
+using mr::LinearCall;
+using mr::RoundedBlock;
+
+constexpr int kTile = 16;           // rows
+constexpr int kPieceBytes = 64;     // one piece of 32 activations
+constexpr int kTileBytes = 1024;    // 32 inputs of a panel
+constexpr int64_t kFewRows = 12;    // quantized products below run faster on vectors
+constexpr int64_t kScratchPanels = 4;  // widened panels that a worker's scratch holds
+
+inline int64_t blocks_of(int64_t in) { return (in + kBlock - 1) / kBlock; }
+inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// The upper halves of 32 floats that are bf16 values already.
+inline __m512i upper_halves(__m512 a, __m512 b) {
+  __m256i lo = _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(a), 16));
+  __m256i hi = _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(b), 16));
+  return _mm512_inserti64x4(_mm512_castsi256_si512(lo), hi, 1);
+}
+
+// Activations lie as the tiles that read them, 16 rows each: for every block of 32 inputs its high pieces [16][32], then its low
+// ones; and then, for quantized weights, every block's scales [16] and sums [16].
+struct Scaling {
+  float scale[kTile], sum[kTile];
+};
+constexpr int64_t kPairBytes = 2 * kTileBytes;
+inline int64_t split_bytes(int64_t in, int64_t rows) { return (rows + kTile - 1) / kTile * blocks_of(in) * kPairBytes; }
+inline int64_t scaled_tile_bytes(int64_t in) { return blocks_of(in) * (kPairBytes + int64_t(sizeof(Scaling))); }
+inline int64_t split_rounded_bytes(int64_t in, int64_t rows) { return (rows + kTile - 1) / kTile * scaled_tile_bytes(in); }
+
+template <class W>
+void round_row(const float* x, int64_t in, int64_t row, std::byte* rounded) {
+  std::byte* tile = rounded + row / kTile * scaled_tile_bytes(in);
+  auto* scaling = (Scaling*)(tile + blocks_of(in) * kPairBytes);
+  std::byte* out = tile + row % kTile * kPieceBytes;
+  for (int64_t b = 0; b < in / kBlock; b++, x += kBlock, out += kPairBytes) {
+    RoundedBlock block;
+    linear::round_row<W>(x, kBlock, 0, (std::byte*)&block);
+    __m512i q = _mm512_loadu_si512(block.q), low = _mm512_srai_epi16(_mm512_slli_epi16(q, 8), 8), high = _mm512_sub_epi16(q, low);
+    auto store = [](std::byte* to, __m512i v) {
+      __m512 a = _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(_mm512_castsi512_si256(v)));
+      __m512 b = _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(_mm512_extracti64x4_epi64(v, 1)));
+      _mm512_storeu_si512(to, upper_halves(a, b));
+    };
+    store(out, high);
+    store(out + kTileBytes, low);
+    scaling[b].scale[row % kTile] = block.scale;
+    scaling[b].sum[row % kTile] = block.sum;
+  }
+}
+
+// Rounded to nearest even; what is not finite stays as it is.
+inline __m512 to_bf16(__m512 x) {
+  __m512i bits = _mm512_castps_si512(x), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  __mmask16 finite = _mm512_cmplt_epu32_mask(_mm512_and_si512(rounded, _mm512_set1_epi32(0x7fffffff)), _mm512_set1_epi32(0x7f800000));
+  __m512i kept = _mm512_mask_blend_epi32(finite, bits, rounded);
+  return _mm512_castsi512_ps(_mm512_and_si512(kept, _mm512_set1_epi32(int(0xffff0000))));
+}
+
+inline void split_row(const float* x, int64_t in, int64_t row, std::byte* rounded) {
+  std::byte* out = rounded + split_bytes(in, row / kTile * kTile) + row % kTile * kPieceBytes;
+  for (int64_t k = 0; k < in; k += kBlock, out += kPairBytes) {
+    auto get = [&](int64_t at) {
+      int64_t left = in - at;
+      return left >= kLanes ? load(x + at).v : left > 0 ? load_n(x + at, int(left)).v : _mm512_setzero_ps();
+    };
+    auto rest = [](__m512 v, __m512 high) {  // nothing is left of an infinity
+      __m512 low = _mm512_sub_ps(v, high);
+      return to_bf16(_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(low, low, _CMP_ORD_Q), low));
+    };
+    __m512 a = get(k), b = get(k + kLanes), high_a = to_bf16(a), high_b = to_bf16(b);
+    _mm512_storeu_si512(out, upper_halves(high_a, high_b));
+    _mm512_storeu_si512(out + kTileBytes, upper_halves(rest(a, high_a), rest(b, high_b)));
+  }
+}
+
+// Weights as tiles: row k of 16 holds inputs 2k and 2k + 1 of the 16 outputs as pairs (quantized: pair k of a RoundedBlock).
+
+inline void widen_bf16(const std::byte* panel, int64_t in, int64_t block, uint8_t* tile) {
+  static const uint16_t order[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                     8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  const __m512i pairs = _mm512_loadu_si512(order);
+  const auto* w = (const uint16_t*)panel + block * kBlock * kPanel;
+  const int64_t left = in - block * kBlock;
+  for (int k = 0; k < kTile; k++) {
+    __m512i two;
+    if (2 * k + 2 <= left)
+      two = _mm512_loadu_si512(w + 2 * k * kPanel);
+    else
+      two = 2 * k < left ? _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i*)(w + 2 * k * kPanel))) : _mm512_setzero_si512();
+    if (2 * k + 1 == left) two = _mm512_inserti64x4(two, _mm256_setzero_si256(), 1);
+    _mm512_storeu_si512(tile + 64 * k, _mm512_permutexvar_epi16(pairs, two));
+  }
+}
+
+// Pairs of stored values as bf16 pairs of what they stand for.
+struct Small {  // below 16: by a table
+  __m512i table;
+  explicit Small(int offset) {
+    alignas(64) uint16_t values[32] = {};
+    for (int i = 0; i < 16; i++) values[i] = uint16_t(__builtin_bit_cast(uint32_t, float(i - offset)) >> 16);
+    table = _mm512_load_si512(values);
+  }
+  __m512i operator()(__m512i pair) const { return _mm512_permutexvar_epi16(pair, table); }
+};
+struct Byte {  // below 256: 2^23 + value is a float whose last bits are the value
+  __m512i magic = _mm512_set1_epi32(0x4b000000);
+  __m512 base;
+  explicit Byte(int offset) : base(_mm512_set1_ps(float(8388608 + offset))) {}
+  __m512i operator()(__m512i pair) const {
+    __m512i even = _mm512_or_si512(_mm512_and_si512(pair, _mm512_set1_epi32(0xffff)), magic);
+    __m512i odd = _mm512_or_si512(_mm512_srli_epi32(pair, 16), magic);
+    __m512 a = _mm512_sub_ps(_mm512_castsi512_ps(even), base), b = _mm512_sub_ps(_mm512_castsi512_ps(odd), base);
+    __m512i low = _mm512_srli_epi32(_mm512_castps_si512(a), 16);
+    return _mm512_or_si512(low, _mm512_and_si512(_mm512_castps_si512(b), _mm512_set1_epi32(int(0xffff0000))));
+  }
+};
+template <class W>
+struct Widen {
+  static constexpr bool kSmall = W::kBytes < kPanel * 32;  // 4 bits a weight
+  using Map = std::conditional_t<kSmall, Small, Byte>;
+  static void panel(const uint8_t* w, int64_t blocks, uint8_t* tiles) {
+    const Map map(W::kOffset);
+    for (int64_t b = 0; b < blocks; b++, w += W::kBytes, tiles += kTileBytes)
+      W::pairs(w, [&](IVec pair, int at) { _mm512_storeu_si512(tiles + 32 * at, map(pair.v)); });
+  }
+};
+
+// Tiles 0 to 3 are sums, 4 and 5 activations, 6 and 7 weights. `first` and `second`: rows of the two row tiles.
+template <class T>
+void configure(int64_t first, int64_t second) {
+  TileShapes s;
+  for (int i = 0; i < 8; i++) s.row_bytes[i] = 64;
+  s.rows[0] = s.rows[1] = s.rows[4] = uint8_t(first);
+  s.rows[2] = s.rows[3] = s.rows[5] = uint8_t(second);
+  s.rows[6] = s.rows[7] = kTile;
+  T::configure(s);
+}
+
+// Quantized weights.
+
+// Adds blocks [block, block_end) of one panel to the sums of up to 16 rows; Full: 16, in registers.
+template <class T, class W, bool Full>
+void quant_tile(const std::byte* x, const Scaling* scaling, const uint8_t* w, const uint8_t* tiles, int n_rows, int64_t block,
+                int64_t block_end, float* sums) {
+  // 32 weights of 4 bits times 16 bits stay below 2^24, and one sum takes both pieces; 8 bits need a sum for each.
+  constexpr bool kOneSum = Widen<W>::kSmall;
+  constexpr int kSums = kOneSum ? 1 : 2;
+  // What a tile stores cannot be loaded soon after: a block's sums are taken up while the tiles are at work on later ones.
+  constexpr int kLag = 2, kBuffers = kLag + 1;
+  alignas(64) float dots[kBuffers][kSums][kTile * kPanel];
+  const int n = Full ? kTile : n_rows;
+  Vec acc[kTile];
+#pragma GCC unroll 16
+  for (int r = 0; r < n; r++) acc[r] = load(sums + r * kPanel);
+  int write = 0, read = 0;
+  for (int64_t b = block; b < block_end + kLag; b++) {
+    if (b < block_end) {
+      T::template load<6>(tiles + b * kTileBytes, 64);
+      T::template load<4>(x + b * kPairBytes, kPieceBytes);
+      T::template zero<0>();
+      T::template dot<0, 4, 6>();
+      T::template load<5>(x + b * kPairBytes + kTileBytes, kPieceBytes);
+      if constexpr (kOneSum) {
+        T::template dot<0, 5, 6>();
+      } else {
+        T::template zero<2>();
+        T::template dot<2, 5, 6>();
+        T::template store<2>(dots[write][kSums - 1], 64);
+      }
+      T::template store<0>(dots[write][0], 64);
+      write = write + 1 == kBuffers ? 0 : write + 1;
+    }
+    if (b < block + kLag) continue;
+    const int64_t done = b - kLag;
+    const uint8_t* stored = w + done * W::kBytes;
+    const Vec scale = W::scale(stored);
+    [[maybe_unused]] Vec minimum;
+    if constexpr (W::kMinimum) minimum = W::minimum(stored);
+    const float(*dot)[kTile * kPanel] = dots[read];
+    read = read + 1 == kBuffers ? 0 : read + 1;
+#pragma GCC unroll 16
+    for (int r = 0; r < n; r++) {
+      Vec sum = load(dot[0] + r * kPanel);
+      if constexpr (!kOneSum) sum = add(sum, load(dot[kSums - 1] + r * kPanel));
+      acc[r] = fma(sum, mul(scale, set1(scaling[done].scale[r])), acc[r]);
+      if constexpr (W::kMinimum) acc[r] = fma(minimum, set1(scaling[done].sum[r]), acc[r]);
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < n; r++) store(sums + r * kPanel, acc[r]);
+}
+
+// One row tile times n_panels widened panels. Stretches of inputs short enough that their activations stay in the nearest cache.
+template <class T, class W>
+void quant_row_tile(const LinearCall& c, int64_t row, int n_rows, int64_t panel, int n_panels, const uint8_t* tiles) {
+  constexpr int64_t kStretch = 12;
+  const int64_t blocks = c.in / kBlock;
+  const std::byte* x = c.rounded + row / kTile * scaled_tile_bytes(c.in);
+  const auto* scaling = (const Scaling*)(x + blocks * kPairBytes);
+  const auto* w = (const uint8_t*)c.packed + panel * blocks * W::kBytes;
+  alignas(64) float sums[kScratchPanels][kTile * kPanel] = {};
+  for (int64_t b = 0; b < blocks; b += kStretch)
+    for (int p = 0; p < n_panels; p++) {
+      auto tile = n_rows == kTile ? quant_tile<T, W, true> : quant_tile<T, W, false>;
+      tile(x, scaling, w + p * blocks * W::kBytes, tiles + p * blocks * kTileBytes, n_rows, b, least(b + kStretch, blocks), sums[p]);
+    }
+  for (int p = 0; p < n_panels; p++)
+    for (int r = 0; r < n_rows; r++) finish(c, row + r, panel + p, load(sums[p] + r * kPanel));
+}
+
+template <class T, class W>
+void run_quant(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, float* scratch) {
+  constexpr int64_t kCached = 256 << 10;  // bytes of widened panels that stay in the second-level cache
+  const int64_t blocks = c.in / kBlock;
+  int64_t most = kCached / (blocks * kTileBytes);
+  most = least(most < 1 ? 1 : most, kScratchPanels);
+  auto* tiles = (uint8_t*)scratch;
+  configure<T>(kTile, kTile);
+  int64_t configured = kTile;
+  for (int64_t p = panel; p < panel_end; p += most) {
+    const int64_t n = least(most, panel_end - p);
+    for (int64_t i = 0; i < n; i++)
+      Widen<W>::panel((const uint8_t*)c.packed + (p + i) * blocks * W::kBytes, blocks, tiles + i * blocks * kTileBytes);
+    for (int64_t r = row; r < row_end; r += kTile) {
+      const int64_t rows = least(kTile, row_end - r);
+      if (rows != configured) configure<T>(rows, rows), configured = rows;
+      quant_row_tile<T, W>(c, r, int(rows), p, int(n), tiles);
+    }
+  }
+  T::release();
+}
+
+// bf16 weights.
+
+template <class T, int C>
+void finish_tile(const LinearCall& c, int64_t row, int64_t n_rows, int64_t panel) {
+  alignas(64) float sums[kTile * kPanel];
+  T::template store<C>(sums, 64);
+  for (int r = 0; r < n_rows; r++) finish(c, row + r, panel, load(sums + r * kPanel));
+}
+
+// Up to 16 rows times up to 4 panels, widened block by block as they are read.
+template <class T, int Panels>
+void few_rows(const LinearCall& c, int64_t row, int64_t n_rows, int64_t panel) {
+  alignas(64) uint8_t tile[2][kTileBytes];
+  const int64_t panel_bytes = c.in * kPanel * 2;
+  const std::byte *x = c.rounded + split_bytes(c.in, row), *w = c.packed + panel * panel_bytes;
+  T::template zero<0>(), T::template zero<1>(), T::template zero<2>(), T::template zero<3>();
+  auto panel_block = [&]<int P>(int64_t b, std::integral_constant<int, P>) {
+    if constexpr (P < Panels) {
+      widen_bf16(w + P * panel_bytes, c.in, b, tile[P & 1]);
+      T::template load<6 + (P & 1)>(tile[P & 1], 64);
+      T::template dot<P, 4, 6 + (P & 1)>();
+      T::template dot<P, 5, 6 + (P & 1)>();
+    }
+  };
+  for (int64_t b = 0; b < blocks_of(c.in); b++, x += kPairBytes) {
+    T::template load<4>(x, kPieceBytes);
+    T::template load<5>(x + kTileBytes, kPieceBytes);
+    panel_block(b, std::integral_constant<int, 0>{});
+    panel_block(b, std::integral_constant<int, 1>{});
+    panel_block(b, std::integral_constant<int, 2>{});
+    panel_block(b, std::integral_constant<int, 3>{});
+  }
+  finish_tile<T, 0>(c, row, n_rows, panel);
+  if constexpr (Panels > 1) finish_tile<T, 1>(c, row, n_rows, panel + 1);
+  if constexpr (Panels > 2) finish_tile<T, 2>(c, row, n_rows, panel + 2);
+  if constexpr (Panels > 3) finish_tile<T, 3>(c, row, n_rows, panel + 3);
+}
+
+// 16 rows and up to 16 more, times one or two widened panels.
+template <class T, int Panels>
+void two_row_tiles(const LinearCall& c, int64_t row, int64_t n_second, int64_t panel, const uint8_t* tiles) {
+  const int64_t blocks = blocks_of(c.in);
+  const std::byte *x = c.rounded + split_bytes(c.in, row), *y = x + blocks * kPairBytes;
+  T::template zero<0>(), T::template zero<1>(), T::template zero<2>(), T::template zero<3>();
+  auto piece = [&](int64_t at) {
+    T::template load<4>(x + at, kPieceBytes);
+    T::template load<5>(y + at, kPieceBytes);
+    T::template dot<0, 4, 6>();
+    if constexpr (Panels > 1) T::template dot<1, 4, 7>();
+    T::template dot<2, 5, 6>();
+    if constexpr (Panels > 1) T::template dot<3, 5, 7>();
+  };
+  for (int64_t b = 0; b < blocks; b++) {
+    T::template load<6>(tiles + b * kTileBytes, 64);
+    if constexpr (Panels > 1) T::template load<7>(tiles + (blocks + b) * kTileBytes, 64);
+    piece(b * kPairBytes);
+    piece(b * kPairBytes + kTileBytes);
+  }
+  finish_tile<T, 0>(c, row, kTile, panel);
+  finish_tile<T, 2>(c, row + kTile, n_second, panel);
+  if constexpr (Panels > 1) {
+    finish_tile<T, 1>(c, row, kTile, panel + 1);
+    finish_tile<T, 3>(c, row + kTile, n_second, panel + 1);
+  }
+}
+
+template <class T, int Panels>
+void few_rows_panels(const LinearCall& c, int64_t row, int64_t n_rows, int64_t panel, int64_t panel_end) {
+  for (; panel + Panels <= panel_end; panel += Panels) few_rows<T, Panels>(c, row, n_rows, panel);
+  if constexpr (Panels > 1) few_rows_panels<T, Panels - 1>(c, row, n_rows, panel, panel_end);
+}
+
+template <class T>
+void run_bf16(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, float* scratch) {
+  const int64_t blocks = blocks_of(c.in), rows = row_end - row;
+  const int64_t pairs_end = row + rows / (2 * kTile) * (2 * kTile), second = row_end - pairs_end - kTile;
+  // What is left after pairs of row tiles: nothing, a last pair whose second tile is short, or one tile alone.
+  const int64_t alone = second > 0 ? row_end : pairs_end;
+  auto* tiles = (uint8_t*)scratch;
+  if (alone > row)
+    for (int64_t p = panel; p < panel_end; p += 2) {
+      const int64_t n = least(2, panel_end - p);
+      for (int64_t i = 0; i < n; i++)
+        for (int64_t b = 0; b < blocks; b++)
+          widen_bf16(c.packed + (p + i) * c.in * kPanel * 2, c.in, b, tiles + (i * blocks + b) * kTileBytes);
+      auto pair = n == 2 ? two_row_tiles<T, 2> : two_row_tiles<T, 1>;
+      configure<T>(kTile, kTile);
+      for (int64_t r = row; r < pairs_end; r += 2 * kTile) pair(c, r, kTile, p, tiles);
+      if (second > 0) configure<T>(kTile, second), pair(c, pairs_end, second, p, tiles);
+    }
+  if (alone < row_end) {
+    configure<T>(row_end - alone, row_end - alone);
+    few_rows_panels<T, 4>(c, alone, row_end - alone, panel, panel_end);
+  }
+  T::release();
+}
+
+template <class T, class W>
+constexpr mr::LinearKernel quant_kernel(const char* format) {
+  return {format, kFewRows, round_row<W>, split_rounded_bytes, run_quant<T, W>};
+}
+
+template <class T>
+struct Kernels {
+  static constexpr mr::LinearKernel table[] = {
+      linear::float_kernel<linear::F32>("f32"),
+      linear::float_kernel<linear::F16>("f16"),
+      {"bf16", 1, split_row, split_bytes, run_bf16<T>},
+      linear::quant_kernel<linear::Q8_0>("q8_0"),
+      linear::quant_kernel<linear::Q4_0>("q4_0"),
+      linear::quant_kernel<linear::Q4_1>("q4_1"),
+      quant_kernel<T, linear::Q8_0>("q8_0"),
+      quant_kernel<T, linear::Q4_0>("q4_0"),
+      quant_kernel<T, linear::Q4_1>("q4_1"),
+  };
+  // A panel of scratch is f32, twice as large as one widened to bf16.
+  static constexpr mr::LinearKernels all{table, sizeof(table) / sizeof(table[0]), kScratchPanels / 2, 2 * kTile, 448 << 10};
+};
+
+}  // namespace amx
+}  // namespace

@@ -1,0 +1,33 @@
+// Weights on their way to the device: threads write rows, as bf16, into one pinned buffer while the others are being copied.
+#pragma once
+
+#include <span>
+
+#include "backend/cuda/kernels.h"
+
+namespace mr::cuda {
+
+class Staging {
+ public:
+  Staging(cudaStream_t, ThreadPool&);
+  ~Staging();
+  // Stored rows of any format to bf16 [rows, in]. When it returns the rows are no longer needed; the copies are in the stream.
+  void send(std::byte* device, const FormatOps&, std::span<const std::byte* const> rows, int64_t in);
+
+ private:
+  static constexpr size_t kBytes = size_t(16) << 20;
+  static constexpr int kBuffers = 4;
+  struct Pinned {
+    std::byte* data = nullptr;
+    size_t bytes = 0;
+    cudaEvent_t copied;
+  };
+  Pinned& next(size_t bytes);  // one that is free
+
+  cudaStream_t stream_;
+  ThreadPool& pool_;
+  Pinned pinned_[kBuffers];
+  int turn_ = 0;
+};
+
+}  // namespace mr::cuda

@@ -1,0 +1,10 @@
+// AMX's matrix products on tiles made of software, for machines without AMX.
+#pragma once
+
+#include "backend/cpu/linear_kernels.h"
+
+namespace mr {
+
+const LinearKernels& soft_tile_kernels();  // runs on AVX-512 with VNNI
+
+}  // namespace mr
