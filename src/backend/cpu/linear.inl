@@ -46,14 +46,6 @@ inline void finish(const LinearCall& c, int64_t row, int64_t panel, Vec sum) {
 
 // Float weights.
 
-// Keeps gcc from reordering a tile's products for AVX2's 16 registers, which makes it spill sums.
-inline Vec in_register(Vec a) {
-#if defined(__AVX2__) && !defined(__AVX512F__)
-  asm volatile("" : "+x"(a.a), "+x"(a.b));
-#endif
-  return a;
-}
-
 struct F32 {
   using Stored = float;
   static Vec get(const float* p) { return load(p); }
