@@ -68,6 +68,19 @@ TEST(Attention, gives_the_same_bits_when_spans_are_shared_out) {
     expect_same_bits(run(*make_cpu_backend(best_isa(), threads), s, {{5, {2000, 1, 5}}})[0], want, fmt::format("{} threads", threads));
 }
 
+TEST(Attention, in_one_operation_gives_the_bits_of_rope_store_and_attend) {
+  for (const Shape& s : kShapes) {
+    const std::vector<Course> courses = {{5, {290, 1, 1, 1}}, {6, {40, 1, 0, 3}}, {7, {1, 1, 1, 1}}, {8, {600, 1, 1, 1}}};
+    auto want = run(*make_cpu_backend(best_isa(), 1), s, courses, 1, {.rotate = true, .plain = true});
+    for (int threads : {1, 3})
+      for (Isa isa : available_isas()) {
+        auto got = run(*make_cpu_backend(isa, threads), s, courses, 1, {.rotate = true});
+        for (size_t i = 0; i < courses.size(); i++)
+          expect_same_bits(got[i], want[i], fmt::format("{} with {} threads, {}", name_of(isa), threads, describe(s)));
+      }
+  }
+}
+
 TEST(Attention, gives_the_same_bits_beside_others) {
   for (const Shape& s : kShapes) {
     auto alone = make_cpu_backend(best_isa(), 1), together = make_cpu_backend(best_isa(), 3);

@@ -52,9 +52,15 @@ struct Course {
   return {s.heads, s.scale(), s.window, s.softcap, s.sinks ? sinks.view : Tensor{}};
 }
 
+// How a run places and reads its rows.
+struct Way {
+  bool rotate = false;  // q and k, by angles that depend on the position
+  bool plain = false;   // by rope, store_kv and attend, not by attend_new
+};
+
 // [length, heads, v_dim] of every course, in the order given.
 [[maybe_unused]] std::vector<std::vector<float>> run(Backend& backend, const Shape& s, const std::vector<Course>& courses,
-                                                     uint32_t seed = 1) {
+                                                     uint32_t seed = 1, Way way = {}) {
   const Array sinks = sinks_of(s);
   PagedKv kv{{0, 64}, s.dtype, s.kv_heads, s.k_dim, s.v_dim};  // 64: another layer lies before it
   int n_pages = 1;
@@ -89,8 +95,17 @@ struct Course {
         for (int i = 0; i < s.kv_heads * s.v_dim; i++) v.view.row<float>(r)[i] = v_value(s, name, batch.position[r], i);
       }
     }
-    backend.store_kv(kv, k, v, batch, units.state);
-    backend.attend(out, q, kv, batch, units.state, args_of(s, sinks));
+    Array angles({batch.n_tokens, s.k_dim});
+    for (int r = 0; r < batch.n_tokens; r++)
+      for (int i = 0; i < s.k_dim; i++) angles.view.row<float>(r)[i] = value(9, uint64_t(batch.position[r] * s.k_dim + i));
+    const Tensor turn = way.rotate ? angles.view : Tensor{};
+    if (way.plain) {
+      if (turn) backend.rope(q, turn, false), backend.rope(k, turn, false);
+      backend.store_kv(kv, k, v, batch, units.state);
+      backend.attend(out, q, kv, batch, units.state, args_of(s, sinks));
+    } else {
+      backend.attend_new(out, q, k, v, turn, false, kv, batch, units.state, args_of(s, sinks));
+    }
     for (int w = 0; w < batch.n_seqs; w++) {
       size_t i = who[size_t(w)];
       for (int r = batch.row_begin[w]; r < batch.row_begin[w + 1]; r++)

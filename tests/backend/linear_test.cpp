@@ -9,6 +9,7 @@
 #include <random>
 
 #include "backend/soft_tiles.h"
+#include "core/arena.h"
 #include "core/error.h"
 
 namespace mr {
@@ -186,6 +187,25 @@ TEST_P(LinearTest, ErrorIsThatOfSixteenBitActivations) {
       expected += rounding_variance(xr, wn, in);
     }
   EXPECT_NEAR(std::sqrt(squares / expected), 1, 0.1);
+}
+
+TEST_P(LinearTest, GatedInOneOperationGivesTheBitsOfTwo) {
+  for (int64_t half : {16, 40, 48, 336}) {  // 40: no whole panels
+    Packed p = make_weight(ops, 2 * half, 96, 5, pool);
+    for (int64_t rows : {1, 2, 9, 50}) {
+      auto x = activations(rows, 96, 6);
+      for (Isa isa : available_isas()) {
+        auto backend = make_cpu_backend(isa, 3);
+        Arena arena(1 << 20);
+        std::vector<float> both(size_t(rows * 2 * half)), want(size_t(rows * half)), got(size_t(rows * half));
+        Tensor h = matrix(both, rows, 2 * half);
+        backend->linear(h, matrix(x, rows, 96), p.weight, {});
+        backend->gate(matrix(want, rows, half), h.cols(0, half), h.cols(half, half), Activation::silu);
+        backend->linear_gate(matrix(got, rows, half), matrix(x, rows, 96), p.weight, Activation::silu, arena);
+        EXPECT_EQ(std::memcmp(got.data(), want.data(), got.size() * sizeof(float)), 0) << name_of(isa) << ", " << rows << " x " << half;
+      }
+    }
+  }
 }
 
 TEST_P(LinearTest, RowIsTheSameAloneAndAmongOthers) {

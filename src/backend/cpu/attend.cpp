@@ -5,9 +5,10 @@
 
 namespace mr {
 
-static constexpr int kBlockQueries = 48;           // a block of rows has about so many queries of one K/V head
-static constexpr int64_t kInlineCost = 400 << 10;  // below so many multiply-adds waking the pool costs more than it gains
-static constexpr int64_t kInlineJoin = 32 << 10;   // and so many floats to join
+static constexpr int kBlockQueries = 48;          // a block of rows has about so many queries of one K/V head
+static constexpr int64_t kInlineCost = 48 << 10;  // below so many multiply-adds waking the pool costs more than it gains
+static constexpr int64_t kCutCost = 400 << 10;    // and cutting a sequence into spans below so many
+static constexpr int64_t kInlineJoin = 32 << 10;  // and so many floats to join
 static constexpr float kNothing = -1e30f;
 
 int kernel_type(DType type) {
@@ -17,11 +18,19 @@ int kernel_type(DType type) {
   fail("keys and values cannot be stored as {}", name_of(type));
 }
 
+void store_head(const OpKernels& kernels, const KvPages& pages, int seq, int head, int64_t place, const float* k, const float* v,
+                int type) {
+  std::byte* tile = pages.k_tile(seq, head, place) + place % kKeyTile * pages.element;
+  kernels.store(tile, k, pages.kv->k_dim, kKeyTile, type);
+  kernels.store(pages.v_row(seq, head, place), v, pages.kv->v_dim, 1, type);
+}
+
 struct CpuAttention::Call {
   Tensor out, q;
   const PagedKv& kv;
   const Batch& batch;
   const AttendArgs& args;
+  const NewRows& fresh;
   KvPages pages;
   int group, type;
   int64_t v_stride;  // v_dim rounded up to whole vectors
@@ -97,7 +106,7 @@ void CpuAttention::plan(const Call& c, int n_threads) {
   for (int i = int(blocks_.size()) - 1; i >= 0; i--) {  // later rows see more: begin with the long ones
     Block& b = blocks_[size_t(i)];
     int64_t unit_cost = row_cost / c.kv.kv_heads * b.n_rows * (b.end - b.first);
-    bool cut = n_threads > 1 && cost_ > kInlineCost && b.n_spans() > 1 && unit_cost * 4 * n_threads > cost_;
+    bool cut = n_threads > 1 && cost_ > kCutCost && b.n_spans() > 1 && unit_cost * 4 * n_threads > cost_;
     if (cut) {
       b.partial = partial;
       partial += c.kv.kv_heads * b.n_spans() * c.results(b);
@@ -158,10 +167,24 @@ void CpuAttention::finish(const Call& c, const Block& b, int kv_head, const Scra
   }
 }
 
+void CpuAttention::place(const Call& c, const Block& b, int kv_head) {
+  float* k = c.fresh.k.row<float>(b.row) + kv_head * c.fresh.k.stride[1];
+  if (c.fresh.angles) {
+    const int64_t half = c.fresh.angles.shape[1] / 2;
+    const float* cosine = c.fresh.angles.row<float>(b.row);
+    auto rotate = [&](float* x) { kernels_.rope(x, cosine, cosine + half, half, c.fresh.interleaved); };
+    for (int i = 0; i < c.group; i++) rotate(c.q.row<float>(b.row) + (kv_head * c.group + i) * c.q.stride[1]);
+    rotate(k);
+  }
+  const float* v = c.fresh.v.row<float>(b.row) + kv_head * c.fresh.v.stride[1];
+  store_head(kernels_, c.pages, b.seq, kv_head, c.batch.context[b.seq], k, v, c.type);
+}
+
 void CpuAttention::run_unit(const Call& c, const Unit& unit, std::byte* memory) {
   Scratch s;
   s.place(memory, c, kernels_.max_queries);
   const Block& b = blocks_[size_t(unit.block)];
+  if (c.fresh.k && b.partial < 0) place(c, b, unit.kv_head);
   const int n = b.n_rows * c.group;
   for (int i = 0; i < n; i++) {
     int row = b.row + i / c.group, head = unit.kv_head * c.group + i % c.group;
@@ -197,18 +220,22 @@ void CpuAttention::join(const Call& c, const Block& b, int kv_head, std::byte* m
 }
 
 void CpuAttention::run(Tensor out, Tensor q, const PagedKv& kv, const Batch& batch, const StateMemory& state, const AttendArgs& args,
-                       ThreadPool& pool) {
+                       ThreadPool& pool, const NewRows& fresh) {
   check(kv.kv_heads > 0 && args.heads % kv.kv_heads == 0, "{} query heads cannot share {} key/value heads evenly", args.heads, kv.kv_heads);
   Call c{out,
          q,
          kv,
          batch,
          args,
+         fresh,
          KvPages(kv, batch, state),
          args.heads / kv.kv_heads,
          kernel_type(kv.dtype),
          (kv.v_dim + SpanCall::kTile - 1) / SpanCall::kTile * SpanCall::kTile};
   plan(c, pool.size());
+  if (fresh.k)  // the spans of a block that is cut share its row
+    for (const Block& b : blocks_)
+      for (int h = 0; b.partial >= 0 && h < kv.kv_heads; h++) place(c, b, h);
   scratch_.resize(size_t(pool.size()));
   Scratch s;
   const size_t bytes = s.place(nullptr, c, kernels_.max_queries);

@@ -12,10 +12,20 @@ namespace mr {
 // 0 f32, 1 f16, 2 bf16: how kernels name a stored type. Throws Error for any other.
 int kernel_type(DType);
 
+// Key and value of one head of token `place` to where they belong, in the stored type.
+void store_head(const OpKernels&, const KvPages&, int seq, int head, int64_t place, const float* k, const float* v, int type);
+
 class CpuAttention {
  public:
+  // Rows of this step that are not placed yet, one a sequence: q and k [T, K, d] are to be rotated by `angles` (may be empty), k and
+  // v stored. Empty k: all is in place.
+  struct NewRows {
+    Tensor k, v, angles;
+    bool interleaved = false;
+  };
+
   explicit CpuAttention(const OpKernels& kernels) : kernels_(kernels) {}
-  void run(Tensor out, Tensor q, const PagedKv&, const Batch&, const StateMemory&, const AttendArgs&, ThreadPool&);
+  void run(Tensor out, Tensor q, const PagedKv&, const Batch&, const StateMemory&, const AttendArgs&, ThreadPool&, const NewRows&);
 
  private:
   // Consecutive rows of one sequence. All query heads of one K/V head over these rows share the keys and values they read.
@@ -32,6 +42,7 @@ class CpuAttention {
   struct Scratch;
 
   void plan(const Call&, int n_threads);
+  void place(const Call&, const Block&, int kv_head);  // the new row of a block
   void run_unit(const Call&, const Unit&, std::byte* scratch);
   void run_span(const Call&, const Block&, int kv_head, int64_t span, Scratch&);
   void join(const Call&, const Block&, int kv_head, std::byte* scratch) const;  // the spans of a block that was cut

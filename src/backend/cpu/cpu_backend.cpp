@@ -11,6 +11,7 @@
 #include "backend/cpu/op_kernels.h"
 #include "backend/kv_pages.h"
 #include "backend/sample.h"
+#include "core/arena.h"
 #include "core/error.h"
 
 namespace mr {
@@ -64,6 +65,13 @@ class CpuBackend : public Backend {
     cpu_linear(out, x, weight, epilogue, pool_, linear_, linear_scratch_);
   }
 
+  void linear_gate(Tensor out, Tensor x, const Weight& weight, Activation act, Arena& arena) override {
+    if (weight.out % (2 * kPanel) != 0) return Backend::linear_gate(out, x, weight, act, arena);
+    ArenaScope scope(arena);
+    Tensor both = arena.tensor(DType::f32, {x.shape[0], weight.out});
+    cpu_linear_gate(out, both, x, weight, ops_.gate, int(act), pool_, linear_, linear_scratch_);
+  }
+
   void add(Tensor into, Tensor x, float scale) override {
     rows(x.shape[0], x.shape[1], [&](int64_t r) { ops_.add(into.row<float>(r), x.row<float>(r), scale, x.shape[1]); });
   }
@@ -93,17 +101,21 @@ class CpuBackend : public Backend {
     for (int s = 0; s < batch.n_seqs; s++) {
       rows(batch.rows(s), 2 * kv.kv_heads * (kv.k_dim + kv.v_dim), [&](int64_t i) {
         int64_t place = batch.context[s] + i, r = batch.row_begin[s] + i;
-        for (int h = 0; h < kv.kv_heads; h++) {
-          std::byte* tile = pages.k_tile(s, h, place) + place % kKeyTile * pages.element;
-          ops_.store(tile, k.row<float>(r) + h * k.stride[1], kv.k_dim, kKeyTile, type);
-          ops_.store(pages.v_row(s, h, place), v.row<float>(r) + h * v.stride[1], kv.v_dim, 1, type);
-        }
+        for (int h = 0; h < kv.kv_heads; h++)
+          store_head(ops_, pages, s, h, place, k.row<float>(r) + h * k.stride[1], v.row<float>(r) + h * v.stride[1], type);
       });
     }
   }
 
   void attend(Tensor out, Tensor q, const PagedKv& kv, const Batch& batch, const StateMemory& state, const AttendArgs& args) override {
-    attention_.run(out, q, kv, batch, state, args, pool_);
+    attention_.run(out, q, kv, batch, state, args, pool_, {});
+  }
+
+  // One row a sequence: whoever attends for a K/V head first places what that head needs of the new row.
+  void attend_new(Tensor out, Tensor q, Tensor k, Tensor v, Tensor angles, bool interleaved, const PagedKv& kv, const Batch& batch,
+                  const StateMemory& state, const AttendArgs& args) override {
+    if (!k || batch.n_tokens != batch.n_seqs) return Backend::attend_new(out, q, k, v, angles, interleaved, kv, batch, state, args);
+    attention_.run(out, q, kv, batch, state, args, pool_, {k, v, angles, interleaved});
   }
 
   void short_conv(Tensor out, Tensor x, Tensor weight, Tensor bias, Activation act, const SlotState& slot, const Batch& batch,

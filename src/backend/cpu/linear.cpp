@@ -64,33 +64,62 @@ struct Pieces {
   int64_t chunk, chunks, group, groups;
 };
 
-static Pieces cut(const LinearCall& c, const Weight& w, const LinearKernel& kernel, const LinearKernels& kernels, int workers) {
-  constexpr int64_t kGroupBytes = 64 << 10;
+static Pieces cut(const LinearCall& c, int64_t panels, int64_t panel_bytes, const LinearKernel& kernel, const LinearKernels& kernels,
+                  int workers) {
+  constexpr int64_t kGroupBytes = 64 << 10, kChains = 4;  // panels that one row of a float product takes at once
   const int64_t tile = kernels.tile_rows;
   int64_t row_bytes = kernel.round ? kernel.rounded_bytes(c.in, tile) / tile : c.in * 4;
   int64_t chunk = std::max(tile, kernels.chunk_bytes / row_bytes / tile * tile);
-  int64_t panels = w.panels(), panel_bytes = w.packed.bytes() / panels;
-  int64_t group = (panels + 8 * workers - 1) / (8 * workers);
-  group = std::min(group, std::max<int64_t>(4, kGroupBytes / panel_bytes));
+  int64_t share = (panels + workers - 1) / workers, group = (share + 7) / 8;
+  if (c.rows == 1 && share <= 4 * kChains) {
+    int64_t rounds = (share + kChains - 1) / kChains;
+    group = (share + rounds - 1) / rounds;
+  }
+  group = std::min(group, std::max(kChains, kGroupBytes / panel_bytes));
   return {chunk, (c.rows + chunk - 1) / chunk, group, (panels + group - 1) / group};
+}
+
+// Calls f(row, row_end, panel, panel_end, scratch) over pieces that together are all rows times panels [0, panels).
+template <class F>
+static void run_pieces(LinearCall& c, const Weight& w, int64_t panels, ThreadPool& pool, const LinearKernels& kernels,
+                       LinearScratch& scratch, F f) {
+  const LinearKernel& kernel = find_kernel(kernels, w.format().name, c.rows);
+  if (kernel.round) round_rows(c, kernel, pool, scratch);
+  const size_t floats = size_t(kernels.scratch_panels * ((c.in + kBlock - 1) / kBlock) * kBlock * kPanel);
+  grow(scratch.panels, floats * sizeof(float) * size_t(pool.size()));
+  const Pieces p = cut(c, panels, w.packed.bytes() / w.panels(), kernel, kernels, pool.size());
+  pool.parallel(p.chunks * p.groups, 1, [&](int64_t begin, int64_t end, int worker) {
+    for (int64_t i = begin; i < end; i++) {
+      const int64_t row = i / p.groups * p.chunk, panel = i % p.groups * p.group;
+      f(kernel, row, std::min(row + p.chunk, c.rows), panel, std::min(panel + p.group, panels),
+        scratch.panels.as<float>() + floats * size_t(worker));
+    }
+  });
 }
 
 void cpu_linear(Tensor out, Tensor x, const Weight& w, const Epilogue& e, ThreadPool& pool, const LinearKernels& kernels,
                 LinearScratch& scratch) {
   LinearCall c = make_call(out, x, w, e);
   if (c.rows == 0 || c.out == 0) return;
-  const LinearKernel& kernel = find_kernel(kernels, w.format().name, c.rows);
-  if (kernel.round) round_rows(c, kernel, pool, scratch);
-  size_t floats = size_t(kernels.scratch_panels * ((c.in + kBlock - 1) / kBlock) * kBlock * kPanel);
-  grow(scratch.panels, floats * sizeof(float) * size_t(pool.size()));
-  Pieces p = cut(c, w, kernel, kernels, pool.size());
-  pool.parallel(p.chunks * p.groups, 1, [&](int64_t begin, int64_t end, int worker) {
-    for (int64_t i = begin; i < end; i++) {
-      int64_t row = i / p.groups * p.chunk, panel = i % p.groups * p.group;
-      kernel.run(c, row, std::min(row + p.chunk, c.rows), panel, std::min(panel + p.group, w.panels()),
-                 scratch.panels.as<float>() + floats * size_t(worker));
-    }
-  });
+  run_pieces(c, w, w.panels(), pool, kernels, scratch,
+             [&](const LinearKernel& kernel, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, float* floats) {
+               kernel.run(c, row, row_end, panel, panel_end, floats);
+             });
+}
+
+void cpu_linear_gate(Tensor out, Tensor both, Tensor x, const Weight& w, GateFunction gate, int act, ThreadPool& pool,
+                     const LinearKernels& kernels, LinearScratch& scratch) {
+  LinearCall c = make_call(both, x, w, {});
+  if (c.rows == 0 || c.out == 0) return;
+  const int64_t half = w.out / 2, half_panels = half / kPanel;
+  run_pieces(c, w, half_panels, pool, kernels, scratch,
+             [&](const LinearKernel& kernel, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, float* floats) {
+               kernel.run(c, row, row_end, panel, panel_end, floats);
+               kernel.run(c, row, row_end, panel + half_panels, panel_end + half_panels, floats);
+               const int64_t column = panel * kPanel, n = (panel_end - panel) * kPanel;
+               for (int64_t r = row; r < row_end; r++)
+                 gate(out.row<float>(r) + column, both.row<float>(r) + column, both.row<float>(r) + half + column, n, act);
+             });
 }
 
 }  // namespace mr

@@ -16,4 +16,9 @@ const LinearKernels& linear_kernels(Isa);
 // out [T, out] = residual + scale * (x [T, in] . weight^T + bias). Rows of out, x and the residual may have any stride.
 void cpu_linear(Tensor out, Tensor x, const Weight&, const Epilogue&, ThreadPool&, const LinearKernels&, LinearScratch&);
 
+// out [T, F] = act(first half) * second half of `both` [T, 2 F] = x . weight^T. F is a multiple of kPanel.
+using GateFunction = void (*)(float* out, const float* gate, const float* up, int64_t n, int act);
+void cpu_linear_gate(Tensor out, Tensor both, Tensor x, const Weight&, GateFunction, int act, ThreadPool&, const LinearKernels&,
+                     LinearScratch&);
+
 }  // namespace mr

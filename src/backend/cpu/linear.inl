@@ -10,7 +10,6 @@ namespace {
 namespace linear {
 
 using mr::LinearCall;
-using mr::RoundedBlock;
 
 constexpr int kPanel = 16, kBlock = 32;
 
@@ -46,14 +45,6 @@ inline void finish(const LinearCall& c, int64_t row, int64_t panel, Vec sum) {
 }
 
 // Float weights.
-
-// Keeps gcc from reordering a tile's products for AVX2's 16 registers, which makes it spill sums.
-inline Vec in_register(Vec a) {
-#if defined(__AVX2__) && !defined(__AVX512F__)
-  asm volatile("" : "+x"(a.a), "+x"(a.b));
-#endif
-  return a;
-}
 
 struct F32 {
   using Stored = float;
@@ -111,11 +102,44 @@ void float_panels(const LinearCall& c, int64_t row, int64_t row_end, int64_t pan
   float_rows<F32, Rows, Panels>(c, row, row_end, panel, scratch);
 }
 
+#if defined(__AVX512F__)
+// Two inputs' weights are one vector: a permutation that moves 16 of its words into the upper halves of lanes widens them.
+template <int Panels>
+void bf16_row_tile(const LinearCall& c, int64_t row, int64_t panel, const uint16_t* w) {
+  const __m512i first = _mm512_slli_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0), 16);
+  const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(16 << 16));
+  auto widen = [](__m512i order, __m512i two) { return Vec{_mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaa, order, two))}; };
+  Vec acc[Panels];
+  for (Vec& a : acc) a = zero();
+  const float* x = c.x + row * c.x_stride;
+  const int64_t in = c.in;
+  int64_t k = 0;
+  for (; k + 2 <= in; k += 2) {
+    Vec x0 = set1(x[k]), x1 = set1(x[k + 1]);
+    for (int p = 0; p < Panels; p++) {
+      __m512i two = _mm512_loadu_si512(w + (p * in + k) * kPanel);
+      acc[p] = fma(x1, widen(second, two), fma(x0, widen(first, two), acc[p]));
+    }
+  }
+  for (; k < in; k++)
+    for (int p = 0; p < Panels; p++) acc[p] = fma(set1(x[k]), load_bf16(w + (p * in + k) * kPanel), acc[p]);
+  for (int p = 0; p < Panels; p++) finish(c, row, panel + p, acc[p]);
+}
+#endif
+
+template <class W, int Panels>
+void row_tile(const LinearCall& c, int64_t row, int64_t panel, const typename W::Stored* w) {
+#if defined(__AVX512F__)
+  if constexpr (__is_same(W, Bf16)) return bf16_row_tile<Panels>(c, row, panel, w);
+#endif
+  float_tile<W, 1, Panels>(c, row, panel, w);
+}
+
 // One row: several panels at once, because a single chain would wait for each fma.
 template <class W, int Panels>
 void float_row(const LinearCall& c, int64_t row, int64_t panel, int64_t panel_end) {
   for (; panel + Panels <= panel_end; panel += Panels)
-    float_tile<W, 1, Panels>(c, row, panel, (const typename W::Stored*)c.packed + panel * c.in * kPanel);
+    row_tile<W, Panels>(c, row, panel, (const typename W::Stored*)c.packed + panel * c.in * kPanel);
   if constexpr (Panels > 1)
     if (panel < panel_end) float_row<W, Panels - 1>(c, row, panel, panel_end);
 }
@@ -130,7 +154,7 @@ void run_float(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel,
 
 // Quantized weights. A packed block: f16 scales, (f16 minima), then vectors of 4 inputs x 16 rows. As int16 lanes, a vector's
 // even bytes are inputs 0 and 2 of each row and its odd bytes inputs 1 and 3: the pairs of a RoundedBlock. A block's pairs(use)
-// calls use(weights, at) for each: `weights` meets the two activations at q[at].
+// calls use(weights, at) for each: `weights` meets the two activations at q[at]. quads(use) gives a vector's bytes as they are.
 
 template <int Offset, int Headers, int Vectors>
 struct Packed {
@@ -142,6 +166,7 @@ struct Packed {
 };
 
 struct Q8_0 : Packed<128, 1, 8> {
+  static constexpr int kLargest = 255;  // as stored
   template <class F>
   static void pairs(const uint8_t* block, F use) {
     for (int g = 0; g < 8; g++) {
@@ -150,10 +175,17 @@ struct Q8_0 : Packed<128, 1, 8> {
       use(shift16<8>(v), 4 * g + 2);
     }
   }
+#if defined(__AVX512F__)
+  template <class F>
+  static void quads(const uint8_t* block, F use) {
+    for (int g = 0; g < 8; g++) use(vector(block, g), 4 * g);
+  }
+#endif
 };
 
 template <int Offset, int Headers>
 struct Q4 : Packed<Offset, Headers, 4> {
+  static constexpr int kLargest = 15;
   template <class F>
   static void pairs(const uint8_t* block, F use) {
     for (int g = 0; g < 4; g++) {
@@ -164,6 +196,16 @@ struct Q4 : Packed<Offset, Headers, 4> {
       use(shift16<12>(v), 16 + 4 * g + 2);
     }
   }
+#if defined(__AVX512F__)
+  template <class F>
+  static void quads(const uint8_t* block, F use) {
+    for (int g = 0; g < 4; g++) {
+      IVec v = Packed<Offset, Headers, 4>::vector(block, g);
+      use(and_bytes(v, 15), 4 * g);
+      use(and_bytes(shift16<4>(v), 15), 16 + 4 * g);
+    }
+  }
+#endif
 };
 using Q4_0 = Q4<8, 1>;
 using Q4_1 = Q4<0, 2>;
@@ -229,20 +271,67 @@ void run_quant(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel,
   quant_rows<W, kQuantRows>(c, row, row_end, panel, panel_end);
 }
 
+#if defined(__AVX512VNNI__)
+constexpr int64_t kBytesUpTo = 255;  // weights that the sums of one_row_kernel have room for
+#elif defined(__AVX512F__)
+constexpr int64_t kBytesUpTo = 15;
+#else
+constexpr int64_t kBytesUpTo = 0;
+#endif
+
+// One row on AVX-512: the same exact sums from bytes, which is faster for one row and slower for many.
+#if defined(__AVX512F__)
+template <class W>
+void round_to_bytes(const float* x, int64_t in, int64_t row, std::byte* rounded) {
+  round_row<W>(x, in, row, rounded);
+  RoundedBlock* out = (RoundedBlock*)rounded + row * (in / kBlock);
+  for (int64_t b = 0; b < in / kBlock; b++) split_bytes(out[b]);
+}
+
+template <class W>
+void byte_row(const LinearCall& c, int64_t row, int64_t, int64_t panel, int64_t panel_end, float*) {
+  const int64_t blocks = c.in / kBlock;
+  const uint8_t* w = (const uint8_t*)c.packed + panel * blocks * W::kBytes;
+  for (; panel < panel_end; panel++) {
+    const RoundedBlock* x = (const RoundedBlock*)c.rounded + row * blocks;
+    Vec acc = zero();
+    for (int64_t b = 0; b < blocks; b++, w += W::kBytes, x++) {
+      ByteSum sum;
+      W::quads(w, [&](IVec quad, int at) { sum.add(quad, *x, at); });
+      acc = fma(to_float(sum.total(x->start)), mul(W::scale(w), set1(x->scale)), acc);
+      if constexpr (W::kMinimum) acc = fma(W::minimum(w), set1(x->sum), acc);
+    }
+    finish(c, row, panel, acc);
+  }
+}
+
+template <class W>
+constexpr mr::LinearKernel one_row_kernel(const char* format) {
+  static_assert(W::kLargest <= kBytesUpTo);
+  return {format, 1, round_to_bytes<W>, rounded_bytes, byte_row<W>};
+}
+#endif
+
 template <class W>
 constexpr mr::LinearKernel float_kernel(const char* format) {
   return {format, 1, nullptr, nullptr, run_float<W>};
 }
 template <class W>
 constexpr mr::LinearKernel quant_kernel(const char* format) {
-  return {format, 1, round_row<W>, rounded_bytes, run_quant<W>};
+  return {format, W::kLargest <= kBytesUpTo ? 2 : 1, round_row<W>, rounded_bytes, run_quant<W>};
 }
 
 constexpr int kTileRows = 24;  // every tile height divides it
 
 constexpr mr::LinearKernel kTable[] = {
-    float_kernel<F32>("f32"),    float_kernel<F16>("f16"),    float_kernel<Bf16>("bf16"),
-    quant_kernel<Q8_0>("q8_0"),  quant_kernel<Q4_0>("q4_0"),  quant_kernel<Q4_1>("q4_1"),
+    float_kernel<F32>("f32"),      float_kernel<F16>("f16"),      float_kernel<Bf16>("bf16"),
+#if defined(__AVX512F__)
+    one_row_kernel<Q4_0>("q4_0"),  one_row_kernel<Q4_1>("q4_1"),
+#endif
+#if defined(__AVX512VNNI__)
+    one_row_kernel<Q8_0>("q8_0"),
+#endif
+    quant_kernel<Q8_0>("q8_0"),    quant_kernel<Q4_0>("q4_0"),    quant_kernel<Q4_1>("q4_1"),
 };
 constexpr mr::LinearKernels kKernels{kTable, sizeof(kTable) / sizeof(kTable[0]), kFloatPanels, kTileRows, 192 << 10};
 

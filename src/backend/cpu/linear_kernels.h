@@ -14,9 +14,13 @@
 namespace mr {
 
 // 32 activations: x = scale * q, |q| <= 32639 = 127 * 256 + 127, so that q also splits into two signed bytes. q is stored in
-// the order that dot products of pairs take it: 0 2 1 3 of each four. A block that holds a NaN or an infinity has scale NaN.
+// the order that dot products of pairs take it: 0 2 1 3 of each four; or as the upper bytes of all 32, then the lower ones. A
+// block that holds a NaN or an infinity has scale NaN.
 struct RoundedBlock {
-  int16_t q[32];
+  union {
+    int16_t q[32];
+    int8_t bytes[2][32];  // q = 256 * bytes[0] + bytes[1]
+  };
   float scale;    // max |x| / 32639; q is x * (32639 / max |x|) rounded to nearest even
   int32_t start;  // -offset * sum of q: what an integer dot with weights stored as value + offset begins with
   float sum;      // scale * sum of q

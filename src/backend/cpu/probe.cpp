@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backend/cpu/probe_kernels.h"
+#include "core/tensor.h"
 
 namespace mr {
 
@@ -54,21 +55,24 @@ double read_bandwidth(std::span<const std::span<const std::byte>> memory, Isa is
   return bytes / times[times.size() / 2];
 }
 
-static double rate(double (*kernel)(int64_t, float*), ThreadPool& pool) {
-  double best = 0;
-  std::vector<float> sink(size_t(pool.size()) * 16, 1.0f);
+static double rate(double (*product)(int64_t, float*), ThreadPool& pool) {
+  constexpr int64_t kRounds = 16;
+  Buffer memory(size_t(pool.size()) * ProbeKernels::kFloats * sizeof(float));
+  std::fill_n(memory.as<float>(), int64_t(pool.size()) * ProbeKernels::kFloats, 1.0f);
   std::vector<double> done(size_t(pool.size()) * 8);
+  double best = 0;
   for (int pass = 0; pass < 8; pass++) {
     double begin = seconds(), total = 0;
-    pool.parallel(pool.size() * 4, 1,
-                  [&](int64_t i, int64_t, int worker) { done[size_t(i % pool.size()) * 8] = kernel(200000, &sink[size_t(worker) * 16]); });
+    pool.parallel(pool.size() * 4, 1, [&](int64_t i, int64_t, int worker) {
+      done[size_t(i % pool.size()) * 8] = product(kRounds, memory.as<float>() + worker * ProbeKernels::kFloats);
+    });
     for (int i = 0; i < pool.size(); i++) total += 4 * done[size_t(i) * 8];
     best = std::max(best, 2 * total / (seconds() - begin));
   }
   return best;
 }
 
-double float_rate(Isa isa, ThreadPool& pool) { return rate(probe_kernels(isa).fma, pool); }
-double quantized_rate(Isa isa, ThreadPool& pool) { return rate(probe_kernels(isa).dot, pool); }
+double float_rate(Isa isa, ThreadPool& pool) { return rate(probe_kernels(isa).floats, pool); }
+double quantized_rate(Isa isa, ThreadPool& pool) { return rate(probe_kernels(isa).pairs, pool); }
 
 }  // namespace mr

@@ -1,4 +1,5 @@
-// What this machine allows, measured: how fast it reads memory and how fast the instructions that linear layers use can go.
+// What this machine allows, measured: how fast it reads memory, and how fast a product with operands in the caches can go on the
+// instructions that linear layers use.
 // Benchmarks print their results beside these.
 #pragma once
 

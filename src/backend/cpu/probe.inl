@@ -1,6 +1,6 @@
 // The loops of probe.h for one instruction set.
+#include "backend/cpu/linear_ivec.h"
 #include "backend/cpu/probe_kernels.h"
-#include "backend/cpu/vec.h"
 #if defined(__AMX_BF16__)
 #include "backend/cpu/tiles.h"
 #endif
@@ -18,70 +18,76 @@ float read(const float* p, int64_t n) {
   return max_lane(m[0]);
 }
 
-constexpr int kChains = 12;  // latency 4 or 5 times 2 a cycle
-
-double fma_rounds(int64_t rounds, float* sink) {
-#if defined(__AVX512F__) || !defined(__AVX2__)
-  Vec acc[kChains];
-  for (Vec& a : acc) a = set1(*sink);
-  Vec x = set1(0.999f), y = set1(1e-3f);
-  for (int64_t r = 0; r < rounds; r++)
-    for (Vec& a : acc) a = fma(a, x, y);
-  for (Vec& a : acc) *sink += sum(a);
-  return double(rounds) * kChains * kLanes;
-#else  // half a Vec: two halves of 12 chains do not fit into 16 registers
-  __m256 acc[kChains], x = _mm256_set1_ps(0.999f), y = _mm256_set1_ps(1e-3f);
-  for (__m256& a : acc) a = _mm256_set1_ps(*sink);
-  for (int64_t r = 0; r < rounds; r++)
-    for (__m256& a : acc) a = _mm256_fmadd_ps(a, x, y);
-  for (__m256& a : acc) *sink += _mm256_cvtss_f32(a);
-  return double(rounds) * kChains * 8;
+// A product [kRows, kDepth] . [kDepth, kPanels * 16] as the best ones are made: a tile of R rows by P vectors in registers, operands
+// from the first two levels of the cache (the panels' P * 16 KB, the rows one value at a time), nothing to unpack or to scale.
+constexpr int kRows = 48, kDepth = 256, kPanels = 8;
+#if defined(__AVX512F__)
+constexpr int kTileRows = 8, kTilePanels = 2;
+#elif defined(__AVX2__)
+constexpr int kTileRows = 6, kTilePanels = 1;
+#else
+constexpr int kTileRows = 4, kTilePanels = 1;
 #endif
+static_assert(kRows % kTileRows == 0 && kPanels % kTilePanels == 0);
+static_assert(mr::ProbeKernels::kFloats >= kRows * kDepth + kPanels * kDepth * kLanes + kRows * kPanels * kLanes);
+
+// Calls tile(rows of x, panels, out): the kernel that computes kTileRows by kTilePanels.
+template <class F>
+double product(int64_t rounds, float* memory, F tile) {
+  float *x = memory, *w = x + kRows * kDepth, *out = w + kPanels * kDepth * kLanes;
+  for (int64_t i = 0; i < rounds; i++)
+    for (int p = 0; p < kPanels; p += kTilePanels)
+      for (int r = 0; r < kRows; r += kTileRows) tile(x + r * kDepth, w + p * kDepth * kLanes, out + (r * kPanels + p) * kLanes);
+  return double(rounds) * kRows * kDepth * kPanels * kLanes;
 }
 
-double dot_rounds(int64_t rounds, float* sink) {
+double float_product(int64_t rounds, float* memory) {
+  return product(rounds, memory, [](const float* x, const float* w, float* out) {
+    Vec acc[kTileRows][kTilePanels];
+    for (int r = 0; r < kTileRows; r++)
+      for (int p = 0; p < kTilePanels; p++) acc[r][p] = zero();
+    for (int k = 0; k < kDepth; k++) {
+      Vec wk[kTilePanels];
+      for (int p = 0; p < kTilePanels; p++) wk[p] = load(w + (p * kDepth + k) * kLanes);
+      for (int r = 0; r < kTileRows; r++) {
+        Vec xk = set1(x[r * kDepth + k]);
+        for (int p = 0; p < kTilePanels; p++) acc[r][p] = in_register(fma(xk, wk[p], acc[r][p]));
+      }
+    }
+    for (int r = 0; r < kTileRows; r++)
+      for (int p = 0; p < kTilePanels; p++) store(out + (r * kPanels + p) * kLanes, acc[r][p]);
+  });
+}
+
+// Pairs of int16, twice as many to a vector: 16-bit activations times 4- to 8-bit weights, as quantized layers do it.
+double pair_product(int64_t rounds, [[maybe_unused]] float* memory) {
 #if defined(__AMX_BF16__)
   TileShapes shapes;
   for (int i = 0; i < 8; i++) shapes.row_bytes[i] = 64, shapes.rows[i] = 16;
   Tiles::configure(shapes);
-  for (int64_t r = 0; r < rounds; r += 16) Tiles::dot<0, 4, 6>(), Tiles::dot<1, 4, 7>(), Tiles::dot<2, 5, 6>(), Tiles::dot<3, 5, 7>();
+  for (int64_t r = 0; r < 1024 * rounds; r++) Tiles::dot<0, 4, 6>(), Tiles::dot<1, 4, 7>(), Tiles::dot<2, 5, 6>(), Tiles::dot<3, 5, 7>();
   Tiles::release();
-  *sink += 1;
-  return double((rounds + 15) / 16) * 4 * 16 * 16 * 32 / 2;  // an activation is two pieces
-#elif defined(__AVX512VNNI__)
-  __m512i acc[kChains], x = _mm512_set1_epi16(int16_t(*sink)), y = _mm512_set1_epi16(3);
-  for (__m512i& a : acc) a = _mm512_setzero_si512();
-  for (int64_t r = 0; r < rounds; r++)
-    for (__m512i& a : acc) a = _mm512_dpwssd_epi32(a, x, y);
-  for (__m512i& a : acc) *sink += float(_mm512_reduce_add_epi32(a));
-  return double(rounds) * kChains * 32;
-#elif defined(__AVX512BW__)
-  __m512i acc[kChains], x = _mm512_set1_epi16(int16_t(*sink)), y = _mm512_set1_epi16(3);
-  for (__m512i& a : acc) a = _mm512_setzero_si512();
-  for (int64_t r = 0; r < rounds; r++)
-    for (__m512i& a : acc) {
-      asm volatile("" : "+v"(x));  // as if x had changed: the product is not to be taken out of the loop
-      a = _mm512_add_epi32(a, _mm512_madd_epi16(x, y));
-    }
-  for (__m512i& a : acc) *sink += float(_mm512_reduce_add_epi32(a));
-  return double(rounds) * kChains * 32;
-#elif defined(__AVX2__)
-  constexpr int kSums = 8;  // only the sums are chains, and adding takes one cycle
-  __m256i acc[kSums], x = _mm256_set1_epi16(int16_t(*sink)), y = _mm256_set1_epi16(3);
-  for (__m256i& a : acc) a = _mm256_setzero_si256();
-  for (int64_t r = 0; r < rounds; r++)
-    for (__m256i& a : acc) {
-      asm volatile("" : "+x"(x));  // as if x had changed: the product is not to be taken out of the loop
-      a = _mm256_add_epi32(a, _mm256_madd_epi16(x, y));
-    }
-  for (__m256i& a : acc) *sink += float(_mm256_extract_epi32(a, 0));
-  return double(rounds) * kSums * 16;
+  return 1024.0 * double(rounds) * 4 * 16 * 16 * 32 / 2;  // an activation is two pieces
 #else
-  return fma_rounds(rounds, sink);
+  return 2 * product(rounds, memory, [](const float* x, const float* w, float* out) {
+           IVec acc[kTileRows][kTilePanels];
+           for (int r = 0; r < kTileRows; r++)
+             for (int p = 0; p < kTilePanels; p++) acc[r][p] = set_all(0);
+           for (int k = 0; k < kDepth; k++) {
+             IVec wk[kTilePanels];
+             for (int p = 0; p < kTilePanels; p++) wk[p] = load_bytes((const uint8_t*)(w + (p * kDepth + k) * kLanes));
+             for (int r = 0; r < kTileRows; r++) {
+               Pair xk = load_pair((const int16_t*)(x + r * kDepth + k));
+               for (int p = 0; p < kTilePanels; p++) acc[r][p] = dot(acc[r][p], wk[p], xk);
+             }
+           }
+           for (int r = 0; r < kTileRows; r++)
+             for (int p = 0; p < kTilePanels; p++) store(out + (r * kPanels + p) * kLanes, to_float(acc[r][p]));
+         });
 #endif
 }
 
-constexpr mr::ProbeKernels kKernels{read, fma_rounds, dot_rounds};
+constexpr mr::ProbeKernels kKernels{read, float_product, pair_product};
 
 }  // namespace probe
 }  // namespace

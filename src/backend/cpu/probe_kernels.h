@@ -7,9 +7,10 @@ namespace mr {
 
 struct ProbeKernels {
   float (*read)(const float* p, int64_t n);  // touches all of p, returns something that depends on it
-  // Both run `rounds` dependent rounds of as many independent chains as hide the latency; they return multiply-adds done.
-  double (*fma)(int64_t rounds, float* sink);  // f32
-  double (*dot)(int64_t rounds, float* sink);  // 16-bit activations times 4- to 8-bit weights, as quantized layers do it
+  // Both compute a product `rounds` times in kFloats of memory, 64-byte aligned, and return the multiply-adds done.
+  static constexpr int64_t kFloats = 64 << 10;
+  double (*floats)(int64_t rounds, float* memory);  // f32
+  double (*pairs)(int64_t rounds, float* memory);   // 16-bit activations times 4- to 8-bit weights, as quantized layers do it
 };
 const ProbeKernels& probe_kernels_scalar();
 const ProbeKernels& probe_kernels_avx2();
