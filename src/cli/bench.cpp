@@ -98,7 +98,7 @@ int bench_grid(BenchFlags& f) {
   f.engine.options.on_step = [&log](const StepWork& work) { log.push_back(work); };
   auto engine = start_engine(f.engine);
   const Isa isa = f.engine.options.isa.value_or(best_isa());
-  StepCosts costs(*engine, f.engine.kv_dtype);
+  StepCosts costs(*engine);
   LimitProbe probe(*engine, isa);
   GridBench bench(*engine, log, probe, costs);
   std::vector<GridRow> rows;

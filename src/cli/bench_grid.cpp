@@ -43,7 +43,7 @@ void make_room(EngineFlags& f, const std::vector<GridShape>& shapes) {
   o.max_batch_tokens = std::max(o.max_batch_tokens, 2 * batch);
   auto files = Checkpoint::open(find_model(f.model), f.random_weights ? Checkpoint::Want::configuration : Checkpoint::Want::tensors);
   const ModelSpec spec = describe(*files).spec;
-  const StateLayout layout = layout_of(spec, dtype_from(f.kv_dtype));
+  const StateLayout layout = layout_of(spec, f.kv_dtype.empty() ? DType::f16 : dtype_from(f.kv_dtype));
   const double room = !f.memory.empty() ? double(memory_bytes(f.memory))
                                         : memory_share * double(physical_memory()) - parameter_bytes(spec, storage_of(*files));
   int64_t bytes = 0;

@@ -90,7 +90,7 @@ int bench_mix(const LoadFlags& f, EngineFlags flags, const Patience& patience, b
   auto engine = start_engine(flags);
   work.vocab = engine->model().spec().vocab;
   const Isa isa = flags.options.isa.value_or(best_isa());
-  StepCosts costs(*engine, flags.kv_dtype);
+  StepCosts costs(*engine);
   LimitProbe probe(*engine, isa);
   std::vector<MixRow> rows;
   auto add = [&](int streams, double rate) {

@@ -247,7 +247,7 @@ Outcome measure(const Setting& setting, int repeat) {
   std::vector<StepWork> log;
   flags.options.on_step = [&log](const StepWork& work) { log.push_back(work); };
   auto engine = start_engine(flags);
-  StepCosts costs(*engine, flags.kv_dtype);
+  StepCosts costs(*engine);
   run_load(*engine, {{16, 4}}, {}, 999);  // touches memory that is new
   Outcome best;
   for (int i = 0; i < repeat; i++) {

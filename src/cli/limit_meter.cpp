@@ -7,7 +7,7 @@ void LimitMeter::measure(Engine& engine, const EngineFlags& flags) {
   LimitProbe probe(engine, flags.options.isa.value_or(best_isa()));
   probe.take();
   chip_ = probe.best();
-  costs_.emplace(engine, flags.kv_dtype);
+  costs_.emplace(engine);
 }
 
 int64_t LimitMeter::now() { return std::chrono::duration_cast<std::chrono::seconds>(Clock::now().time_since_epoch()).count(); }

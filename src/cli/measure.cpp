@@ -53,9 +53,9 @@ void LimitProbe::take(double budget_s) {
   chip_.quantized = chip_.int8 = std::max(chip_.quantized, quantized_rate(isa_, pool));
 }
 
-StepCosts::StepCosts(const Engine& engine, const std::string& kv_dtype)
+StepCosts::StepCosts(const Engine& engine)
     : spec_(engine.model().spec()), storage_(storage_of(engine.checkpoint())) {
-  store_keys_as(storage_, kv_dtype);
+  store_keys_as(storage_, name_of(engine.model().kv_dtype()));
   storage_.activation = 0;
 }
 

@@ -39,7 +39,7 @@ class LimitProbe {
 // What steps cost by the analysis. On a CPU activations stay in caches: only weights and state count as moved.
 class StepCosts {
  public:
-  StepCosts(const Engine&, const std::string& kv_dtype);
+  explicit StepCosts(const Engine&);
   std::vector<Operation> operations(const StepWork&) const;
   StepCost of(const StepWork&, const Chip&) const;
   StepCost of(const std::vector<StepWork>&, const Chip&) const;  // of all together

@@ -32,10 +32,10 @@ std::unique_ptr<Model> Model::build(const Checkpoint& files, Backend& backend, c
   for (const RopeSpec& rope : spec.ropes) model->ropes_.push_back(make_rope(rope));
   model->embedding_ = loader.weight("embedding", spec.vocab, spec.dim);
   if (spec.per_layer) model->per_layer_ = std::make_unique<PerLayerInputs>(spec, loader);
-  const DType kv_dtype = options.kv_dtype.value_or(backend.kv_dtype());
+  model->kv_dtype_ = options.kv_dtype.value_or(backend.kv_dtype());
   std::vector<StateRef> kv(spec.layers.size());
   for (int i = 0; i < int(spec.layers.size()); i++) {
-    BuildContext build{loader, model->layout_, spec, kv_dtype, i, kv};
+    BuildContext build{loader, model->layout_, spec, model->kv_dtype_, i, kv};
     model->blocks_.push_back(std::make_unique<Block>(spec.layers[size_t(i)], build));
   }
   model->final_norm_ = loader.norm(spec.norm, "final_norm", spec.dim);

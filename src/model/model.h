@@ -50,6 +50,7 @@ class Model {
 
   const ModelSpec& spec() const { return spec_; }
   const StateLayout& layout() const { return layout_; }
+  DType kv_dtype() const { return kv_dtype_; }
   int64_t weight_bytes() const { return int64_t(store_.bytes()); }
   std::vector<std::span<const std::byte>> weights() const { return store_.parts(); }  // that lie in the host's memory
   int64_t decode_bytes() const;  // of weights that one decode step reads: all but the rows of the embedding it skips
@@ -64,6 +65,7 @@ class Model {
   static std::unique_ptr<Model> build(const Checkpoint&, Backend&, const ModelOptions&, WeightStore::Mode);
   ModelSpec spec_;
   StateLayout layout_;
+  DType kv_dtype_ = DType::f16;
   WeightStore store_;
   std::vector<RopeTable> ropes_;
   Weight embedding_, output_;  // output_ is embedding_ when tied
