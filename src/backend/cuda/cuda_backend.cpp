@@ -225,7 +225,7 @@ class Cuda final : public CudaBackend {
     l.row.assign(host_.sample, host_.sample + l.n);
     for (int i = 0; i < l.n; i++)
       if (host_.out[i] != Out::token) l.row[size_t(i)] = {};
-    l.sampled.clear();
+    l.drawn.clear();
     if (l.n > l.room) {
       must(cudaFreeHost(l.choice)), must(cudaFreeHost(l.top));
       l.choice = nullptr, l.top = nullptr, l.room = std::max(2 * l.n, 256);
@@ -233,10 +233,10 @@ class Cuda final : public CudaBackend {
       must(cudaMallocHost(reinterpret_cast<void**>(&l.top), size_t(l.room) * kMostTop * sizeof(TopToken)));
     }
     const bool more = std::ranges::any_of(l.row, wants_more), tops = std::ranges::any_of(l.row, &SampleRow::n_logprobs);
-    const bool on_host = host_.mask_row || std::ranges::any_of(l.row, [](const SampleRow& r) { return r.n_logprobs > kMostTop; });
     Choice* choices = scratch<Choice>(choice, std::max(l.n, 1024));
     TopToken* top = scratch<TopToken>(top_tokens, std::max(l.n, 256) * kMostTop);
-    if (more && !on_host) {
+    fetch_logits(logits, l);               // before they are edited
+    if (more || options_.deterministic) {  // one way for all rows, so that what others ask for changes nobody's last bits
       SampleCall call{matrix(logits), batch.out, batch.sample, batch.edit};
       call.unchanged = scratch<float>(unchanged, std::max<int64_t>(step_->n_edits(), 1024));
       call.choice = choices, call.top = top, call.sampled = sampled(l.n);
@@ -247,21 +247,18 @@ class Cuda final : public CudaBackend {
     must(cudaMemcpyAsync(l.choice, choices, size_t(l.n) * sizeof(Choice), cudaMemcpyDeviceToHost, at_.stream));
     if (tops) must(cudaMemcpyAsync(l.top, top, size_t(l.n) * kMostTop * sizeof(TopToken), cudaMemcpyDeviceToHost, at_.stream));
     must(cudaEventRecord(l.done, at_.stream));
-    if (on_host) draw(logits, l);
+    if (!l.drawn.empty()) draw(logits.shape[1], l);
   }
   void collect(std::vector<Sampled>& out) override {
     check(n_collected_ < n_launched_, "no step was launched whose tokens could be collected");
     Launched& l = launched_[n_collected_++ % std::size(launched_)];
     must(cudaEventSynchronize(l.done));
-    if (!l.sampled.empty()) {
-      out = std::move(l.sampled);
-      return;
-    }
     out.resize(size_t(l.n));
     for (int i = 0; i < l.n; i++) {
       const TopToken* top = l.top + i * kMostTop;
-      out[size_t(i)] = {l.choice[i].token, l.choice[i].logprob, {top, top + l.row[size_t(i)].n_logprobs}};
+      out[size_t(i)] = {l.choice[i].token, l.choice[i].logprob, {top, top + std::min(l.row[size_t(i)].n_logprobs, kMostTop)}};
     }
+    for (size_t i = 0; i < l.drawn.size(); i++) out[size_t(l.drawn[i])] = std::move(l.sampled[i]);
   }
   void sample(Tensor logits, const Batch& batch, std::vector<Sampled>& out) override {
     launch_sample(logits, batch);
@@ -512,30 +509,35 @@ class Cuda final : public CudaBackend {
     Choice* choice = nullptr;  // [room], pinned
     TopToken* top = nullptr;   // [room, kMostTop], pinned
     std::vector<SampleRow> row;
-    std::vector<Sampled> sampled;  // [n] if the host has chosen, else empty
+    std::vector<int> drawn;        // rows that the host chooses for
+    std::vector<Sampled> sampled;  // [drawn]
     cudaEvent_t done;
   };
   static bool wants_more(const SampleRow& r) { return r.temperature > 0 || r.n_edits || r.n_logprobs; }
 
-  // On the host, at once: with masks, and with more alternatives than the device reports.
-  void draw(Tensor logits, Launched& l) {
-    const int64_t vocab = logits.shape[1], words = (vocab + 31) / 32;
-    host_logits_.resize(size_t(vocab) * size_t(l.n));
-    copy_out(host_logits_.data(), logits.data, host_logits_.size() * 4);
-    l.sampled.resize(size_t(l.n));
-    std::vector<int32_t> tokens(static_cast<size_t>(l.n));
-    pool_.parallel(l.n, 1, [&](int64_t begin, int64_t end, int) {
+  // Rows with masks, and with more alternatives than the device reports, are chosen on the host, at once.
+  void fetch_logits(Tensor logits, Launched& l) {
+    for (int i = 0; i < l.n; i++)
+      if (host_.out[i] == Out::token && ((host_.mask_row && host_.mask_row[i] >= 0) || l.row[size_t(i)].n_logprobs > kMostTop))
+        l.drawn.push_back(i);
+    const size_t vocab = size_t(logits.shape[1]);
+    host_logits_.resize(std::max(host_logits_.size(), vocab * l.drawn.size()));
+    for (size_t i = 0; i < l.drawn.size(); i++) copy_out(host_logits_.data() + i * vocab, logits.row<float>(l.drawn[i]), vocab * 4);
+  }
+  void draw(int64_t vocab, Launched& l) {
+    const int64_t words = (vocab + 31) / 32;
+    l.sampled.assign(l.drawn.size(), {});
+    pool_.parallel(int64_t(l.drawn.size()), 1, [&](int64_t begin, int64_t end, int) {
       SampleScratch scratch;
-      for (int64_t i = begin; i < end; i++) {
+      for (int64_t d = begin; d < end; d++) {
+        const int i = l.drawn[size_t(d)];
         const int32_t mask_row = host_.mask_row ? host_.mask_row[i] : -1;
         const uint32_t* mask = mask_row < 0 ? nullptr : host_.mask + mask_row * words;
-        if (host_.out[i] == Out::token)
-          sample_row(host_logits_.data() + i * vocab, vocab, host_.sample[i], host_.edit, mask, {max_of, sum_exp}, scratch,
-                     l.sampled[size_t(i)]);
-        tokens[size_t(i)] = l.sampled[size_t(i)].token;
+        sample_row(host_logits_.data() + d * vocab, vocab, host_.sample[i], host_.edit, mask, {max_of, sum_exp}, scratch,
+                   l.sampled[size_t(d)]);
       }
     });
-    copy_in(sampled(l.n), tokens.data(), tokens.size() * 4);
+    for (size_t d = 0; d < l.drawn.size(); d++) copy_in(sampled(l.n) + l.drawn[d], &l.sampled[d].token, 4);
   }
 
   struct Scratch {
