@@ -224,6 +224,54 @@ void prefill(CudaBackend& gpu, Llama& model, int n, int rows, bool ops, double t
   std::fflush(stdout);
 }
 
+// One token of n sequences through the scans of a model's layers, each with its own state: Mamba-2 2.7B's and Jamba's shapes.
+void scans(CudaBackend& gpu, int n, double copy) {
+  const int layers = 32;
+  auto room = [&](int64_t rows, int64_t cols) {
+    Tensor t = view(gpu.allocate(size_t(rows * cols) * 2), DType::bf16, {rows, cols}, Device::cuda);
+    std::vector<uint16_t> ones(size_t(rows * cols), 0x3f00);  // 0.5
+    gpu.copy_in(t.data, ones.data(), ones.size() * 2);
+    return t;
+  };
+  auto floats = [&](int64_t rows, int64_t cols) {
+    std::vector<float> v(size_t(rows * cols), -0.5f);
+    return gpu.place(view(v.data(), DType::f32, {rows, cols}));
+  };
+  for (bool outer : {true, false}) {
+    OuterScan wide{80, 64, 128, 1, floats(1, 80), floats(1, 80)};
+    DiagScan thin{8192, 16, floats(8192, 16), floats(1, 8192)};
+    const int64_t inner = outer ? 80 * 64 : 8192, size = outer ? inner * 128 : inner * 16;
+    StateLayout layout;
+    std::vector<StateRef> refs;
+    for (int i = 0; i < layers; i++) refs.push_back(layout.add({StateSpec::Kind::slot, size * 4}));
+    StateMemory state;
+    const int64_t unit = layout.groups()[0].bytes;
+    state.group.push_back({gpu.allocate(size_t(unit * (n + 1))), unit, n + 1, 0});
+    Steps keep(n, 10, 1);
+    std::vector<int32_t> slot;
+    for (int i = 0; i < n; i++) slot.push_back(i + 1);
+    keep.group[0] = {nullptr, nullptr, slot.data(), slot.data()};
+    Batch host = keep.batch();
+    keep.group[0] = {nullptr, nullptr, slot.data(), slot.data()};
+    host.group = keep.group;
+    Batch b = gpu.upload(host, state);
+    Tensor x = room(n, inner), y = room(n, inner), dt = room(n, outer ? 80 : inner), in = room(n, 128), c = room(n, 128);
+    auto all = [&] {
+      for (const StateRef& ref : refs) {
+        wide.state = thin.state = {ref, 0};
+        outer ? gpu.outer_scan(y, x, dt, in, c, wide, b, state) : gpu.diag_scan(y, x, dt, in.cols(0, 16), c.cols(0, 16), thin, b, state);
+      }
+    };
+    all();
+    double best = 1e9;
+    for (int i = 0; i < 5; i++) best = std::min(best, gpu.milliseconds(all));
+    const double bytes = double(layers) * (double(n) * size * 8 + (outer ? 0 : size * 4));
+    fmt::print("{} n={:<3} {:8.3f} ms   {:.2f} TB/s ({:.0f} % of the copy)\n", outer ? "outer_scan" : "diag_scan ", n, best,
+               bytes / best * 1e-9, 100 * bytes / best * 1e3 / copy);
+  }
+  std::fflush(stdout);
+}
+
 }  // namespace
 
 static int run(int argc, char** argv) {
@@ -247,6 +295,9 @@ static int run(int argc, char** argv) {
   for (int i = 0; i < 5; i++) ms.push_back(gpu->milliseconds([&] { gpu->copy_within(a, b, size); }));
   const double copy = 2.0 * double(size) / *std::min_element(ms.begin(), ms.end()) * 1e3;
   fmt::print("copy {:.2f} TB/s\n", copy * 1e-12);
+  if (wanted("scans"))
+    for (int n : {1, 16, 64}) scans(*gpu, n, copy);
+  if (only == "scans") return 0;
   Llama model(*gpu, {}, 10500, 16384);
   gpu->synchronize();
   for (auto [n, target] : {std::pair{1, 4.1}, {16, 4.8}, {32, 5.4}, {64, 6.6}, {128, 9.2}, {256, 15.5}})

@@ -110,6 +110,8 @@ class Cuda final : public CudaBackend {
     const int moves = step_->moves();
     Batch batch = step_->upload(host, state, std::max(1, at_.n_sm * kDecodeBlocks / options_.kv_heads));
     if (step_->moves() != moves) forget_graphs();
+    // Few rows are multiplied straight through the L1 cache; decode attention then needs one block's shared memory.
+    at_.shared_percent = !options_.deterministic && host.n_tokens <= options_.stream_rows ? 56 : 100;
     return batch;
   }
 

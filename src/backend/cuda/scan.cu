@@ -1,4 +1,5 @@
-// Recurrent layers: short convolution, Mamba's and Mamba-2's scans, one token after the other, with the state in shared memory. Each
+// Recurrent layers: short convolution, Mamba's and Mamba-2's scans, one token after the other, with the state in shared memory, or in
+// registers where every sequence has one row. Each
 // sequence reads the slot src and rows write slots dst, which may be src itself: whatever is read of it is read first. In a tree a
 // row starts from its parent's state, which is computed anew from the context's along the path.
 #include "backend/cuda/device.cuh"
@@ -135,6 +136,90 @@ __global__ void outer_scan_kernel(Matrix out, Matrix x, Matrix dt, Matrix b, Mat
   });
 }
 
+// One row a sequence. A block takes one head: `lanes` threads side by side hold four channels each, and rows of states go round among
+// the others. Reads and writes heads * n_state * head_dim * 4 bytes; what it reads of the state is asked for before the wait.
+constexpr int kStepThreads = 256, kStepStates = 8;  // states that a thread asks for at once
+
+__global__ void __launch_bounds__(kStepThreads)
+    outer_step_kernel(Matrix out, Matrix x, Matrix dt, Matrix b, Matrix c, OuterShape s, Slots slots) {
+  __shared__ float4 sums[kStepThreads];
+  const int head = blockIdx.x, row = blockIdx.y, lanes = s.head_dim / 4, apart = kStepThreads / lanes, lane = threadIdx.x % lanes,
+            first = threadIdx.x / lanes, n = s.n_state, group = head / (s.heads / s.groups);
+  const int32_t from = slots.src[row], to = slots.dst[row];
+  const int64_t at = int64_t(head) * n * s.head_dim + 4 * lane;
+  const float* h = slot_at(slots, from) + at;
+  float* kept = to < 0 ? nullptr : slot_at(slots, to) + at;
+  launch_next();
+  const bool works = first < apart;
+  float4 held[kStepStates];
+  auto ask = [&](int j0) {
+#pragma unroll
+    for (int i = 0; i < kStepStates; i++) {
+      const int j = j0 + i * apart;
+      if (works && j < n) held[i] = *reinterpret_cast<const float4*>(h + int64_t(j) * s.head_dim);
+    }
+  };
+  ask(first);
+  wait_before();
+  const float step = fminf(fmaxf(load(dt.data, dt.dtype, row * dt.stride + head), s.dt_min), s.dt_max), decay = expf(step * s.a[head]);
+  float in[4], gain[4];
+  float4 sum{};
+  for (int e = 0; e < 4; e++) in[e] = load(x.data, x.dtype, row * x.stride + head * s.head_dim + 4 * lane + e), gain[e] = step * in[e];
+  for (int j0 = first; works && j0 < n; j0 += kStepStates * apart) {
+#pragma unroll
+    for (int i = 0; i < kStepStates; i++) {
+      const int j = j0 + i * apart;
+      if (j >= n) break;
+      const float bj = load(b.data, b.dtype, row * b.stride + group * n + j), cj = load(c.data, c.dtype, row * c.stride + group * n + j);
+      float4 v = held[i];
+      v.x = decay * v.x + gain[0] * bj, v.y = decay * v.y + gain[1] * bj, v.z = decay * v.z + gain[2] * bj,
+      v.w = decay * v.w + gain[3] * bj;
+      sum.x += cj * v.x, sum.y += cj * v.y, sum.z += cj * v.z, sum.w += cj * v.w;
+      if (kept) *reinterpret_cast<float4*>(kept + int64_t(j) * s.head_dim) = v;
+    }
+    if (j0 + kStepStates * apart < n) ask(j0 + kStepStates * apart);
+  }
+  sums[threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.x >= lanes) return;
+  for (int i = 1; i < apart; i++) {
+    const float4 v = sums[i * lanes + lane];
+    sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+  }
+  const float d = s.d ? s.d[head] : 0.0f, y[4] = {sum.x + d * in[0], sum.y + d * in[1], sum.z + d * in[2], sum.w + d * in[3]};
+  for (int e = 0; e < 4; e++) store(out.data, out.dtype, row * out.stride + head * s.head_dim + 4 * lane + e, y[e]);
+}
+
+// One row a sequence, four states a thread, n_state / 4 (a power of two of at most 32) threads a channel.
+__global__ void __launch_bounds__(kStepThreads)
+    diag_step_kernel(Matrix out, Matrix x, Matrix dt, Matrix b, Matrix c, int n, const float* a, const float* d, Slots slots) {
+  const int parts = n / 4, row = blockIdx.y, at = blockIdx.x * kStepThreads + threadIdx.x, i = min(at / parts, int(x.cols) - 1),
+            part = at % parts;
+  const bool there = at / parts < x.cols;
+  const int64_t place = int64_t(i) * n + 4 * part;
+  const int32_t to = slots.dst[row];
+  launch_next();
+  float4 h = *reinterpret_cast<const float4*>(slot_at(slots, slots.src[row]) + place);
+  const float4 rate = *reinterpret_cast<const float4*>(a + place);
+  wait_before();
+  const float step = load(dt.data, dt.dtype, row * dt.stride + i), in = load(x.data, x.dtype, row * x.stride + i), gain = step * in;
+  float bj[4], cj[4];
+  for (int e = 0; e < 4; e++) {
+    bj[e] = load(b.data, b.dtype, row * b.stride + 4 * part + e);
+    cj[e] = load(c.data, c.dtype, row * c.stride + 4 * part + e);
+  }
+  h.x = expf(step * rate.x) * h.x + gain * bj[0], h.y = expf(step * rate.y) * h.y + gain * bj[1];
+  h.z = expf(step * rate.z) * h.z + gain * bj[2], h.w = expf(step * rate.w) * h.w + gain * bj[3];
+  float sum = cj[0] * h.x + cj[1] * h.y + cj[2] * h.z + cj[3] * h.w;
+  for (int k = parts / 2; k; k /= 2) sum += __shfl_xor_sync(~0u, sum, k);
+  if (!there) return;
+  if (to >= 0) *reinterpret_cast<float4*>(slot_at(slots, to) + place) = h;
+  if (part == 0) store(out.data, out.dtype, row * out.stride + i, sum + (d ? d[i] * in : 0.0f));
+}
+
+// Four values at a time?
+bool by_four(const Slots& s, int64_t n) { return n % 4 == 0 && reinterpret_cast<uintptr_t>(s.base) % 16 == 0 && s.unit_bytes % 16 == 0; }
+
 }  // namespace
 
 void short_conv(const Launch& at, Matrix out, Matrix x, const float* weight, int width, const float* bias, Activation act,
@@ -144,12 +229,20 @@ void short_conv(const Launch& at, Matrix out, Matrix x, const float* weight, int
 
 void diag_scan(const Launch& at, Matrix out, Matrix x, Matrix dt, Matrix b, Matrix c, int n_state, const float* a, const float* d,
                const Slots& slots, const Recurrence& r) {
+  // Deterministic: one order of sums for all.
+  const int parts = n_state / 4;
+  if (!at.deterministic && x.rows == r.n_seqs && by_four(slots, n_state) && parts <= 32 && (parts & (parts - 1)) == 0 &&
+      reinterpret_cast<uintptr_t>(a) % 16 == 0)
+    return launch(at, diag_step_kernel, grid2(div_up(x.cols * parts, kStepThreads), r.n_seqs), kStepThreads, 0, out, x, dt, b, c, n_state,
+                  a, d, slots);
   const size_t shared = size_t(n_state) * 64 * 4 * (r.parent ? 2 : 1);
   launch(at, diag_scan_kernel, grid2(div_up(x.cols, 64), r.n_seqs), 64, shared, out, x, dt, b, c, n_state, a, d, slots, r);
 }
 
 void outer_scan(const Launch& at, Matrix out, Matrix x, Matrix dt, Matrix b, Matrix c, const OuterShape& s, const Slots& slots,
                 const Recurrence& r) {
+  if (!at.deterministic && x.rows == r.n_seqs && by_four(slots, s.head_dim) && s.head_dim <= 4 * kStepThreads)
+    return launch(at, outer_step_kernel, grid2(s.heads, r.n_seqs), kStepThreads, 0, out, x, dt, b, c, s, slots);
   const size_t shared = size_t(s.n_state) * s.head_dim * 4 * (r.parent ? 2 : 1);
   launch(at, outer_scan_kernel, grid2(s.heads, r.n_seqs), int(div_up(s.head_dim, 32) * 32), shared, out, x, dt, b, c, s, slots, r);
 }
