@@ -283,6 +283,7 @@ static int run(int argc, char** argv) {
     ops |= !std::strcmp(argv[i], "--ops");
     if (!std::strcmp(argv[i], "--skinny") && i + 1 < argc) options.skinny_rows = std::atoi(argv[++i]);
     if (!std::strcmp(argv[i], "--stream") && i + 1 < argc) options.stream_rows = std::atoi(argv[++i]);
+    if (!std::strcmp(argv[i], "--blocks") && i + 1 < argc) options.blocks = std::atoi(argv[++i]);
     if (!std::strcmp(argv[i], "--norm") && i + 1 < argc) options.norm_rows = std::atoi(argv[++i]);
     if (!std::strcmp(argv[i], "--only") && i + 1 < argc) only = argv[++i];
     options.deterministic |= !std::strcmp(argv[i], "--deterministic");

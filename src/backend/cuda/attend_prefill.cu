@@ -1,6 +1,6 @@
 // Attention of many rows of a sequence over its pages (FlashAttention, Dao 2022; on Hopper as in Shah et al. 2024). A block takes 128
-// rows of one query head, each of two groups of four warps 64 of them; a warp of its own brings keys and values in tiles of 128
-// tokens (bulk tensor copies of 16 tokens each). The scores of the next tile are multiplied under the softmax of this one, and
+// rows of one query head, each of two groups of four warps 64 of them; two more warps bring keys and values in tiles of 128
+// tokens (bulk tensor copies of a page or of 16 tokens each). The scores of the next tile are multiplied under the softmax of this one, and
 // the two groups take turns, so that one multiplies while the other takes exponentials. A row's tiles begin at absolute places, and
 // a tile that it does not see changes nothing: its bits do not depend on the rows beside it.
 // Flops: 4 * D for every pair of a row and a key it sees.
@@ -16,7 +16,7 @@ namespace mr::cuda {
 
 namespace {
 
-constexpr int kGroups = 2, kThreads = 128 * (kGroups + 1), kKeys = 128, kStages = 2, kPiece = 16;
+constexpr int kGroups = 2, kThreads = 128 * (kGroups + 1), kKeys = 128, kStages = 3;
 
 template <int D>
 struct Sizes {
@@ -34,6 +34,7 @@ __device__ void turn_give(int group) { asm volatile("bar.arrive %0, 256;" ::"r"(
 // How tiles are laid out: `pack` query heads of a K/V head side by side for each row of a sequence, `groups` times 64 rows of both.
 struct Layout {
   int n_tiles, pack, groups;
+  int piece;  // tokens of K or V that lie together and are copied at once
 };
 
 // What a block works on at a time. Its rows r stand for row token(r) of the sequence and query head head(r).
@@ -60,35 +61,31 @@ __device__ int item_at(int turn, int n_items) {
   return at < n_items ? at : -1;
 }
 
-// One warp asks for all tiles; lane p of it for tokens 16 p .. 16 p + 15 of a tile.
+// One warp asks for all tiles of K (side 0) or V (side 1), each lane of it for one piece of a tile.
 template <int D>
-__device__ void bring_tiles(const AttendCall& call, const CUtensorMap& map, const PrefillTile* tiles, const Layout& layout, uint32_t k_at,
-                            uint32_t v_at, uint64_t* full, uint64_t* empty) {
+__device__ void bring_tiles(const AttendCall& call, const CUtensorMap& map, const PrefillTile* tiles, const Layout& layout, int side,
+                            uint32_t to, uint64_t* full, uint64_t* empty) {
   using Size = Sizes<D>;
   const Pages& pages = call.pages;
-  const int lane = threadIdx.x % 32, n_items = layout.n_tiles * (call.heads / layout.pack);
+  const int lane = threadIdx.x % 32, n_items = layout.n_tiles * (call.heads / layout.pack), n_pieces = kKeys / layout.piece;
   int stage = 0, parity = 1;
   for (int turn = 0, item; (item = item_at(turn, n_items)) >= 0; turn++) {
     const Work work(call, tiles, layout, item);
-    const int kv_head = work.head0 / (call.heads / pages.kv_heads);
+    const int plane = side * pages.kv_heads + work.head0 / (call.heads / pages.kv_heads);
     const int32_t* table = pages.unit + pages.begin[work.seq];
     for (int key = work.begin; key < work.end; key += kKeys) {
-      const int token = key + lane * kPiece, page = page_number(pages, token);
-      const int unit = lane < kKeys / kPiece && token < work.end ? table[page] : -1;  // -1: outside the tensor, so zeros
-      for (int side = 0; side < 2; side++) {                                          // K, then V
-        uint64_t* barrier = &full[2 * stage + side];
-        if (lane == 0) {
-          barrier_wait(&empty[2 * stage + side], parity);
-          barrier_expect(barrier, Size::tile);
-        }
-        __syncwarp();
-        if (lane < kKeys / kPiece) {
-          const uint32_t to = (side ? v_at : k_at) + stage * Size::tile + lane * kPiece * 128;
-          for (int h = 0; h < Size::sides; h++)
-            copy_box(to + h * kKeys * 128, map, 64 * h, token - page * pages.page_tokens, side * pages.kv_heads + kv_head, unit, barrier,
-                     kReadAgain);
-        }
+      const int token = key + lane * layout.piece, page = page_number(pages, token);
+      const int unit = lane < n_pieces && token < work.end ? table[page] : -1;  // -1: outside the tensor, so zeros
+      uint64_t* barrier = &full[2 * stage + side];
+      if (lane == 0) {
+        barrier_wait(&empty[2 * stage + side], parity);
+        barrier_expect(barrier, Size::tile);
       }
+      __syncwarp();
+      if (lane < n_pieces)
+        for (int h = 0; h < Size::sides; h++)
+          copy_box(to + stage * Size::tile + h * kKeys * 128 + lane * layout.piece * 128, map, 64 * h, token - page * pages.page_tokens,
+                   plane, unit, barrier, kReadAgain);
       if (++stage == kStages) stage = 0, parity ^= 1;
     }
   }
@@ -288,7 +285,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   if (threadIdx.x >= 128 * kGroups) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-    if (threadIdx.x < 128 * kGroups + 32) bring_tiles<D>(call, map, tiles, layout, k_at, v_at, full, empty);
+    const int side = int(threadIdx.x) / 32 - 4 * kGroups;
+    if (side < 2) bring_tiles<D>(call, map, tiles, layout, side, side ? v_at : k_at, full, empty);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
     if (int(threadIdx.x) < 128 * layout.groups) attend_rows<D>(call, tiles, layout, q_at, k_at, v_at, full, empty);
@@ -299,7 +297,7 @@ template <int D>
 void run(const Launch& at, const AttendCall& call, const PrefillTile* tiles, const Layout& layout) {
   const Pages& p = call.pages;
   const CUtensorMap map = tensor_map(p.base, {D, p.page_tokens, 2 * p.kv_heads, int64_t(1) << 24},
-                                     {D * 2, int64_t(p.page_tokens) * D * 2, p.unit_bytes}, {64, kPiece, 1, 1});
+                                     {D * 2, int64_t(p.page_tokens) * D * 2, p.unit_bytes}, {64, layout.piece, 1, 1});
   const int64_t n_items = int64_t(layout.n_tiles) * (call.heads / layout.pack);
   launch(at, prefill_kernel<D>, grid2(std::min<int64_t>(n_items, at.n_sm)), kThreads, Sizes<D>::all, map, call, tiles, layout);
 }
@@ -308,14 +306,15 @@ void run(const Launch& at, const AttendCall& call, const PrefillTile* tiles, con
 
 bool can_prefill(const AttendCall& c) {
   const int d = c.pages.k_dim;
-  return (d == 64 || d == 128) && c.pages.v_dim == d && c.pages.dtype == DType::bf16 && c.pages.page_tokens % kPiece == 0 &&
+  return (d == 64 || d == 128) && c.pages.v_dim == d && c.pages.dtype == DType::bf16 && c.pages.page_tokens % 16 == 0 &&
          c.q.dtype == DType::bf16 && c.q.stride % 8 == 0 && c.q.head_stride % 8 == 0 && reinterpret_cast<uintptr_t>(c.q.data) % 16 == 0 &&
          c.out.stride % 2 == 0 && c.out.head_stride % 2 == 0 && reinterpret_cast<uintptr_t>(c.out.data) % 4 == 0;
 }
 
 void attend_prefill(const Launch& at, const AttendCall& call, const PrefillTile* tiles, int n_tiles, bool singles) {
   const int group = call.heads / call.pages.kv_heads;
-  const Layout layout = singles && group <= 64 ? Layout{n_tiles, group, 1} : Layout{n_tiles, 1, kGroups};
+  const int piece = kKeys % call.pages.page_tokens == 0 ? call.pages.page_tokens : 16;
+  const Layout layout = singles && group <= 64 ? Layout{n_tiles, group, 1, piece} : Layout{n_tiles, 1, kGroups, piece};
   if (call.pages.k_dim == 128) {
     run<128>(at, call, tiles, layout);
   } else {

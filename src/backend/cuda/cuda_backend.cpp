@@ -45,7 +45,7 @@ class Cuda final : public CudaBackend {
     must(cudaGetDeviceProperties(&properties, 0));
     must(cudaStreamCreateWithFlags(&at_.stream, cudaStreamNonBlocking));
     at_.n_sm = properties.multiProcessorCount;
-    at_.deterministic = options.deterministic;
+    at_.deterministic = options.deterministic, at_.blocks = options.blocks;
     std::string library;
     cublas_ = Cublas::open(library);
     device_ = fmt::format("{}, {} multiprocessors, {}", properties.name, at_.n_sm, cublas_ ? library : "no cuBLASLt among " + library);

@@ -56,8 +56,9 @@ struct CudaOptions {
   bool deterministic = false;  // a row's value does not depend on the rows beside it
   int kv_heads = 8;            // of the model's attention layers: decodes are shared out with them in mind
   int skinny_rows = 16;        // products of more rows go to cuBLASLt
-  int stream_rows = 8;         // products of no more rows go through registers
-  int norm_rows = 1;           // and norms of no more rows are taken by the product that follows
+  int blocks = 2;
+  int stream_rows = 0;  // products of no more rows go through registers
+  int norm_rows = 1;    // and norms of no more rows are taken by the product that follows
 };
 
 bool cuda_available();                                                    // a Hopper GPU and a driver that serves it

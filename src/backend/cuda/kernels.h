@@ -16,6 +16,7 @@ void must(cudaError_t);  // throws Error unless it is cudaSuccess
 struct Launch {
   cudaStream_t stream = nullptr;
   int n_sm = 132;
+  int blocks = 2;              // of a product of few rows that a multiprocessor is to have
   int shared_percent = 100;    // of what a multiprocessor can have of shared memory; the rest is L1 cache
   bool deterministic = false;  // a row's bits do not depend on the rows beside it
 };

@@ -166,16 +166,21 @@ __global__ void __launch_bounds__(kStepThreads)
   float4 sum{};
   for (int e = 0; e < 4; e++) in[e] = load(x.data, x.dtype, row * x.stride + head * s.head_dim + 4 * lane + e), gain[e] = step * in[e];
   for (int j0 = first; works && j0 < n; j0 += kStepStates * apart) {
+    float bj[kStepStates], cj[kStepStates];
+#pragma unroll
+    for (int i = 0; i < kStepStates; i++) {
+      const int j = min(j0 + i * apart, n - 1);
+      bj[i] = load(b.data, b.dtype, row * b.stride + group * n + j), cj[i] = load(c.data, c.dtype, row * c.stride + group * n + j);
+    }
 #pragma unroll
     for (int i = 0; i < kStepStates; i++) {
       const int j = j0 + i * apart;
       if (j >= n) break;
-      const float bj = load(b.data, b.dtype, row * b.stride + group * n + j), cj = load(c.data, c.dtype, row * c.stride + group * n + j);
       float4 v = held[i];
-      v.x = decay * v.x + gain[0] * bj, v.y = decay * v.y + gain[1] * bj, v.z = decay * v.z + gain[2] * bj,
-      v.w = decay * v.w + gain[3] * bj;
-      sum.x += cj * v.x, sum.y += cj * v.y, sum.z += cj * v.z, sum.w += cj * v.w;
-      if (kept) *reinterpret_cast<float4*>(kept + int64_t(j) * s.head_dim) = v;
+      v.x = decay * v.x + gain[0] * bj[i], v.y = decay * v.y + gain[1] * bj[i];
+      v.z = decay * v.z + gain[2] * bj[i], v.w = decay * v.w + gain[3] * bj[i];
+      sum.x += cj[i] * v.x, sum.y += cj[i] * v.y, sum.z += cj[i] * v.z, sum.w += cj[i] * v.w;
+      if (kept) __stcs(reinterpret_cast<float4*>(kept + int64_t(j) * s.head_dim), v);
     }
     if (j0 + kStepStates * apart < n) ask(j0 + kStepStates * apart);
   }
@@ -190,31 +195,47 @@ __global__ void __launch_bounds__(kStepThreads)
   for (int e = 0; e < 4; e++) store(out.data, out.dtype, row * out.stride + head * s.head_dim + 4 * lane + e, y[e]);
 }
 
-// One row a sequence, four states a thread, n_state / 4 (a power of two of at most 32) threads a channel.
+// One row a sequence, kStepRows of them a block; four states a thread, n_state / 4 (a power of two of at most 32) threads a channel.
+constexpr int kStepRows = 4;
+
 __global__ void __launch_bounds__(kStepThreads)
     diag_step_kernel(Matrix out, Matrix x, Matrix dt, Matrix b, Matrix c, int n, const float* a, const float* d, Slots slots) {
-  const int parts = n / 4, row = blockIdx.y, at = blockIdx.x * kStepThreads + threadIdx.x, i = min(at / parts, int(x.cols) - 1),
-            part = at % parts;
+  const int parts = n / 4, row0 = blockIdx.y * kStepRows, n_rows = min(kStepRows, int(x.rows) - row0);
+  const int at = blockIdx.x * kStepThreads + threadIdx.x, i = min(at / parts, int(x.cols) - 1), part = at % parts;
   const bool there = at / parts < x.cols;
   const int64_t place = int64_t(i) * n + 4 * part;
-  const int32_t to = slots.dst[row];
   launch_next();
-  float4 h = *reinterpret_cast<const float4*>(slot_at(slots, slots.src[row]) + place);
+  float4 h[kStepRows];
+#pragma unroll
+  for (int r = 0; r < kStepRows; r++)
+    if (r < n_rows) h[r] = *reinterpret_cast<const float4*>(slot_at(slots, slots.src[row0 + r]) + place);
   const float4 rate = *reinterpret_cast<const float4*>(a + place);
   wait_before();
-  const float step = load(dt.data, dt.dtype, row * dt.stride + i), in = load(x.data, x.dtype, row * x.stride + i), gain = step * in;
-  float bj[4], cj[4];
-  for (int e = 0; e < 4; e++) {
-    bj[e] = load(b.data, b.dtype, row * b.stride + 4 * part + e);
-    cj[e] = load(c.data, c.dtype, row * c.stride + 4 * part + e);
+  float step[kStepRows], in[kStepRows], bj[kStepRows][4], cj[kStepRows][4];
+#pragma unroll
+  for (int r = 0; r < kStepRows; r++) {
+    const int64_t row = row0 + min(r, n_rows - 1);
+    step[r] = load(dt.data, dt.dtype, row * dt.stride + i), in[r] = load(x.data, x.dtype, row * x.stride + i);
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      bj[r][e] = load(b.data, b.dtype, row * b.stride + 4 * part + e);
+      cj[r][e] = load(c.data, c.dtype, row * c.stride + 4 * part + e);
+    }
   }
-  h.x = expf(step * rate.x) * h.x + gain * bj[0], h.y = expf(step * rate.y) * h.y + gain * bj[1];
-  h.z = expf(step * rate.z) * h.z + gain * bj[2], h.w = expf(step * rate.w) * h.w + gain * bj[3];
-  float sum = cj[0] * h.x + cj[1] * h.y + cj[2] * h.z + cj[3] * h.w;
-  for (int k = parts / 2; k; k /= 2) sum += __shfl_xor_sync(~0u, sum, k);
-  if (!there) return;
-  if (to >= 0) *reinterpret_cast<float4*>(slot_at(slots, to) + place) = h;
-  if (part == 0) store(out.data, out.dtype, row * out.stride + i, sum + (d ? d[i] * in : 0.0f));
+#pragma unroll
+  for (int r = 0; r < kStepRows; r++) {
+    if (r >= n_rows) break;
+    const int64_t row = row0 + r;
+    const float gain = step[r] * in[r];
+    float4 v = h[r];
+    v.x = expf(step[r] * rate.x) * v.x + gain * bj[r][0], v.y = expf(step[r] * rate.y) * v.y + gain * bj[r][1];
+    v.z = expf(step[r] * rate.z) * v.z + gain * bj[r][2], v.w = expf(step[r] * rate.w) * v.w + gain * bj[r][3];
+    float sum = cj[r][0] * v.x + cj[r][1] * v.y + cj[r][2] * v.z + cj[r][3] * v.w;
+    for (int k = parts / 2; k; k /= 2) sum += __shfl_xor_sync(~0u, sum, k);
+    const int32_t to = slots.dst[row];
+    if (there && to >= 0) __stcs(reinterpret_cast<float4*>(slot_at(slots, to) + place), v);
+    if (there && part == 0) store(out.data, out.dtype, row * out.stride + i, sum + (d ? d[i] * in[r] : 0.0f));
+  }
 }
 
 // Four values at a time?
@@ -233,8 +254,8 @@ void diag_scan(const Launch& at, Matrix out, Matrix x, Matrix dt, Matrix b, Matr
   const int parts = n_state / 4;
   if (!at.deterministic && x.rows == r.n_seqs && by_four(slots, n_state) && parts <= 32 && (parts & (parts - 1)) == 0 &&
       reinterpret_cast<uintptr_t>(a) % 16 == 0)
-    return launch(at, diag_step_kernel, grid2(div_up(x.cols * parts, kStepThreads), r.n_seqs), kStepThreads, 0, out, x, dt, b, c, n_state,
-                  a, d, slots);
+    return launch(at, diag_step_kernel, grid2(div_up(x.cols * parts, kStepThreads), div_up(r.n_seqs, kStepRows)), kStepThreads, 0, out, x,
+                  dt, b, c, n_state, a, d, slots);
   const size_t shared = size_t(n_state) * 64 * 4 * (r.parent ? 2 : 1);
   launch(at, diag_scan_kernel, grid2(div_up(x.cols, 64), r.n_seqs), 64, shared, out, x, dt, b, c, n_state, a, d, slots, r);
 }
