@@ -130,16 +130,22 @@ struct Steps {
   std::vector<Out> out;
   std::vector<SampleRow> sample;
   std::vector<GroupTable> group{1};
-  Steps(int n_seqs, int length, int rows) {
+  Steps(int n_seqs, int length, int rows, int shared = 0) {  // shared: tokens that all begin with
     const int pages = (length + rows + kPage - 1) / kPage;
-    std::vector<int32_t> free(size_t(n_seqs) * size_t(pages));
+    std::vector<int32_t> free(size_t(n_seqs) * size_t(pages - shared / kPage) + size_t(shared / kPage));
     std::iota(free.begin(), free.end(), 1);
     std::shuffle(free.begin(), free.end(), std::mt19937(7));
     for (int s = 0; s < n_seqs; s++) {
       for (int r = 0; r < rows; r++) token.push_back((s * 7919 + r * 104729) % 128000), position.push_back(length + r);
       row_begin.push_back(int(token.size()));
       context.push_back(length), prompt_len.push_back(length + rows), corner.push_back(Corner::causal);
-      for (int p = 0; p < pages; p++) unit.push_back(free.back()), free.pop_back();
+      for (int p = 0; p < pages; p++) {
+        if (s > 0 && p < shared / kPage) {
+          unit.push_back(unit[size_t(p)]);
+        } else {
+          unit.push_back(free.back()), free.pop_back();
+        }
+      }
       begin.push_back(int(unit.size()));
       out_row.push_back(int(token.size()) - 1), out.push_back(Out::token), sample.push_back({.top_p = 1, .repetition_penalty = 1});
     }
@@ -172,11 +178,11 @@ double op_time(CudaBackend& gpu, Llama& model, const Batch& b, const std::string
   return median(ms);
 }
 
-void decode(CudaBackend& gpu, Llama& model, int n, int length, double copy, bool ops, double target) {
+void decode(CudaBackend& gpu, Llama& model, int n, int length, double copy, bool ops, double target, int shared = 0) {
   const Shape& s = model.shape();
-  const double kv = double(n) * length * s.layers * 2 * s.kv_heads * s.head_dim * 2;
+  const double kv = (double(n) * (length - shared) + shared) * s.layers * 2 * s.kv_heads * s.head_dim * 2;
   const int steps = 32;
-  uint64_t key = uint64_t(n) << 32;
+  uint64_t key = uint64_t(n) << 32 | uint64_t(length);
   std::vector<double> each;
   Steps keep(n, length - steps / 2, 1);
   auto step = [&](int at) {
@@ -185,7 +191,7 @@ void decode(CudaBackend& gpu, Llama& model, int n, int length, double copy, bool
     gpu.replay(key, [&] { model.forward(b); });
   };
   {
-    Steps last(n, length + steps, 1);
+    Steps last(n, length + steps, 1, shared);
     keep.unit = last.unit, keep.begin = last.begin;
   }
   step(0), step(0), step(0);
@@ -283,9 +289,9 @@ static int run(int argc, char** argv) {
     ops |= !std::strcmp(argv[i], "--ops");
     if (!std::strcmp(argv[i], "--skinny") && i + 1 < argc) options.skinny_rows = std::atoi(argv[++i]);
     if (!std::strcmp(argv[i], "--stream") && i + 1 < argc) options.stream_rows = std::atoi(argv[++i]);
-    if (!std::strcmp(argv[i], "--blocks") && i + 1 < argc) options.blocks = std::atoi(argv[++i]);
     if (!std::strcmp(argv[i], "--norm") && i + 1 < argc) options.norm_rows = std::atoi(argv[++i]);
     if (!std::strcmp(argv[i], "--only") && i + 1 < argc) only = argv[++i];
+    options.share_prefixes |= !std::strcmp(argv[i], "--share");
     options.deterministic |= !std::strcmp(argv[i], "--deterministic");
   }
   auto gpu = make_cuda_backend(options);
@@ -304,6 +310,7 @@ static int run(int argc, char** argv) {
   for (auto [n, target] : {std::pair{1, 4.1}, {16, 4.8}, {32, 5.4}, {64, 6.6}, {128, 9.2}, {256, 15.5}})
     if (wanted(fmt::format("d{},", n))) decode(*gpu, model, n, 1024, copy, ops, target);
   if (wanted("long")) decode(*gpu, model, 1, 100000, copy, ops, 0);
+  if (wanted("shared")) decode(*gpu, model, 256, 1280, copy, ops, 0, 1024);
   if (wanted("p1,")) prefill(*gpu, model, 1, 2048, ops, 47);
   if (wanted("p8,")) prefill(*gpu, model, 8, 2048, ops, 370);
   return 0;

@@ -174,10 +174,10 @@ CUtensorMap map_of(const void* data, int64_t rows, int64_t cols, int64_t stride,
   return tensor_map(data, {cols, rows}, {stride * 2}, {kChunk, box});
 }
 
-// Parts of the inputs: enough for `blocks` on every multiprocessor.
-int split_of(const Launch& at, int64_t tiles, int64_t n_chunks, int blocks, int most) {
+// Parts of the inputs: enough for a block on every multiprocessor.
+int split_of(const Launch& at, int64_t tiles, int64_t n_chunks, int most) {
   int split = 1;
-  while (split < most && tiles * split < blocks * (at.n_sm - 8) && n_chunks >= 8 * split) split *= 2;
+  while (split < most && tiles * split < at.n_sm - 8 && n_chunks >= 8 * split) split *= 2;
   return split;
 }
 int64_t tiles_of(const Product& p, int m) { return p.gated ? div_up(p.out / 2, m / 2) : div_up(p.out, m); }
@@ -190,8 +190,8 @@ void run(const Launch& at, const Product& p) {
   cut.pair = M == 128 ? 2 : 1;
   cut.tiles = int(div_up(tiles, cut.pair) * cut.pair), cut.parts = int(div_up(p.x.rows, N));
   // Deterministic: of the shape alone, so that a row's sum is always the same.
-  cut.split = at.deterministic ? split_of(at, tiles_of(p, 64), n_chunks, 1, 4)
-                               : split_of(at, cut.tiles * cut.parts, n_chunks, cut.pair == 1 ? at.blocks : 1, cut.pair == 1 ? 8 : 4);
+  cut.split =
+      at.deterministic ? split_of(at, tiles_of(p, 64), n_chunks, 4) : split_of(at, cut.tiles * cut.parts, n_chunks, cut.pair == 1 ? 8 : 4);
   allow_shared(product_kernel<M, N>, T::bytes);
   cudaLaunchAttribute attribute[3]{};
   cudaLaunchConfig_t config{};

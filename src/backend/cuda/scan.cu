@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(kStepThreads)
 }
 
 // One row a sequence, kStepRows of them a block; four states a thread, n_state / 4 (a power of two of at most 32) threads a channel.
-constexpr int kStepRows = 4;
+constexpr int kStepRows = 2;
 
 __global__ void __launch_bounds__(kStepThreads)
     diag_step_kernel(Matrix out, Matrix x, Matrix dt, Matrix b, Matrix c, int n, const float* a, const float* d, Slots slots) {
