@@ -115,21 +115,31 @@ struct Softmax {
 
   __device__ void mask(float (&s)[kKeys / 2], const AttendCall& call, const Work& work, int key, const int (&token)[2], int t) const {
     if (call.softcap != 0) {
+      const float slope = 2 * 1.44269504f * call.scale / call.softcap;  // tanh(x) = 1 - 2 / (1 + exp(2 x))
 #pragma unroll
-      for (float& x : s) x = call.softcap * tanhf(x * call.scale / call.softcap);
+      for (float& x : s) x = call.softcap - __fdividef(2 * call.softcap, 1 + exp2_fast(x * slope));
     }
     const bool below = key + kKeys - 1 <= work.context + work.row,
                inside = !call.window || key > work.context + work.row + kPrefillRows - 1 - call.window;
     if (work.causal && below && inside) return;
+    uint64_t seen = 0;
+    if (work.causal && !call.window) {
 #pragma unroll
-    for (int i = 0; i < kKeys / 2; i++) {
-      const int place = key + i / 4 * 8 + 2 * t + i % 2, r = token[(i >> 1) & 1];
-      bool seen = place < work.end && r < work.n_rows;
-      if (seen && work.causal && !call.window) seen = place <= work.context + r;
-      if (seen && (!work.causal || call.window))
-        seen = sees(call.spots, work.seq, work.first + r, work.first, work.context, place, call.window);
-      if (!seen) s[i] = -INFINITY;
+      for (int i = 0; i < kKeys / 2; i++) {
+        const int last = min(work.context + token[(i >> 1) & 1], work.end - 1) - key - 2 * t;
+        if (i / 4 * 8 + i % 2 > last) s[i] = -INFINITY;
+      }
+      return;
     }
+#pragma unroll 1
+    for (int i = 0; i < kKeys / 2; i++) {
+      const int place = key + i / 4 * 8 + 2 * t + i % 2, r = token[i >> 1 & 1];
+      if (place < work.end && r < work.n_rows && sees(call.spots, work.seq, work.first + r, work.first, work.context, place, call.window))
+        seen |= uint64_t(1) << i;
+    }
+#pragma unroll
+    for (int i = 0; i < kKeys / 2; i++)
+      if (!(seen >> i & 1)) s[i] = -INFINITY;
   }
   // Scores become weights; shrink is what earlier sums are to be multiplied with.
   __device__ void take(float (&s)[kKeys / 2], float factor) {
@@ -213,16 +223,18 @@ __device__ void attend_rows(const AttendCall& call, const Layout& layout, uint32
   auto group_sync = [&] { asm volatile("bar.sync %0, 128;" ::"r"(4 + wg) : "memory"); };
   float o[D / 2], s[kKeys / 2];
   uint32_t p[kKeys / 16][4];
+  const uint64_t q_rows = rows_descriptor(q_at + wg * 64 * 128), k_rows = rows_descriptor(k_at),
+                 v_columns = columns_descriptor(v_at, kKeys * 128);  // addresses count in sixteens
   auto scores = [&](int stage) {
 #pragma unroll
     for (int k = 0; k < D / 16; k++)
-      wgmma(s, rows_descriptor(q_at + k / 4 * kPrefillRows * 128 + wg * 64 * 128 + k % 4 * 32),
-            rows_descriptor(k_at + stage * Size::tile + k / 4 * kKeys * 128 + k % 4 * 32), k > 0);
+      wgmma(s, q_rows + (k / 4 * kPrefillRows * 128 + k % 4 * 32) / 16,
+            k_rows + stage * (Size::tile / 16) + (k / 4 * kKeys * 128 + k % 4 * 32) / 16, k > 0);
     wgmma_commit();
   };
   auto values = [&](int stage) {
 #pragma unroll
-    for (int k = 0; k < kKeys / 16; k++) wgmma_columns(o, p[k], columns_descriptor(v_at + stage * Size::tile + k * 2048, kKeys * 128));
+    for (int k = 0; k < kKeys / 16; k++) wgmma_columns(o, p[k], v_columns + stage * (Size::tile / 16) + k * (2048 / 16));
     wgmma_commit();
   };
   auto pack_weights = [&] {
@@ -264,6 +276,7 @@ __device__ void attend_rows(const AttendCall& call, const Layout& layout, uint32
     wgmma_begin();
     scores(done % kStages);
     wgmma_wait<0>();
+    settle(s);
     arrive(done, 0);
     softmax.mask(s, call, work, work.begin, token, t);
     softmax.take(s, factor);
@@ -279,10 +292,14 @@ __device__ void attend_rows(const AttendCall& call, const Layout& layout, uint32
       values((done + i - 1) % kStages);
       if (turns && (wg == 0 || i < n - 1)) turn_give(wg ^ 1);
       wgmma_wait<1>();
+      settle(s);
       arrive(done + i, 0);
       softmax.mask(s, call, work, work.begin + i * kKeys, token, t);
       softmax.take(s, factor);
+      // Exponentials are to be taken while values are multiplied: a never taken turn that needs their sums holds the wait back.
+      if (softmax.l[0] + softmax.l[1] < 0) asm volatile("nanosleep.u32 0;" ::: "memory");
       wgmma_wait<0>();
+      settle(o);
       arrive(done + i - 1, 1);
       if (__any_sync(~0u, softmax.shrink[0] != 1 || softmax.shrink[1] != 1)) {
 #pragma unroll
@@ -297,6 +314,7 @@ __device__ void attend_rows(const AttendCall& call, const Layout& layout, uint32
     wgmma_begin();
     values((done + n - 1) % kStages);
     wgmma_wait<0>();
+    settle(o);
     arrive(done + n - 1, 1);
 #pragma unroll
     for (int h = 0; h < 2; h++) {

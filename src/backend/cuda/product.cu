@@ -140,6 +140,7 @@ __global__ void __launch_bounds__(Tile<M, N>::threads, Tile<M, N>::blocks)
       if (++s == stages) s = 0, parity ^= 1;
     }
     wgmma_wait<0>();
+    settle(d);
     asm volatile("bar.sync 1, %0;" ::"n"(T::consumers) : "memory");  // nobody reads the ring any more
 #pragma unroll
     for (int e = 0; e < N / 2; e++) {
