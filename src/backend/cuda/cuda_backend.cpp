@@ -51,9 +51,10 @@ class Cuda final : public CudaBackend {
     std::string library;
     cublas_ = Cublas::open(library);
     device_ = fmt::format("{}, {} multiprocessors, {}", properties.name, at_.n_sm, cublas_ ? library : "no cuBLASLt among " + library);
-    step_ = std::make_unique<StepMemory>(at_.stream, options.deterministic);
+    step_ = std::make_unique<StepMemory>(at_.stream,
+                                         StepMemory::Rules{options.deterministic, options.share_prefixes ? kPrefillRows / options.group : 0,
+                                                           std::max(1, at_.n_sm * kDecodeBlocks / options.kv_heads)});
     staging_ = std::make_unique<Staging>(at_.stream, pool_);
-    kv_heads_ = options.kv_heads;
     for (Launched& l : launched_) must(cudaEventCreateWithFlags(&l.done, cudaEventDisableTiming));
   }
   ~Cuda() override {
@@ -129,8 +130,10 @@ class Cuda final : public CudaBackend {
   Batch upload(const Batch& host, const StateMemory& state) override {
     host_ = host;
     const int moves = step_->moves();
-    Batch batch = step_->upload(host, state, std::max(1, at_.n_sm * kDecodeBlocks / kv_heads_));
+    Batch batch = step_->upload(host, state);
     if (step_->moves() != moves) forget_graphs();
+    // Few rows are multiplied straight through the L1 cache; decode attention then needs one block's shared memory.
+    at_.shared_percent = !options_.deterministic && host.n_tokens <= options_.stream_rows ? 56 : 100;
     return batch;
   }
   int padded(int n) const override {
@@ -183,7 +186,7 @@ class Cuda final : public CudaBackend {
     AttendCall call = call_of(out, q, kv, batch, state, args);
     if (angles) call.rope = {floats(angles), angles.stride[0], int(angles.shape[1])};
     call.k = heads(k), call.v = heads(v);
-    if (step_->plan().n_tiles == 0 && !interleaved && can_decode(call)) return decode(call);
+    if (step_->plan().n_tiles == 0 && !step_->plan().shared_room && !interleaved && can_decode(call)) return decode(call);
     if (!interleaved && angles && can_rope_store(call)) {
       rope_store(at_, call);
     } else {
@@ -480,7 +483,6 @@ class Cuda final : public CudaBackend {
             kv.ref.group};
   }
   AttendCall call_of(Tensor out, Tensor q, const PagedKv& kv, const Batch& batch, const StateMemory& state, const AttendArgs& args) {
-    kv_heads_ = kv.kv_heads;
     check(args.heads % kv.kv_heads == 0, "{} query heads cannot share {} key heads", args.heads, kv.kv_heads);
     AttendCall call;
     call.q = heads(q), call.out = heads(out), call.pages = pages(kv, batch, state), call.spots = spots(batch);
@@ -501,6 +503,12 @@ class Cuda final : public CudaBackend {
     DecodePlan d{plan.item, plan.grid};
     d.partial = scratch<float>(partial, int64_t(plan.grid) * call.pages.kv_heads * kGroup * (call.pages.v_dim + kPartExtra));
     d.arrived = scratch<int32_t>(arrived, std::max<int64_t>(int64_t(call.spots.n_seqs) * call.pages.kv_heads, 1 << 16));
+    d.shared = plan.shared, d.shared_row = plan.shared_row, d.n_shared = plan.n_shared, d.shared_room = plan.shared_room;
+    if (d.shared_room) {
+      check(call.window == 0 && call.heads / call.pages.kv_heads <= options_.group && can_prefill(call),
+            "prefixes are shared by attention of whole contexts with {} query heads a K/V head alone", options_.group);
+      attend_shared(at_, call, d);
+    }
     attend_decode(at_, call, d);
   }
 
@@ -552,7 +560,6 @@ class Cuda final : public CudaBackend {
   std::unique_ptr<StepMemory> step_;
   std::unique_ptr<Staging> staging_;
   std::vector<Buffer> kept_;
-  int kv_heads_ = 8;  // of the attention layer that ran last
   Scratch scratch_[n_uses];
   std::unordered_map<const float*, std::pair<std::vector<float>, const float*>> ropes_;
   std::map<std::vector<const void*>, const void* const*> experts_;
