@@ -146,16 +146,22 @@ struct Steps {
   std::vector<Out> out;
   std::vector<SampleRow> sample;
   std::vector<GroupTable> group{1};
-  Steps(int n_seqs, int length, int rows) {
+  Steps(int n_seqs, int length, int rows, int shared = 0) {  // shared: tokens that all begin with
     const int pages = (length + rows + kPage - 1) / kPage;
-    std::vector<int32_t> free(size_t(n_seqs) * size_t(pages));
+    std::vector<int32_t> free(size_t(n_seqs) * size_t(pages - shared / kPage) + size_t(shared / kPage));
     std::iota(free.begin(), free.end(), 1);
     std::shuffle(free.begin(), free.end(), std::mt19937(7));
     for (int s = 0; s < n_seqs; s++) {
       for (int r = 0; r < rows; r++) token.push_back((s * 7919 + r * 104729) % 128000), position.push_back(length + r);
       row_begin.push_back(int(token.size()));
       context.push_back(length), prompt_len.push_back(length + rows), corner.push_back(Corner::causal);
-      for (int p = 0; p < pages; p++) unit.push_back(free.back()), free.pop_back();
+      for (int p = 0; p < pages; p++) {
+        if (s > 0 && p < shared / kPage) {
+          unit.push_back(unit[size_t(p)]);
+        } else {
+          unit.push_back(free.back()), free.pop_back();
+        }
+      }
       begin.push_back(int(unit.size()));
       out_row.push_back(int(token.size()) - 1), out.push_back(Out::token), sample.push_back({.top_p = 1, .repetition_penalty = 1});
     }
@@ -188,11 +194,11 @@ double op_time(CudaBackend& gpu, Llama& model, const Batch& b, const std::string
   return median(ms);
 }
 
-void decode(CudaBackend& gpu, Llama& model, int n, int length, double copy, bool ops, double target) {
+void decode(CudaBackend& gpu, Llama& model, int n, int length, double copy, bool ops, double target, int shared = 0) {
   const Shape& s = model.shape();
-  const double kv = double(n) * length * s.layers * 2 * s.kv_heads * s.head_dim * 2;
+  const double kv = (double(n) * (length - shared) + shared) * s.layers * 2 * s.kv_heads * s.head_dim * 2;
   const int steps = 32;
-  uint64_t key = uint64_t(n) << 32;
+  uint64_t key = uint64_t(n) << 32 | uint64_t(length);
   std::vector<double> each;
   Steps keep(n, length - steps / 2, 1);
   auto step = [&](int at) {
@@ -201,7 +207,7 @@ void decode(CudaBackend& gpu, Llama& model, int n, int length, double copy, bool
     model.sample(gpu.replay(key, [&] { return model.forward(b); }), b);
   };
   {
-    Steps last(n, length + steps, 1);
+    Steps last(n, length + steps, 1, shared);
     keep.unit = last.unit, keep.begin = last.begin;
   }
   step(0), step(0), step(0);
@@ -240,6 +246,54 @@ void prefill(CudaBackend& gpu, Llama& model, int n, int rows, bool ops, double t
   std::fflush(stdout);
 }
 
+// One token of n sequences through the scans of a model's layers, each with its own state: Mamba-2 2.7B's and Jamba's shapes.
+void scans(CudaBackend& gpu, int n, double copy) {
+  const int layers = 32;
+  auto room = [&](int64_t rows, int64_t cols) {
+    Tensor t = view(gpu.allocate(size_t(rows * cols) * 2), DType::bf16, {rows, cols}, Device::cuda);
+    std::vector<uint16_t> ones(size_t(rows * cols), 0x3f00);  // 0.5
+    gpu.copy_in(t.data, ones.data(), ones.size() * 2);
+    return t;
+  };
+  auto floats = [&](int64_t rows, int64_t cols) {
+    std::vector<float> v(size_t(rows * cols), -0.5f);
+    return gpu.place(view(v.data(), DType::f32, {rows, cols}));
+  };
+  for (bool outer : {true, false}) {
+    OuterScan wide{80, 64, 128, 1, floats(1, 80), floats(1, 80)};
+    DiagScan thin{8192, 16, floats(8192, 16), floats(1, 8192)};
+    const int64_t inner = outer ? 80 * 64 : 8192, size = outer ? inner * 128 : inner * 16;
+    StateLayout layout;
+    std::vector<StateRef> refs;
+    for (int i = 0; i < layers; i++) refs.push_back(layout.add({StateSpec::Kind::slot, size * 4}));
+    StateMemory state;
+    const int64_t unit = layout.groups()[0].bytes;
+    state.group.push_back({gpu.allocate(size_t(unit * (n + 1))), unit, n + 1, 0});
+    Steps keep(n, 10, 1);
+    std::vector<int32_t> slot;
+    for (int i = 0; i < n; i++) slot.push_back(i + 1);
+    keep.group[0] = {nullptr, nullptr, slot.data(), slot.data()};
+    Batch host = keep.batch();
+    keep.group[0] = {nullptr, nullptr, slot.data(), slot.data()};
+    host.group = keep.group;
+    Batch b = gpu.upload(host, state);
+    Tensor x = room(n, inner), y = room(n, inner), dt = room(n, outer ? 80 : inner), in = room(n, 128), c = room(n, 128);
+    auto all = [&] {
+      for (const StateRef& ref : refs) {
+        wide.state = thin.state = {ref, 0};
+        outer ? gpu.outer_scan(y, x, dt, in, c, wide, b, state) : gpu.diag_scan(y, x, dt, in.cols(0, 16), c.cols(0, 16), thin, b, state);
+      }
+    };
+    all();
+    double best = 1e9;
+    for (int i = 0; i < 5; i++) best = std::min(best, gpu.milliseconds(all));
+    const double bytes = double(layers) * (double(n) * size * 8 + (outer ? 0 : size * 4));
+    fmt::print("{} n={:<3} {:8.3f} ms   {:.2f} TB/s ({:.0f} % of the copy)\n", outer ? "outer_scan" : "diag_scan ", n, best,
+               bytes / best * 1e-9, 100 * bytes / best * 1e3 / copy);
+  }
+  std::fflush(stdout);
+}
+
 }  // namespace
 
 static int run(int argc, char** argv) {
@@ -253,6 +307,7 @@ static int run(int argc, char** argv) {
     if (!std::strcmp(argv[i], "--stream") && i + 1 < argc) options.stream_rows = std::atoi(argv[++i]);
     if (!std::strcmp(argv[i], "--norm") && i + 1 < argc) options.norm_rows = std::atoi(argv[++i]);
     if (!std::strcmp(argv[i], "--only") && i + 1 < argc) only = argv[++i];
+    options.share_prefixes |= !std::strcmp(argv[i], "--share");
     options.deterministic |= !std::strcmp(argv[i], "--deterministic");
   }
   auto gpu = make_cuda_backend(options);
@@ -263,11 +318,15 @@ static int run(int argc, char** argv) {
   for (int i = 0; i < 5; i++) ms.push_back(gpu->milliseconds([&] { gpu->copy_within(a.data(), b.data(), size); }));
   const double copy = 2.0 * double(size) / *std::min_element(ms.begin(), ms.end()) * 1e3;
   fmt::print("copy {:.2f} TB/s\n", copy * 1e-12);
+  if (wanted("scans"))
+    for (int n : {1, 16, 64}) scans(*gpu, n, copy);
+  if (only == "scans") return 0;
   Llama model(*gpu, {}, 10500, 16384);
   gpu->synchronize();
   for (auto [n, target] : {std::pair{1, 4.1}, {16, 4.8}, {32, 5.4}, {64, 6.6}, {128, 9.2}, {256, 15.5}})
     if (wanted(fmt::format("d{},", n))) decode(*gpu, model, n, 1024, copy, ops, target);
   if (wanted("long")) decode(*gpu, model, 1, 100000, copy, ops, 0);
+  if (wanted("shared")) decode(*gpu, model, 256, 1280, copy, ops, 0, 1024);
   if (wanted("p1,")) prefill(*gpu, model, 1, 2048, ops, 47);
   if (wanted("p8,")) prefill(*gpu, model, 8, 2048, ops, 370);
   return 0;

@@ -9,14 +9,32 @@
 #include "backend/timed_backend.h"
 #include "core/config.h"
 #include "core/error.h"
+#include "model/arch/arch.h"
 
 namespace mr {
 
 static constexpr int max_priority = 1000;  // either way: bounds how many later requests may pass an earlier one
 
-static std::unique_ptr<Backend> make_backend(const EngineOptions& options) {
+// What the GPU's plan of attention needs to know of a model. Prefixes are shared where every layer sees its whole context and has
+// heads that the kernel for it takes.
+static CudaOptions cuda_options(const EngineOptions& options, const ModelSpec& spec) {
+  CudaOptions cuda{.deterministic = options.deterministic};
+  int group = 0;
+  bool shares = options.kv_dtype.value_or(DType::bf16) == DType::bf16;
+  for (const LayerSpec& layer : spec.layers)
+    if (auto* a = std::get_if<AttentionSpec>(&layer.mixer)) {
+      cuda.kv_heads = a->kv_heads;
+      group = std::max(group, a->heads / a->kv_heads);
+      shares &= a->window == 0 && (a->head_dim == 64 || a->head_dim == 128);
+    }
+  if (group > 0) cuda.group = group;
+  cuda.share_prefixes = shares && group > 0 && group <= 8;
+  return cuda;
+}
+
+static std::unique_ptr<Backend> make_backend(const EngineOptions& options, const Checkpoint& files) {
   if (options.device == "ref") return make_ref_backend();
-  if (options.device == "cuda") return make_cuda_backend({.deterministic = options.deterministic});
+  if (options.device == "cuda") return make_cuda_backend(cuda_options(options, describe(files).spec));
   check(options.device == "cpu", "there is no device '{}': cpu, cuda and ref are known", options.device);
   int threads = options.threads > 0 ? options.threads : default_threads();
   return make_cpu_backend(options.isa.value_or(best_isa()), threads);
@@ -26,7 +44,7 @@ std::unique_ptr<Engine> Engine::create(const std::filesystem::path& path, const 
   std::unique_ptr<Engine> engine(new Engine);
   Engine& e = *engine;
   e.files_ = open_model(path, options.random_weights ? Checkpoint::Want::configuration : Checkpoint::Want::tensors);
-  e.backend_ = make_backend(options);
+  e.backend_ = make_backend(options, *e.files_.checkpoint);
   if (options.timed) e.backend_ = make_timed_backend(std::move(e.backend_));
   ModelOptions model{options.kv_dtype, options.random_weights, options.progress};
   const DeviceMemory machine = e.backend_->memory();

@@ -327,6 +327,44 @@ TEST_P(CudaOps, decode_of_many_splits) {
   }
 }
 
+// Sequences that begin with the same pages, read once for all of them, and one that does not.
+TEST_P(CudaOps, shared_prefixes) {
+  auto ref = make_ref_backend();
+  for (auto [heads, kv_heads, dim, shared, n] :
+       {std::array{8, 2, 128, 320, 6}, {8, 2, 64, 1600, 40}, {6, 2, 128, 800, 70}, {16, 2, 64, 288, 4}}) {
+    OnDevice device(GetParam(), {.kv_heads = kv_heads, .group = heads / kv_heads, .share_prefixes = true});
+    const int page = 32, last = n;  // sequence `last` is alone
+    PagedKv kv{{0, 0}, DType::bf16, kv_heads, dim, dim};
+    std::vector<std::vector<float>> outs;
+    for (Backend* b : {static_cast<Backend*>(ref.get()), static_cast<Backend*>(&device)}) {
+      Units units(shared / page * 2 + 4 * n + 40, kv.bytes_per_token() * page, page, 3);
+      Rows first, rows;
+      std::vector<int32_t> common;
+      for (int p = 0; p < shared / page; p++) common.push_back(units.take());
+      std::vector<int> context;
+      for (int s = 0; s <= n; s++) {
+        context.push_back(shared + 5 + s % 70);
+        for (int p = 0; p * page <= context.back(); p++)
+          rows.unit.push_back(p < shared / page && s != last ? common[size_t(p)] : units.take());
+        rows.unit_begin.push_back(int(rows.unit.size()));
+        first.add(s == 0 || s == last ? 0 : shared, context.back() - (s == 0 || s == last ? 0 : shared));
+        rows.add(context.back(), 1);
+      }
+      first.unit = rows.unit, first.unit_begin = rows.unit_begin;
+      Batch before = first.batch(), now = rows.batch();
+      Array k({before.n_tokens, kv_heads, dim}), v({before.n_tokens, kv_heads, dim}), new_k({n + 1, kv_heads, dim}),
+          new_v({n + 1, kv_heads, dim}), q({n + 1, heads, dim}), out({n + 1, heads, dim});
+      whole(k.fill(1, 2)), whole(v.fill(2)), whole(new_k.fill(4, 2)), whole(new_v.fill(5)), whole(q.fill(3, 2));
+      b->store_kv(kv, k, v, before, units.state);
+      b->store_kv(kv, new_k, new_v, now, units.state);
+      b->attend(out, q, kv, now, units.state, {.heads = heads, .scale = 1 / std::sqrt(float(dim))});
+      outs.push_back(out.values());
+    }
+    expect_close(outs[1], outs[0], GetParam() == DType::f32 ? 1e-5 : 2 * kHalfStep, 1e-5 + step(),
+                 fmt::format("{} sequences behind {} tokens, {} heads of {} on {}", n, shared, heads, dim, device.name()));
+  }
+}
+
 TEST_P(CudaOps, full_and_tree_corners) {
   for (int dim : {32, 64, 128})
     for (int window : {0, 20})

@@ -170,8 +170,8 @@ __global__ void __launch_bounds__(kThreads, kDecodeBlocks) decode_kernel(AttendC
   const int n = blockIdx.x;
   const DecodeItem* at_item = plan.item + n;
   const struct {
-    int seq, row, context, begin, end, index, count;
-  } item{at_item->seq, at_item->row, at_item->context, at_item->begin, at_item->end, at_item->index, at_item->count};
+    int seq, row, context, begin, end, index, count, shared;
+  } item{at_item->seq, at_item->row, at_item->context, at_item->begin, at_item->end, at_item->index, at_item->count, at_item->shared};
   const int group_begin = at_item->table[min(call.pages.group, 4)];
   if (item.count == 0) return wait_before();
   const int kv_head = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -293,7 +293,7 @@ __global__ void __launch_bounds__(kThreads, kDecodeBlocks) decode_kernel(AttendC
   if (threadIdx.x == 0) {
     int32_t* arrived = plan.arrived + item.seq * call.pages.kv_heads + kv_head;
     __threadfence();
-    shared.last = atomicAdd(arrived, 1) == item.count - 1;
+    shared.last = atomicAdd(arrived, 1) == item.count - item.shared - 1;
     if (shared.last) {
       __threadfence();
       *arrived = 0;

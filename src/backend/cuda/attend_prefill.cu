@@ -1,6 +1,6 @@
 // Attention of many rows of a sequence over its pages (FlashAttention, Dao 2022; on Hopper as in Shah et al. 2024). A block takes 128
-// rows of one query head, each of two groups of four warps 64 of them; a warp of its own brings keys and values in tiles of 128
-// tokens (bulk tensor copies of 16 tokens each). The scores of the next tile are multiplied under the softmax of this one, and
+// rows of one query head, each of two groups of four warps 64 of them; two more warps bring keys and values in tiles of 128
+// tokens (bulk tensor copies of a page or of 16 tokens each). The scores of the next tile are multiplied under the softmax of this one, and
 // the two groups take turns, so that one multiplies while the other takes exponentials. A row's tiles begin at absolute places, and
 // a tile that it does not see changes nothing: its bits do not depend on the rows beside it.
 // Flops: 4 * D for every pair of a row and a key it sees.
@@ -16,7 +16,7 @@ namespace mr::cuda {
 
 namespace {
 
-constexpr int kGroups = 2, kThreads = 128 * (kGroups + 1), kKeys = 128, kStages = 2, kPiece = 16;
+constexpr int kGroups = 2, kThreads = 128 * (kGroups + 1), kKeys = 128, kStages = 3;
 
 template <int D>
 struct Sizes {
@@ -33,17 +33,28 @@ __device__ void turn_give(int group) { asm volatile("bar.arrive %0, 256;" ::"r"(
 
 // How tiles are laid out: `pack` query heads of a K/V head side by side for each row of a sequence, `groups` times 64 rows of both.
 struct Layout {
+  const PrefillTile* tiles;
+  DecodePlan shared;  // instead of tiles, where sequences begin alike
   int n_tiles, pack, groups;
+  int piece;  // tokens of K or V that lie together and are copied at once
 };
 
-// What a block works on at a time. Its rows r stand for row token(r) of the sequence and query head head(r).
+// What a block works on at a time. Its rows r stand for row token(r) of the sequence, or for the token(r)-th of the sequences that
+// share the keys, and query head head(r).
 struct Work {
-  int head0, seq, row, first, n_rows, context, begin, end, pack;
+  int head0, seq, row, first, n_rows, context, begin, end, pack, part;
   bool causal;
-  __device__ Work(const AttendCall& call, const PrefillTile* tiles, const Layout& layout, int item) {
+  __device__ Work(const AttendCall& call, const Layout& layout, int item) {
     const int n_heads = call.heads / layout.pack;
-    const PrefillTile tile = tiles[item / n_heads];
-    pack = layout.pack, head0 = item % n_heads * pack, seq = tile.seq, row = tile.row;
+    pack = layout.pack, head0 = item % n_heads * pack;
+    if (layout.shared.shared_room) {
+      const SharedTile tile = layout.shared.shared[item / n_heads];
+      seq = tile.seq, row = 0, first = tile.first, n_rows = tile.n, begin = tile.begin, end = tile.end, part = tile.part;
+      context = end, causal = true;  // everybody sees all of it
+      return;
+    }
+    const PrefillTile tile = layout.tiles[item / n_heads];
+    seq = tile.seq, row = tile.row, part = 0;
     first = call.spots.row_begin[seq], n_rows = call.spots.row_begin[seq + 1] - first, context = call.spots.context[seq];
     causal = call.spots.corner[seq] == Corner::causal;
     end = causal ? min(context + row + layout.groups * 64 / pack, context + n_rows) : context + n_rows;
@@ -51,8 +62,15 @@ struct Work {
   }
   __device__ int token(int r) const { return row + (pack == 1 ? r : r / pack); }
   __device__ int head(int r) const { return head0 + (pack == 1 ? 0 : r % pack); }
+  __device__ int q_row(const Layout& layout, int token) const {  // of the batch
+    return layout.shared.shared_room ? layout.shared.shared_row[first + token].row : first + token;
+  }
   __device__ int n() const { return (end - begin + kKeys - 1) / kKeys; }
 };
+
+__device__ int count_items(const AttendCall& call, const Layout& layout) {
+  return (layout.shared.shared_room ? *layout.shared.n_shared : layout.n_tiles) * (call.heads / layout.pack);
+}
 
 // The items of a block, longest first, so that all blocks have about the same to do; -1: no more.
 __device__ int item_at(int turn, int n_items) {
@@ -60,35 +78,31 @@ __device__ int item_at(int turn, int n_items) {
   return at < n_items ? at : -1;
 }
 
-// One warp asks for all tiles; lane p of it for tokens 16 p .. 16 p + 15 of a tile.
+// One warp asks for all tiles of K (side 0) or V (side 1), each lane of it for one piece of a tile.
 template <int D>
-__device__ void bring_tiles(const AttendCall& call, const CUtensorMap& map, const PrefillTile* tiles, const Layout& layout, uint32_t k_at,
-                            uint32_t v_at, uint64_t* full, uint64_t* empty) {
+__device__ void bring_tiles(const AttendCall& call, const CUtensorMap& map, const Layout& layout, int side, uint32_t to, uint64_t* full,
+                            uint64_t* empty) {
   using Size = Sizes<D>;
   const Pages& pages = call.pages;
-  const int lane = threadIdx.x % 32, n_items = layout.n_tiles * (call.heads / layout.pack);
+  const int lane = threadIdx.x % 32, n_items = count_items(call, layout), n_pieces = kKeys / layout.piece;
   int stage = 0, parity = 1;
   for (int turn = 0, item; (item = item_at(turn, n_items)) >= 0; turn++) {
-    const Work work(call, tiles, layout, item);
-    const int kv_head = work.head0 / (call.heads / pages.kv_heads);
+    const Work work(call, layout, item);
+    const int plane = side * pages.kv_heads + work.head0 / (call.heads / pages.kv_heads);
     const int32_t* table = pages.unit + pages.begin[work.seq];
     for (int key = work.begin; key < work.end; key += kKeys) {
-      const int token = key + lane * kPiece, page = page_number(pages, token);
-      const int unit = lane < kKeys / kPiece && token < work.end ? table[page] : -1;  // -1: outside the tensor, so zeros
-      for (int side = 0; side < 2; side++) {                                          // K, then V
-        uint64_t* barrier = &full[2 * stage + side];
-        if (lane == 0) {
-          barrier_wait(&empty[2 * stage + side], parity);
-          barrier_expect(barrier, Size::tile);
-        }
-        __syncwarp();
-        if (lane < kKeys / kPiece) {
-          const uint32_t to = (side ? v_at : k_at) + stage * Size::tile + lane * kPiece * 128;
-          for (int h = 0; h < Size::sides; h++)
-            copy_box(to + h * kKeys * 128, map, 64 * h, token - page * pages.page_tokens, side * pages.kv_heads + kv_head, unit, barrier,
-                     kReadAgain);
-        }
+      const int token = key + lane * layout.piece, page = page_number(pages, token);
+      const int unit = lane < n_pieces && token < work.end ? table[page] : -1;  // -1: outside the tensor, so zeros
+      uint64_t* barrier = &full[2 * stage + side];
+      if (lane == 0) {
+        barrier_wait(&empty[2 * stage + side], parity);
+        barrier_expect(barrier, Size::tile);
       }
+      __syncwarp();
+      if (lane < n_pieces)
+        for (int h = 0; h < Size::sides; h++)
+          copy_box(to + stage * Size::tile + h * kKeys * 128 + lane * layout.piece * 128, map, 64 * h, token - page * pages.page_tokens,
+                   plane, unit, barrier, kReadAgain);
       if (++stage == kStages) stage = 0, parity ^= 1;
     }
   }
@@ -101,59 +115,107 @@ struct Softmax {
 
   __device__ void mask(float (&s)[kKeys / 2], const AttendCall& call, const Work& work, int key, const int (&token)[2], int t) const {
     if (call.softcap != 0) {
+      const float slope = 2 * 1.44269504f * call.scale / call.softcap;  // tanh(x) = 1 - 2 / (1 + exp(2 x))
 #pragma unroll
-      for (float& x : s) x = call.softcap * tanhf(x * call.scale / call.softcap);
+      for (float& x : s) x = call.softcap - __fdividef(2 * call.softcap, 1 + exp2_fast(x * slope));
     }
     const bool below = key + kKeys - 1 <= work.context + work.row,
                inside = !call.window || key > work.context + work.row + kPrefillRows - 1 - call.window;
     if (work.causal && below && inside) return;
+    uint64_t seen = 0;
+    if (work.causal && !call.window) {
 #pragma unroll
-    for (int i = 0; i < kKeys / 2; i++) {
-      const int place = key + i / 4 * 8 + 2 * t + i % 2, r = token[(i >> 1) & 1];
-      bool seen = place < work.end && r < work.n_rows;
-      if (seen && work.causal && !call.window) seen = place <= work.context + r;
-      if (seen && (!work.causal || call.window))
-        seen = sees(call.spots, work.seq, work.first + r, work.first, work.context, place, call.window);
-      if (!seen) s[i] = -INFINITY;
+      for (int i = 0; i < kKeys / 2; i++) {
+        const int last = min(work.context + token[(i >> 1) & 1], work.end - 1) - key - 2 * t;
+        if (i / 4 * 8 + i % 2 > last) s[i] = -INFINITY;
+      }
+      return;
     }
+#pragma unroll 1
+    for (int i = 0; i < kKeys / 2; i++) {
+      const int place = key + i / 4 * 8 + 2 * t + i % 2, r = token[i >> 1 & 1];
+      if (place < work.end && r < work.n_rows && sees(call.spots, work.seq, work.first + r, work.first, work.context, place, call.window))
+        seen |= uint64_t(1) << i;
+    }
+#pragma unroll
+    for (int i = 0; i < kKeys / 2; i++)
+      if (!(seen >> i & 1)) s[i] = -INFINITY;
   }
   // Scores become weights; shrink is what earlier sums are to be multiplied with.
   __device__ void take(float (&s)[kKeys / 2], float factor) {
-    float base[2];
+    float base[2], most[2][4], sum[2][4];  // several chains of each, so that they overlap
+#pragma unroll
+    for (int i = 0; i < kKeys / 2; i++) {
+      float& to = most[(i >> 1) & 1][(i & 1) + 2 * ((i >> 2) & 1)];
+      to = i < 8 ? s[i] : fmaxf(to, s[i]);
+    }
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-      float most = m[h];
-#pragma unroll
-      for (int i = 0; i < kKeys / 2; i++)
-        if ((i & 2) == 2 * h) most = fmaxf(most, s[i]);
-      most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-      most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-      base[h] = most == -INFINITY ? 0.0f : __fmul_rn(most, factor);
+      float top = fmaxf(fmaxf(most[h][0], most[h][1]), fmaxf(most[h][2], fmaxf(most[h][3], m[h])));
+      top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+      top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+      base[h] = top == -INFINITY ? 0.0f : __fmul_rn(top, factor);
       shrink[h] = exp2_fast(__fmul_rn(m[h], factor) - base[h]);  // one where nothing has changed
-      m[h] = most;
-      l[h] *= shrink[h];
+      m[h] = top;
     }
 #pragma unroll
     for (int i = 0; i < kKeys / 2; i++) {
       s[i] = exp2_fast(fmaf(s[i], factor, -base[(i >> 1) & 1]));
-      l[(i >> 1) & 1] += s[i];
+      float& to = sum[(i >> 1) & 1][(i & 1) + 2 * ((i >> 2) & 1)];
+      to = i < 8 ? s[i] : to + s[i];
     }
+#pragma unroll
+    for (int h = 0; h < 2; h++) l[h] = l[h] * shrink[h] + ((sum[h][0] + sum[h][1]) + (sum[h][2] + sum[h][3]));
   }
 };
 
+// A lane's part of one row's result: `most` and `total` are the largest score (a power of two) and the sum of weights.
 template <int D>
-__device__ void attend_rows(const AttendCall& call, const PrefillTile* tiles, const Layout& layout, uint32_t q_at, uint32_t k_at,
-                            uint32_t v_at, uint64_t* full, uint64_t* empty) {
+__device__ void write_row(const AttendCall& call, const Work& work, int token, int head, const float (&o)[D / 2], int h, float most,
+                          float total, int t) {
+  float value = 1;
+  if (call.sinks) {
+    const float sink = call.sinks[head] * 1.44269504f, top = fmaxf(most, sink);
+    total = total * exp2_fast(most - top) + exp2_fast(sink - top), value = exp2_fast(most - top);
+  }
+  const float scale = value / total;
+  const int64_t to = (work.first + token) * call.out.stride + head * call.out.head_stride + 2 * t;
+#pragma unroll
+  for (int j = 0; j < D / 8; j++) {
+    const float a = o[4 * j + 2 * h] * scale, b = o[4 * j + 2 * h + 1] * scale;
+    if (call.out.dtype == DType::bf16) {
+      *reinterpret_cast<uint32_t*>(static_cast<bf16*>(call.out.data) + to + 8 * j) = pack(a, b);
+    } else {
+      store(call.out.data, call.out.dtype, to + 8 * j, a);
+      store(call.out.data, call.out.dtype, to + 8 * j + 1, b);
+    }
+  }
+}
+// The same as an item of attend_decode().
+template <int D>
+__device__ void write_part(const AttendCall& call, const DecodePlan& plan, const Work& work, int token, int head, const float (&o)[D / 2],
+                           int h, float most, float total, int t) {
+  const int group = call.heads / call.pages.kv_heads;
+  const int64_t item = plan.shared_row[work.first + token].item + work.part;
+  float* to = plan.partial + ((item * call.pages.kv_heads + head / group) * kGroup + head % group) * (D + kPartExtra);
+#pragma unroll
+  for (int j = 0; j < D / 8; j++) *reinterpret_cast<float2*>(to + 8 * j + 2 * t) = make_float2(o[4 * j + 2 * h], o[4 * j + 2 * h + 1]);
+  if (t == 0) to[D] = most, to[D + 1] = total;
+}
+
+template <int D>
+__device__ void attend_rows(const AttendCall& call, const Layout& layout, uint32_t q_at, uint32_t k_at, uint32_t v_at, uint64_t* full,
+                            uint64_t* empty) {
   using Size = Sizes<D>;
   const int wg = threadIdx.x / 128, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const int row0 = wg * 64 + warp % 4 * 16 + g, n_items = layout.n_tiles * (call.heads / layout.pack);  // its rows: row0, row0 + 8
-  const float log2e = 1.44269504f, factor = call.softcap != 0 ? log2e : call.scale * log2e;             // scores to powers of two
+  const int row0 = wg * 64 + warp % 4 * 16 + g, n_items = count_items(call, layout);         // its rows: row0, row0 + 8
+  const float log2e = 1.44269504f, factor = call.softcap != 0 ? log2e : call.scale * log2e;  // scores to powers of two
   auto copy_q = [&](const Work& work) {
     for (int i = threadIdx.x % 128; i < 64 * D / 8; i += 128) {
       const int row = wg * 64 + i / (D / 8), piece = i % (D / 8), token = work.token(row);
       const bool there = token < work.n_rows;
-      const bf16* from =
-          static_cast<const bf16*>(call.q.data) + (work.first + (there ? token : 0)) * call.q.stride + work.head(row) * call.q.head_stride;
+      const bf16* from = static_cast<const bf16*>(call.q.data) + work.q_row(layout, there ? token : 0) * call.q.stride +
+                         work.head(row) * call.q.head_stride;
       copy16(q_at + piece / 8 * kPrefillRows * 128 + swizzle(row, piece % 8), from + piece * 8, there);
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -161,16 +223,18 @@ __device__ void attend_rows(const AttendCall& call, const PrefillTile* tiles, co
   auto group_sync = [&] { asm volatile("bar.sync %0, 128;" ::"r"(4 + wg) : "memory"); };
   float o[D / 2], s[kKeys / 2];
   uint32_t p[kKeys / 16][4];
+  const uint64_t q_rows = rows_descriptor(q_at + wg * 64 * 128), k_rows = rows_descriptor(k_at),
+                 v_columns = columns_descriptor(v_at, kKeys * 128);  // addresses count in sixteens
   auto scores = [&](int stage) {
 #pragma unroll
     for (int k = 0; k < D / 16; k++)
-      wgmma(s, rows_descriptor(q_at + k / 4 * kPrefillRows * 128 + wg * 64 * 128 + k % 4 * 32),
-            rows_descriptor(k_at + stage * Size::tile + k / 4 * kKeys * 128 + k % 4 * 32), k > 0);
+      wgmma(s, q_rows + (k / 4 * kPrefillRows * 128 + k % 4 * 32) / 16,
+            k_rows + stage * (Size::tile / 16) + (k / 4 * kKeys * 128 + k % 4 * 32) / 16, k > 0);
     wgmma_commit();
   };
   auto values = [&](int stage) {
 #pragma unroll
-    for (int k = 0; k < kKeys / 16; k++) wgmma_columns(o, p[k], columns_descriptor(v_at + stage * Size::tile + k * 2048, kKeys * 128));
+    for (int k = 0; k < kKeys / 16; k++) wgmma_columns(o, p[k], v_columns + stage * (Size::tile / 16) + k * (2048 / 16));
     wgmma_commit();
   };
   auto pack_weights = [&] {
@@ -196,11 +260,12 @@ __device__ void attend_rows(const AttendCall& call, const PrefillTile* tiles, co
   auto wait = [&](int i, int side) { barrier_wait(&full[2 * (i % kStages) + side], i / kStages & 1); };
   const bool turns = layout.groups > 1;
 
-  Work work(call, tiles, layout, item_at(0, n_items));
+  if (item_at(0, n_items) < 0) return;
+  Work work(call, layout, item_at(0, n_items));
   copy_q(work);
   for (int turn = 0, done = 0;; turn++) {  // done: tiles of K and V of the items before
     const int n = work.n(), next = item_at(turn + 1, n_items), token[2] = {work.token(row0), work.token(row0 + 8)};
-    const Work after(call, tiles, layout, max(next, 0));
+    const Work after(call, layout, max(next, 0));
     Softmax<D> softmax;
 #pragma unroll
     for (float& x : o) x = 0;
@@ -211,6 +276,7 @@ __device__ void attend_rows(const AttendCall& call, const PrefillTile* tiles, co
     wgmma_begin();
     scores(done % kStages);
     wgmma_wait<0>();
+    settle(s);
     arrive(done, 0);
     softmax.mask(s, call, work, work.begin, token, t);
     softmax.take(s, factor);
@@ -226,13 +292,19 @@ __device__ void attend_rows(const AttendCall& call, const PrefillTile* tiles, co
       values((done + i - 1) % kStages);
       if (turns && (wg == 0 || i < n - 1)) turn_give(wg ^ 1);
       wgmma_wait<1>();
+      settle(s);
       arrive(done + i, 0);
       softmax.mask(s, call, work, work.begin + i * kKeys, token, t);
       softmax.take(s, factor);
+      // Exponentials are to be taken while values are multiplied: a never taken turn that needs their sums holds the wait back.
+      if (softmax.l[0] + softmax.l[1] < 0) asm volatile("nanosleep.u32 0;" ::: "memory");
       wgmma_wait<0>();
+      settle(o);
       arrive(done + i - 1, 1);
+      if (__any_sync(~0u, softmax.shrink[0] != 1 || softmax.shrink[1] != 1)) {
 #pragma unroll
-      for (int e = 0; e < D / 2; e++) o[e] *= softmax.shrink[(e >> 1) & 1];
+        for (int e = 0; e < D / 2; e++) o[e] *= softmax.shrink[(e >> 1) & 1];
+      }
       pack_weights();
     }
     group_sync();  // all of the group have read q
@@ -242,29 +314,17 @@ __device__ void attend_rows(const AttendCall& call, const PrefillTile* tiles, co
     wgmma_begin();
     values((done + n - 1) % kStages);
     wgmma_wait<0>();
+    settle(o);
     arrive(done + n - 1, 1);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-      const int head = work.head(row0 + 8 * h);
-      float l = softmax.l[h], value = 1;
-      l += __shfl_xor_sync(~0u, l, 1);
-      l += __shfl_xor_sync(~0u, l, 2);
-      if (call.sinks) {
-        const float sink = call.sinks[head] * log2e, most = __fmul_rn(softmax.m[h], factor), top = fmaxf(most, sink);
-        l = l * exp2_fast(most - top) + exp2_fast(sink - top), value = exp2_fast(most - top);
-      }
-      l = value / l;
+      softmax.l[h] += __shfl_xor_sync(~0u, softmax.l[h], 1);
+      softmax.l[h] += __shfl_xor_sync(~0u, softmax.l[h], 2);
       if (token[h] >= work.n_rows) continue;
-      const int64_t to = (work.first + token[h]) * call.out.stride + head * call.out.head_stride + 2 * t;
-#pragma unroll
-      for (int j = 0; j < D / 8; j++) {
-        const float a = o[4 * j + 2 * h] * l, b = o[4 * j + 2 * h + 1] * l;
-        if (call.out.dtype == DType::bf16) {
-          *reinterpret_cast<uint32_t*>(static_cast<bf16*>(call.out.data) + to + 8 * j) = pack(a, b);
-        } else {
-          store(call.out.data, call.out.dtype, to + 8 * j, a);
-          store(call.out.data, call.out.dtype, to + 8 * j + 1, b);
-        }
+      if (layout.shared.shared_room) {
+        write_part<D>(call, layout.shared, work, token[h], work.head(row0 + 8 * h), o, h, __fmul_rn(softmax.m[h], factor), softmax.l[h], t);
+      } else {
+        write_row<D>(call, work, token[h], work.head(row0 + 8 * h), o, h, __fmul_rn(softmax.m[h], factor), softmax.l[h], t);
       }
     }
     if (next < 0) return;
@@ -274,8 +334,8 @@ __device__ void attend_rows(const AttendCall& call, const PrefillTile* tiles, co
 
 template <int D>
 __global__ void __launch_bounds__(kThreads, 1)
-    prefill_kernel(const __grid_constant__ CUtensorMap map, const __grid_constant__ AttendCall call, const PrefillTile* tiles,
-                   const Layout layout) {
+    prefill_kernel(const __grid_constant__ CUtensorMap map, const __grid_constant__ AttendCall call,
+                   const __grid_constant__ Layout layout) {
   extern __shared__ char raw[];
   __shared__ uint64_t full[2 * kStages], empty[2 * kStages];  // of K and V of each stage
   const uint32_t q_at = (shared_address(raw) + 1023) & ~1023u, k_at = q_at + Sizes<D>::q, v_at = k_at + kStages * Sizes<D>::tile;
@@ -288,39 +348,43 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   if (threadIdx.x >= 128 * kGroups) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-    if (threadIdx.x < 128 * kGroups + 32) bring_tiles<D>(call, map, tiles, layout, k_at, v_at, full, empty);
+    const int side = int(threadIdx.x) / 32 - 4 * kGroups;
+    if (side < 2) bring_tiles<D>(call, map, layout, side, side ? v_at : k_at, full, empty);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-    if (int(threadIdx.x) < 128 * layout.groups) attend_rows<D>(call, tiles, layout, q_at, k_at, v_at, full, empty);
+    if (int(threadIdx.x) < 128 * layout.groups) attend_rows<D>(call, layout, q_at, k_at, v_at, full, empty);
   }
 }
 
 template <int D>
-void run(const Launch& at, const AttendCall& call, const PrefillTile* tiles, const Layout& layout) {
+void run(const Launch& at, const AttendCall& call, const Layout& layout) {
   const Pages& p = call.pages;
   const CUtensorMap map = tensor_map(p.base, {D, p.page_tokens, 2 * p.kv_heads, int64_t(1) << 24},
-                                     {D * 2, int64_t(p.page_tokens) * D * 2, p.unit_bytes}, {64, kPiece, 1, 1});
+                                     {D * 2, int64_t(p.page_tokens) * D * 2, p.unit_bytes}, {64, layout.piece, 1, 1});
   const int64_t n_items = int64_t(layout.n_tiles) * (call.heads / layout.pack);
-  launch(at, prefill_kernel<D>, grid2(std::min<int64_t>(n_items, at.n_sm)), kThreads, Sizes<D>::all, map, call, tiles, layout);
+  launch(at, prefill_kernel<D>, grid2(std::min<int64_t>(n_items, at.n_sm)), kThreads, Sizes<D>::all, map, call, layout);
+}
+void run(const Launch& at, const AttendCall& call, Layout layout) {
+  layout.piece = kKeys % call.pages.page_tokens == 0 ? call.pages.page_tokens : 16;
+  call.pages.k_dim == 128 ? run<128>(at, call, layout) : run<64>(at, call, layout);
 }
 
 }  // namespace
 
 bool can_prefill(const AttendCall& c) {
   const int d = c.pages.k_dim;
-  return (d == 64 || d == 128) && c.pages.v_dim == d && c.pages.dtype == DType::bf16 && c.pages.page_tokens % kPiece == 0 &&
+  return (d == 64 || d == 128) && c.pages.v_dim == d && c.pages.dtype == DType::bf16 && c.pages.page_tokens % 16 == 0 &&
          c.q.dtype == DType::bf16 && c.q.stride % 8 == 0 && c.q.head_stride % 8 == 0 && reinterpret_cast<uintptr_t>(c.q.data) % 16 == 0 &&
          c.out.stride % 2 == 0 && c.out.head_stride % 2 == 0 && reinterpret_cast<uintptr_t>(c.out.data) % 4 == 0;
 }
 
 void attend_prefill(const Launch& at, const AttendCall& call, const PrefillTile* tiles, int n_tiles, bool singles) {
   const int group = call.heads / call.pages.kv_heads;
-  const Layout layout = singles && group <= 64 ? Layout{n_tiles, group, 1} : Layout{n_tiles, 1, kGroups};
-  if (call.pages.k_dim == 128) {
-    run<128>(at, call, tiles, layout);
-  } else {
-    run<64>(at, call, tiles, layout);
-  }
+  run(at, call, singles && group <= 64 ? Layout{tiles, {}, n_tiles, group, 1, 0} : Layout{tiles, {}, n_tiles, 1, kGroups, 0});
+}
+
+void attend_shared(const Launch& at, const AttendCall& call, const DecodePlan& plan) {
+  run(at, call, {nullptr, plan, plan.shared_room, call.heads / call.pages.kv_heads, kGroups, 0});
 }
 
 }  // namespace mr::cuda

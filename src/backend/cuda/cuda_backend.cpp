@@ -51,9 +51,10 @@ class Cuda final : public CudaBackend {
     std::string library;
     cublas_ = Cublas::open(library);
     device_ = fmt::format("{}, {} multiprocessors, {}", properties.name, at_.n_sm, cublas_ ? library : "no cuBLASLt among " + library);
-    step_ = std::make_unique<StepMemory>(at_.stream, options.deterministic);
+    step_ = std::make_unique<StepMemory>(at_.stream,
+                                         StepMemory::Rules{options.deterministic, options.share_prefixes ? kPrefillRows / options.group : 0,
+                                                           std::max(1, at_.n_sm * kDecodeBlocks / options.kv_heads)});
     staging_ = std::make_unique<Staging>(at_.stream, pool_);
-    kv_heads_ = options.kv_heads;
     for (Launched& l : launched_) must(cudaEventCreateWithFlags(&l.done, cudaEventDisableTiming));
   }
   ~Cuda() override {
@@ -129,8 +130,10 @@ class Cuda final : public CudaBackend {
   Batch upload(const Batch& host, const StateMemory& state) override {
     host_ = host;
     const int moves = step_->moves();
-    Batch batch = step_->upload(host, state, std::max(1, at_.n_sm * kDecodeBlocks / kv_heads_));
+    Batch batch = step_->upload(host, state);
     if (step_->moves() != moves) forget_graphs();
+    // Few rows are multiplied straight through the L1 cache; decode attention then needs one block's shared memory.
+    at_.shared_percent = !options_.deterministic && host.n_tokens <= options_.stream_rows ? 56 : 100;
     return batch;
   }
   int padded(int n) const override {
@@ -183,7 +186,7 @@ class Cuda final : public CudaBackend {
     AttendCall call = call_of(out, q, kv, batch, state, args);
     if (angles) call.rope = {floats(angles), angles.stride[0], int(angles.shape[1])};
     call.k = heads(k), call.v = heads(v);
-    if (step_->plan().n_tiles == 0 && !interleaved && can_decode(call)) return decode(call);
+    if (step_->plan().n_tiles == 0 && !step_->plan().shared_room && !interleaved && can_decode(call)) return decode(call);
     if (!interleaved && angles && can_rope_store(call)) {
       rope_store(at_, call);
     } else {
@@ -225,7 +228,7 @@ class Cuda final : public CudaBackend {
     l.row.assign(host_.sample, host_.sample + l.n);
     for (int i = 0; i < l.n; i++)
       if (host_.out[i] != Out::token) l.row[size_t(i)] = {};
-    l.sampled.clear();
+    l.drawn.clear();
     if (l.n > l.room) {
       must(cudaFreeHost(l.choice)), must(cudaFreeHost(l.top));
       l.choice = nullptr, l.top = nullptr, l.room = std::max(2 * l.n, 256);
@@ -233,10 +236,10 @@ class Cuda final : public CudaBackend {
       must(cudaMallocHost(reinterpret_cast<void**>(&l.top), size_t(l.room) * kMostTop * sizeof(TopToken)));
     }
     const bool more = std::ranges::any_of(l.row, wants_more), tops = std::ranges::any_of(l.row, &SampleRow::n_logprobs);
-    const bool on_host = host_.mask_row || std::ranges::any_of(l.row, [](const SampleRow& r) { return r.n_logprobs > kMostTop; });
     Choice* choices = scratch<Choice>(choice, std::max(l.n, 1024));
     TopToken* top = scratch<TopToken>(top_tokens, std::max(l.n, 256) * kMostTop);
-    if (more && !on_host) {
+    fetch_logits(logits, l);               // before they are edited
+    if (more || options_.deterministic) {  // one way for all rows, so that what others ask for changes nobody's last bits
       SampleCall call{matrix(logits), batch.out, batch.sample, batch.edit};
       call.unchanged = scratch<float>(unchanged, std::max<int64_t>(step_->n_edits(), 1024));
       call.choice = choices, call.top = top, call.sampled = sampled(l.n);
@@ -247,21 +250,18 @@ class Cuda final : public CudaBackend {
     must(cudaMemcpyAsync(l.choice, choices, size_t(l.n) * sizeof(Choice), cudaMemcpyDeviceToHost, at_.stream));
     if (tops) must(cudaMemcpyAsync(l.top, top, size_t(l.n) * kMostTop * sizeof(TopToken), cudaMemcpyDeviceToHost, at_.stream));
     must(cudaEventRecord(l.done, at_.stream));
-    if (on_host) draw(logits, l);
+    if (!l.drawn.empty()) draw(logits.shape[1], l);
   }
   void collect(std::vector<Sampled>& out) override {
     check(n_collected_ < n_launched_, "no step was launched whose tokens could be collected");
     Launched& l = launched_[n_collected_++ % std::size(launched_)];
     must(cudaEventSynchronize(l.done));
-    if (!l.sampled.empty()) {
-      out = std::move(l.sampled);
-      return;
-    }
     out.resize(size_t(l.n));
     for (int i = 0; i < l.n; i++) {
       const TopToken* top = l.top + i * kMostTop;
-      out[size_t(i)] = {l.choice[i].token, l.choice[i].logprob, {top, top + l.row[size_t(i)].n_logprobs}};
+      out[size_t(i)] = {l.choice[i].token, l.choice[i].logprob, {top, top + std::min(l.row[size_t(i)].n_logprobs, kMostTop)}};
     }
+    for (size_t i = 0; i < l.drawn.size(); i++) out[size_t(l.drawn[i])] = std::move(l.sampled[i]);
   }
   void sample(Tensor logits, const Batch& batch, std::vector<Sampled>& out) override {
     launch_sample(logits, batch);
@@ -483,7 +483,6 @@ class Cuda final : public CudaBackend {
             kv.ref.group};
   }
   AttendCall call_of(Tensor out, Tensor q, const PagedKv& kv, const Batch& batch, const StateMemory& state, const AttendArgs& args) {
-    kv_heads_ = kv.kv_heads;
     check(args.heads % kv.kv_heads == 0, "{} query heads cannot share {} key heads", args.heads, kv.kv_heads);
     AttendCall call;
     call.q = heads(q), call.out = heads(out), call.pages = pages(kv, batch, state), call.spots = spots(batch);
@@ -504,6 +503,12 @@ class Cuda final : public CudaBackend {
     DecodePlan d{plan.item, plan.grid};
     d.partial = scratch<float>(partial, int64_t(plan.grid) * call.pages.kv_heads * kGroup * (call.pages.v_dim + kPartExtra));
     d.arrived = scratch<int32_t>(arrived, std::max<int64_t>(int64_t(call.spots.n_seqs) * call.pages.kv_heads, 1 << 16));
+    d.shared = plan.shared, d.shared_row = plan.shared_row, d.n_shared = plan.n_shared, d.shared_room = plan.shared_room;
+    if (d.shared_room) {
+      check(call.window == 0 && call.heads / call.pages.kv_heads <= options_.group && can_prefill(call),
+            "prefixes are shared by attention of whole contexts with {} query heads a K/V head alone", options_.group);
+      attend_shared(at_, call, d);
+    }
     attend_decode(at_, call, d);
   }
 
@@ -512,30 +517,35 @@ class Cuda final : public CudaBackend {
     Choice* choice = nullptr;  // [room], pinned
     TopToken* top = nullptr;   // [room, kMostTop], pinned
     std::vector<SampleRow> row;
-    std::vector<Sampled> sampled;  // [n] if the host has chosen, else empty
+    std::vector<int> drawn;        // rows that the host chooses for
+    std::vector<Sampled> sampled;  // [drawn]
     cudaEvent_t done;
   };
   static bool wants_more(const SampleRow& r) { return r.temperature > 0 || r.n_edits || r.n_logprobs; }
 
-  // On the host, at once: with masks, and with more alternatives than the device reports.
-  void draw(Tensor logits, Launched& l) {
-    const int64_t vocab = logits.shape[1], words = (vocab + 31) / 32;
-    host_logits_.resize(size_t(vocab) * size_t(l.n));
-    copy_out(host_logits_.data(), logits.data, host_logits_.size() * 4);
-    l.sampled.resize(size_t(l.n));
-    std::vector<int32_t> tokens(static_cast<size_t>(l.n));
-    pool_.parallel(l.n, 1, [&](int64_t begin, int64_t end, int) {
+  // Rows with masks, and with more alternatives than the device reports, are chosen on the host, at once.
+  void fetch_logits(Tensor logits, Launched& l) {
+    for (int i = 0; i < l.n; i++)
+      if (host_.out[i] == Out::token && ((host_.mask_row && host_.mask_row[i] >= 0) || l.row[size_t(i)].n_logprobs > kMostTop))
+        l.drawn.push_back(i);
+    const size_t vocab = size_t(logits.shape[1]);
+    host_logits_.resize(std::max(host_logits_.size(), vocab * l.drawn.size()));
+    for (size_t i = 0; i < l.drawn.size(); i++) copy_out(host_logits_.data() + i * vocab, logits.row<float>(l.drawn[i]), vocab * 4);
+  }
+  void draw(int64_t vocab, Launched& l) {
+    const int64_t words = (vocab + 31) / 32;
+    l.sampled.assign(l.drawn.size(), {});
+    pool_.parallel(int64_t(l.drawn.size()), 1, [&](int64_t begin, int64_t end, int) {
       SampleScratch scratch;
-      for (int64_t i = begin; i < end; i++) {
+      for (int64_t d = begin; d < end; d++) {
+        const int i = l.drawn[size_t(d)];
         const int32_t mask_row = host_.mask_row ? host_.mask_row[i] : -1;
         const uint32_t* mask = mask_row < 0 ? nullptr : host_.mask + mask_row * words;
-        if (host_.out[i] == Out::token)
-          sample_row(host_logits_.data() + i * vocab, vocab, host_.sample[i], host_.edit, mask, {max_of, sum_exp}, scratch,
-                     l.sampled[size_t(i)]);
-        tokens[size_t(i)] = l.sampled[size_t(i)].token;
+        sample_row(host_logits_.data() + d * vocab, vocab, host_.sample[i], host_.edit, mask, {max_of, sum_exp}, scratch,
+                   l.sampled[size_t(d)]);
       }
     });
-    copy_in(sampled(l.n), tokens.data(), tokens.size() * 4);
+    for (size_t d = 0; d < l.drawn.size(); d++) copy_in(sampled(l.n) + l.drawn[d], &l.sampled[d].token, 4);
   }
 
   struct Scratch {
@@ -550,7 +560,6 @@ class Cuda final : public CudaBackend {
   std::unique_ptr<StepMemory> step_;
   std::unique_ptr<Staging> staging_;
   std::vector<Buffer> kept_;
-  int kv_heads_ = 8;  // of the attention layer that ran last
   Scratch scratch_[n_uses];
   std::unordered_map<const float*, std::pair<std::vector<float>, const float*>> ropes_;
   std::map<std::vector<const void*>, const void* const*> experts_;

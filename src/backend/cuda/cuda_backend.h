@@ -21,11 +21,14 @@ class CudaBackend : public Backend {
 };
 
 struct CudaOptions {
-  bool deterministic = false;  // a row's value does not depend on the rows beside it
-  int kv_heads = 8;            // of attention layers, until the first is met: decodes are shared out with them in mind
-  int skinny_rows = 16;        // products of more rows go to cuBLASLt
-  int stream_rows = 8;         // products of no more rows go through registers
-  int norm_rows = 1;           // and norms of no more rows are taken by the product that follows
+  bool deterministic = false;   // a row's value does not depend on the rows beside it
+  int kv_heads = 8;             // of the model's attention layers: decodes are shared out with them in mind
+  int group = 4;                // query heads of each
+  bool share_prefixes = false;  // a run of pages that sequences of one row begin with alike is read once for all of them; for models
+                                // whose attention layers all see their whole context
+  int skinny_rows = 16;         // products of more rows go to cuBLASLt
+  int stream_rows = 0;          // products of no more rows go through registers
+  int norm_rows = 0;            // and norms of no more rows are taken by the product that follows
 };
 
 bool cuda_available();                                                    // a Hopper GPU, its driver, and a build that has kernels for it

@@ -16,24 +16,29 @@ using bf16 = __nv_bfloat16;
 __device__ inline void launch_next() { asm volatile("griddepcontrol.launch_dependents;"); }
 __device__ inline void wait_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
-// Every kernel takes the same split between L1 cache and shared memory: another one could not start on a multiprocessor before all
-// that run there have ended.
+// What every launch says: it may overlap the one before, and how L1 cache and shared memory are split, which must be the same for
+// kernels that follow each other: another split could not begin before all that runs on a multiprocessor has ended.
+inline int common_attributes(const Launch& at, cudaLaunchAttribute (&attribute)[3]) {
+  attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute[0].val.programmaticStreamSerializationAllowed = 1;
+  attribute[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+  attribute[1].val.sharedMemCarveout = unsigned(at.shared_percent);
+  return 2;
+}
 template <class Kernel>
-void prepare(Kernel kernel, size_t shared) {
-  must(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
-  if (shared > 32 << 10) must(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared)));
+void allow_shared(Kernel kernel, size_t bytes) {
+  if (bytes > 32 << 10) must(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes)));
 }
 
 template <class... Params, class... Args>
 void launch(const Launch& at, void (*kernel)(Params...), dim3 grid, int threads, size_t shared, Args&&... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
-  prepare(kernel, shared);
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+  allow_shared(kernel, shared);
+  cudaLaunchAttribute attribute[3]{};
   cudaLaunchConfig_t config{};
+  config.numAttrs = unsigned(common_attributes(at, attribute));
   config.gridDim = grid, config.blockDim = dim3(unsigned(threads)), config.dynamicSmemBytes = shared, config.stream = at.stream;
-  config.attrs = &attribute, config.numAttrs = 1;
+  config.attrs = attribute;
   must(cudaLaunchKernelEx(&config, kernel, Params(args)...));
 }
 

@@ -16,6 +16,7 @@ void must(cudaError_t);  // throws Error unless it is cudaSuccess
 struct Launch {
   cudaStream_t stream = nullptr;
   int n_sm = 132;
+  int shared_percent = 100;    // of what a multiprocessor can have of shared memory; the rest is L1 cache
   bool deterministic = false;  // a row's bits do not depend on the rows beside it
 };
 
@@ -55,7 +56,17 @@ struct Spots {
 // A piece of a decode: tokens [begin, end) of a sequence's keys, the index-th of `count` that lie together; count 0: nothing.
 struct DecodeItem {
   int32_t seq, row, context, begin, end, index, count;
+  int32_t shared;    // of the count, the first so many are attend_shared()'s
   int32_t table[5];  // where the sequence's page table begins in each of the first groups
+};
+// Keys [begin, end) that n sequences of one row begin with alike: the part-th item of each.
+struct SharedTile {
+  int32_t first, n;  // in the list of SharedRows; at most kPrefillRows / query heads of a K/V head
+  int32_t seq;       // whose page table is read
+  int32_t begin, end, part;
+};
+struct SharedRow {
+  int32_t row, item;  // of q; the first item of the sequence
 };
 // One block's share of a prefill: rows [row, row + kPrefillRows) of a sequence.
 struct PrefillTile {
@@ -90,6 +101,10 @@ struct DecodePlan {
   int grid = 0;                // items at most
   float* partial = nullptr;    // [items * kv_heads * kGroup * (v_dim + kPartExtra)]
   int32_t* arrived = nullptr;  // [n_seqs * kv_heads] zero
+  const SharedTile* shared = nullptr;
+  const SharedRow* shared_row = nullptr;
+  const int32_t* n_shared = nullptr;  // tiles, at most shared_room
+  int shared_room = 0;                // 0: nothing is shared
 };
 
 // rows.cu: moves rows * cols elements of each operand once.
@@ -147,6 +162,8 @@ void attend_decode(const Launch&, const AttendCall&, const DecodePlan&);
 bool can_prefill(const AttendCall&);  // bf16, heads of 64 or 128
 // singles: every tile is the one row of its sequence, for all query heads of a K/V head at once. Bits are the same either way.
 void attend_prefill(const Launch&, const AttendCall&, const PrefillTile* tiles, int n_tiles, bool singles = false);
+// Before attend_decode(), whose q and keys must be rotated and stored already: the parts of its items that sequences share.
+void attend_shared(const Launch&, const AttendCall&, const DecodePlan&);
 void attend_any(const Launch&, const AttendCall&);
 
 // scan.cu

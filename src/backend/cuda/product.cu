@@ -140,6 +140,7 @@ __global__ void __launch_bounds__(Tile<M, N>::threads, Tile<M, N>::blocks)
       if (++s == stages) s = 0, parity ^= 1;
     }
     wgmma_wait<0>();
+    settle(d);
     asm volatile("bar.sync 1, %0;" ::"n"(T::consumers) : "memory");  // nobody reads the ring any more
 #pragma unroll
     for (int e = 0; e < N / 2; e++) {
@@ -192,15 +193,14 @@ void run(const Launch& at, const Product& p) {
   // Deterministic: of the shape alone, so that a row's sum is always the same.
   cut.split =
       at.deterministic ? split_of(at, tiles_of(p, 64), n_chunks, 4) : split_of(at, cut.tiles * cut.parts, n_chunks, cut.pair == 1 ? 8 : 4);
-  prepare(product_kernel<M, N>, T::bytes);
-  cudaLaunchAttribute attribute[2]{};
-  attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute[0].val.programmaticStreamSerializationAllowed = 1;
-  attribute[1].id = cudaLaunchAttributeClusterDimension;
-  attribute[1].val.clusterDim = {unsigned(cut.pair * cut.split), 1, 1};
+  allow_shared(product_kernel<M, N>, T::bytes);
+  cudaLaunchAttribute attribute[3]{};
   cudaLaunchConfig_t config{};
+  config.numAttrs = unsigned(common_attributes(at, attribute)) + 1;
+  attribute[2].id = cudaLaunchAttributeClusterDimension;
+  attribute[2].val.clusterDim = {unsigned(cut.pair * cut.split), 1, 1};
   config.gridDim = dim3(unsigned(cut.tiles * cut.split * cut.parts)), config.blockDim = dim3(T::threads);
-  config.dynamicSmemBytes = size_t(T::bytes), config.stream = at.stream, config.attrs = attribute, config.numAttrs = 2;
+  config.dynamicSmemBytes = size_t(T::bytes), config.stream = at.stream, config.attrs = attribute;
   must(cudaLaunchKernelEx(&config, product_kernel<M, N>, map_of(p.weight, p.out, p.in, p.in, M / 2),
                           map_of(p.x.data, p.x.rows, p.in, p.x.stride, N / cut.pair), p, cut));
 }

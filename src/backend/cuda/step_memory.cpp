@@ -4,14 +4,18 @@
 #include <bit>
 #include <cstring>
 #include <iterator>
+#include <map>
 
 #include "core/error.h"
 
 namespace mr::cuda {
 
-static constexpr int kTile = 16;      // tokens that a warp of a decode takes at a time
-static constexpr int kShortest = 64;  // tokens of an item
-static constexpr int kFixed = 300;    // what an item costs beside its tokens, counted in tokens
+static constexpr int kTile = 16;          // tokens that a warp of a decode takes at a time
+static constexpr int kShortest = 64;      // tokens of an item
+static constexpr int kFixed = 100;        // what an item costs beside its tokens, counted in tokens
+static constexpr int kMostItems = 128;    // of a sequence
+static constexpr int kSharedLeast = 256;  // tokens that are worth a tile of their own, if at least kSharers have them in common
+static constexpr int kSharers = 4, kSharedTile = 128;
 
 // A sequence's tokens in pieces of equal length, of at most `longest` or a little more.
 static int piece(int length, int longest) {
@@ -19,7 +23,7 @@ static int piece(int length, int longest) {
   return ((length + n - 1) / n + kTile - 1) / kTile * kTile;
 }
 
-StepMemory::StepMemory(cudaStream_t stream, bool deterministic) : stream_(stream), deterministic_(deterministic) {
+StepMemory::StepMemory(cudaStream_t stream, const Rules& rules) : stream_(stream), rules_(rules) {
   for (cudaEvent_t& e : copied_) must(cudaEventCreateWithFlags(&e, cudaEventDisableTiming));
 }
 StepMemory::~StepMemory() {
@@ -28,43 +32,84 @@ StepMemory::~StepMemory() {
   cudaFree(device_);
 }
 
-// The length of items that takes the least time: rounds of all workers, times what a round costs.
-int StepMemory::item_length(const Batch& b, int n_workers) const {
+// The length of items that takes the least time: rounds of all workers, times what a round costs, and some of the last round, since
+// workers are not equally fast.
+int StepMemory::item_length(const Batch& b) const {
+  auto length = [&](int s) { return b.rows(s) == 1 ? b.context[s] + 1 - prefix_[size_t(s)].tokens : 0; };
   int longest = 0;
-  for (int s = 0; s < b.n_seqs; s++)
-    if (b.rows(s) == 1) longest = std::max(longest, b.context[s] + 1);
-  int best = std::max(longest, 1);
+  for (int s = 0; s < b.n_seqs; s++) longest = std::max(longest, length(s));
+  if (longest == 0) return 1;
+  int best = longest;
   int64_t least = INT64_MAX;
-  for (int n = 1; n <= 64 && (n == 1 || longest / n >= kShortest); n++) {
+  for (int n = 1; n <= kMostItems && (n == 1 || longest / n >= kShortest); n++) {
     const int most = (longest + n - 1) / n;
     int64_t items = 0;
-    for (int s = 0; s < b.n_seqs; s++)
-      if (b.rows(s) == 1) items += (b.context[s] + most) / most;
-    const int64_t cost = (items + n_workers - 1) / n_workers * (kFixed + most);
+    for (int s = 0; s < b.n_seqs; s++) items += (length(s) + most - 1) / most;
+    const int64_t cost = (items + rules_.workers - 1) / rules_.workers * (kFixed + most) + most / 4;
     if (cost < least) least = cost, best = most;
   }
   return best;
 }
 
+// Sequences of one row whose first pages are the same: these are cut into tiles of sequences and parts of tokens.
+void StepMemory::share_prefixes(const Batch& b, const StateMemory& state) {
+  prefix_.assign(size_t(b.n_seqs), {});
+  shared_.clear(), shared_rows_.clear();
+  n_shared_ = 0;
+  int group = -1;
+  for (size_t g = 0; g < b.group.size(); g++)
+    if (state.group[g].page_tokens) group = group < 0 ? int(g) : -2;
+  if (!rules_.share || rules_.deterministic || group < 0) return;
+  const GroupTable& table = b.group[size_t(group)];
+  const int page = state.group[size_t(group)].page_tokens;
+  std::map<int32_t, std::vector<int>> by_page;
+  for (int s = 0; s < b.n_seqs; s++)
+    if (b.rows(s) == 1 && b.context[s] >= kSharedLeast && table.unit[table.begin[s]] >= 0) by_page[table.unit[table.begin[s]]].push_back(s);
+  for (const auto& [unit, seqs] : by_page) {
+    if (int(seqs.size()) < kSharers) continue;
+    const int32_t* first = table.unit + table.begin[seqs[0]];
+    int n = b.context[seqs[0]] / page;
+    for (int s : seqs)
+      n = std::min(n, int(std::mismatch(first, first + std::min(n, b.context[s] / page), table.unit + table.begin[s]).first - first));
+    const int tokens = n * page, tiles = (int(seqs.size()) + rules_.share - 1) / rules_.share;
+    if (tokens < kSharedLeast) continue;
+    const int parts = std::clamp(rules_.workers / 2 / tiles, 1, std::min(16, tokens / kSharedLeast));
+    const int size = ((tokens + parts - 1) / parts + kSharedTile - 1) / kSharedTile * kSharedTile;
+    for (int s : seqs) prefix_[size_t(s)] = {tokens, (tokens + size - 1) / size};
+    for (size_t i = 0; i < seqs.size(); i += size_t(rules_.share))
+      for (int p = 0; p * size < tokens; p++)
+        shared_.push_back({int32_t(shared_rows_.size() + i), int32_t(std::min(seqs.size() - i, size_t(rules_.share))), seqs[0], p * size,
+                           std::min(tokens, (p + 1) * size), p});
+    for (int s : seqs) shared_rows_.push_back({b.row_begin[s], s});  // the item is known later
+  }
+  n_shared_ = int32_t(shared_.size());
+}
+
 // Sequences of one row are cut into items, the others into tiles of rows, longest first.
-void StepMemory::make_plan(const Batch& b, const StateMemory& state, int n_workers) {
+void StepMemory::make_plan(const Batch& b, const StateMemory& state) {
   items_.clear(), tiles_.clear();
-  const int longest = item_length(b, n_workers);
+  share_prefixes(b, state);
+  const int longest = item_length(b);
+  std::vector<int32_t> first_item(size_t(b.n_seqs), 0);
   for (int s = 0; s < b.n_seqs; s++) {
-    const int length = b.context[s] + b.rows(s);
-    if (b.rows(s) > 1 || deterministic_) {
+    if (b.rows(s) > 1 || rules_.deterministic) {
       for (int r = 0; r < b.rows(s); r += kPrefillRows) tiles_.push_back({s, r});
       continue;
     }
-    const int size = piece(length, longest), count = (length + size - 1) / size;
-    DecodeItem item{s, b.row_begin[s], b.context[s], 0, 0, 0, count, {}};
+    const Prefix& prefix = prefix_[size_t(s)];
+    const int length = b.context[s] + 1 - prefix.tokens, size = piece(length, longest), own = (length + size - 1) / size;
+    DecodeItem item{s, b.row_begin[s], b.context[s], 0, 0, 0, prefix.parts + own, prefix.parts, {}};
     for (size_t g = 0; g < std::min(b.group.size(), std::size(item.table)); g++)
       if (state.group[g].page_tokens) item.table[g] = b.group[g].begin[s];
-    for (item.index = 0; item.index < count; item.index++) {
-      item.begin = item.index * size, item.end = std::min(item.begin + size, length);
+    first_item[size_t(s)] = int32_t(items_.size());
+    items_.resize(items_.size() + size_t(prefix.parts));  // empty: attend_shared() fills their results
+    for (int i = 0; i < own; i++) {
+      item.index = prefix.parts + i;
+      item.begin = prefix.tokens + i * size, item.end = std::min(item.begin + size, prefix.tokens + length);
       items_.push_back(item);
     }
   }
+  for (SharedRow& row : shared_rows_) row.item = first_item[size_t(row.item)];
   std::stable_sort(tiles_.begin(), tiles_.end(),
                    [&](const PrefillTile& x, const PrefillTile& y) { return b.context[x.seq] + x.row > b.context[y.seq] + y.row; });
   const auto rest = std::stable_partition(tiles_.begin(), tiles_.end(), [&](const PrefillTile& t) { return b.rows(t.seq) == 1; });
@@ -73,6 +118,8 @@ void StepMemory::make_plan(const Batch& b, const StateMemory& state, int n_worke
   plan_.n_items = int(items_.size()), plan_.n_tiles = int(tiles_.size());
   plan_.grid = plan_.n_items ? int(std::bit_ceil(unsigned(std::max(plan_.n_items, 32)))) : 0;
   items_.resize(size_t(plan_.grid));  // the rest is empty
+  plan_.shared_room = n_shared_ ? int(std::bit_ceil(unsigned(std::max(n_shared_, 16)))) : 0;
+  shared_.resize(size_t(plan_.shared_room));
 }
 
 // Room for `room` elements, of which the first n are copied from `from`; null stays null.
@@ -100,6 +147,9 @@ void StepMemory::write(const Batch& h, Batch& b, const StateMemory& state) {
   b.parent = trees ? put(h.parent, h.n_tokens, 0) : nullptr;
   b.ancestors = trees ? put(h.ancestors, h.n_tokens, 0) : nullptr;
   plan_.item = put(items_.data(), plan_.grid, 0);
+  plan_.shared = put(shared_.data(), plan_.shared_room, 0);
+  plan_.shared_row = put(shared_rows_.data(), int64_t(shared_rows_.size()), h.n_seqs);
+  plan_.n_shared = put(&n_shared_, 1, 0);
   plan_.tile = put(tiles_.data(), int64_t(tiles_.size()), 0);
   for (size_t g = 0; g < h.group.size(); g++) {
     const GroupTable& from = h.group[g];
@@ -124,9 +174,9 @@ void StepMemory::write(const Batch& h, Batch& b, const StateMemory& state) {
   b.group = tables_;
 }
 
-Batch StepMemory::upload(const Batch& h, const StateMemory& state, int n_workers) {
+Batch StepMemory::upload(const Batch& h, const StateMemory& state) {
   Batch b = h;
-  make_plan(h, state, n_workers);
+  make_plan(h, state);
   tables_.resize(h.group.size());
   turn_ ^= 1;
   must(cudaEventSynchronize(copied_[turn_]));

@@ -14,28 +14,37 @@ class StepMemory {
   struct Plan {
     const DecodeItem* item = nullptr;  // on the device
     int n_items = 0, grid = 0;         // grid: items that steps of this layout have at most
+    const SharedTile* shared = nullptr;
+    const SharedRow* shared_row = nullptr;
+    const int32_t* n_shared = nullptr;
+    int shared_room = 0;
     const PrefillTile* tile = nullptr;
     int n_tiles = 0, n_single = 0;  // the first n_single tiles are the one row of their sequence
   };
 
-  // deterministic: every sequence is attended to in tiles, whatever its number of rows
-  StepMemory(cudaStream_t, bool deterministic);
+  struct Rules {
+    bool deterministic = false;  // every sequence is attended to in tiles, whatever its number of rows
+    int share = 0;               // sequences of a tile that reads shared keys; 0: nothing is shared
+    int workers = 1;             // blocks of a decode that run at a time, for every K/V head
+  };
+  StepMemory(cudaStream_t, const Rules&);
   ~StepMemory();
-  Batch upload(const Batch& host, const StateMemory&, int n_workers);  // blocks that run at a time, for every K/V head
+  Batch upload(const Batch& host, const StateMemory&);
   const Plan& plan() const { return plan_; }
   uint64_t layout() const { return layout_; }   // equal: every array lies where it lay
   int64_t n_edits() const { return n_edits_; }  // of all output rows
   int moves() const { return moves_; }          // how often the memory had to grow, and so moved
 
  private:
-  void make_plan(const Batch&, const StateMemory&, int n_workers);
-  int item_length(const Batch&, int n_workers) const;
+  void make_plan(const Batch&, const StateMemory&);
+  void share_prefixes(const Batch&, const StateMemory&);
+  int item_length(const Batch&) const;
   template <class T>
   const T* put(const T* from, int64_t n, int64_t room);
   void write(const Batch& host, Batch& out, const StateMemory&);
 
   cudaStream_t stream_;
-  bool deterministic_;
+  Rules rules_;
   std::byte *host_[2] = {}, *device_ = nullptr;
   cudaEvent_t copied_[2];
   int turn_ = 0, moves_ = 0;
@@ -44,6 +53,13 @@ class StepMemory {
   int64_t n_edits_ = 0;
   std::vector<DecodeItem> items_;
   std::vector<PrefillTile> tiles_;
+  std::vector<SharedTile> shared_;
+  std::vector<SharedRow> shared_rows_;
+  struct Prefix {
+    int tokens = 0, parts = 0;
+  };
+  std::vector<Prefix> prefix_;  // [n_seqs] what attend_shared() does of it
+  int32_t n_shared_ = 0;
   std::vector<GroupTable> tables_;
   Plan plan_;
 };

@@ -27,6 +27,13 @@ __device__ inline void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kLeft) : "memory");
 }
 
+// Whatever is done with these registers before it stays before it, and after it after: the waits say nothing about registers.
+template <int N>
+__device__ inline void settle(float (&x)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; i++) asm volatile("" : "+f"(x[i])::"memory");
+}
+
 // a and b in shared memory, both in rows of outputs. keep: 0 forgets d.
 __device__ inline void wgmma(float (&d)[4], uint64_t a, uint64_t b, int keep) {
   asm volatile(
