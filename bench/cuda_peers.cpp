@@ -1,7 +1,7 @@
 // The workloads that vLLM 0.26 was measured with on one H200, through the engine: decode steps, prefill, 256 requests at once, the
 // same behind a shared prefix, start to first token. Prints each beside vLLM's figure. MODEL is a directory with the config.json of
 // the Llama-3.1-8B shape; its weights are made up.
-//   cuda_peers MODEL [--quick] [--deterministic] [--mixed | --explain]
+//   cuda_peers MODEL [--quick] [--deterministic] [--memory GB] [--mixed | --explain]
 #include <fmt/format.h>
 
 #include <chrono>
@@ -150,9 +150,10 @@ int run(int argc, char** argv) {
     quick |= !std::strcmp(argv[i], "--quick");
     mixed_only |= !std::strcmp(argv[i], "--mixed");
     options.deterministic |= !std::strcmp(argv[i], "--deterministic");
+    if (!std::strcmp(argv[i], "--memory") && i + 1 < argc) options.state_bytes = int64_t(std::atof(argv[++i]) * 1e9);
     if (!std::strcmp(argv[i], "--explain")) return explain(argv[1], options), 0;
   }
-  if (argc < 2) return fmt::print(stderr, "cuda_peers MODEL [--quick] [--deterministic] [--mixed | --explain]\n"), 2;
+  if (argc < 2) return fmt::print(stderr, "cuda_peers MODEL [--quick] [--deterministic] [--memory GB] [--mixed | --explain]\n"), 2;
   double begin = now();
   auto engine = Engine::create(argv[1], options);
   double loaded = now();
