@@ -35,7 +35,7 @@ class Llama {
       : ops_(ops),
         s_(s),
         store_(WeightStore::Mode::holds, [&ops](size_t bytes) { return ops.allocate(bytes); }),
-        arena_(ops.allocate(size_t(max_rows) * size_t(s.hidden) * 4)) {
+        arena_(ops.allocate(size_t(max_rows) * (size_t(s.hidden) * 4 + size_t(s.dim) * 2) + 4096)) {
     std::vector<float> ones(size_t(s.dim), 1.0f);
     Tensor weight = view(store_.take(size_t(s.dim) * 4), DType::f32, {s.dim}, Device::cuda);
     ops.copy_in(weight.data, ones.data(), size_t(s.dim) * 4);
@@ -249,15 +249,18 @@ void prefill(CudaBackend& gpu, Llama& model, int n, int rows, bool ops, double t
 // One token of n sequences through the scans of a model's layers, each with its own state: Mamba-2 2.7B's and Jamba's shapes.
 void scans(CudaBackend& gpu, int n, double copy) {
   const int layers = 32;
+  std::vector<Buffer> held;
   auto room = [&](int64_t rows, int64_t cols) {
-    Tensor t = view(gpu.allocate(size_t(rows * cols) * 2), DType::bf16, {rows, cols}, Device::cuda);
+    Tensor t = view(held.emplace_back(gpu.allocate(size_t(rows * cols) * 2)).data(), DType::bf16, {rows, cols}, Device::cuda);
     std::vector<uint16_t> ones(size_t(rows * cols), 0x3f00);  // 0.5
     gpu.copy_in(t.data, ones.data(), ones.size() * 2);
     return t;
   };
   auto floats = [&](int64_t rows, int64_t cols) {
     std::vector<float> v(size_t(rows * cols), -0.5f);
-    return gpu.place(view(v.data(), DType::f32, {rows, cols}));
+    Tensor t = view(held.emplace_back(gpu.allocate(v.size() * 4)).data(), DType::f32, {rows, cols}, Device::cuda);
+    gpu.copy_in(t.data, v.data(), v.size() * 4);
+    return t;
   };
   for (bool outer : {true, false}) {
     OuterScan wide{80, 64, 128, 1, floats(1, 80), floats(1, 80)};
@@ -268,7 +271,7 @@ void scans(CudaBackend& gpu, int n, double copy) {
     for (int i = 0; i < layers; i++) refs.push_back(layout.add({StateSpec::Kind::slot, size * 4}));
     StateMemory state;
     const int64_t unit = layout.groups()[0].bytes;
-    state.group.push_back({gpu.allocate(size_t(unit * (n + 1))), unit, n + 1, 0});
+    state.group.push_back({held.emplace_back(gpu.allocate(size_t(unit * (n + 1)))).data(), unit, n + 1, 0});
     Steps keep(n, 10, 1);
     std::vector<int32_t> slot;
     for (int i = 0; i < n; i++) slot.push_back(i + 1);
@@ -304,8 +307,6 @@ static int run(int argc, char** argv) {
   for (int i = 1; i < argc; i++) {
     ops |= !std::strcmp(argv[i], "--ops");
     if (!std::strcmp(argv[i], "--skinny") && i + 1 < argc) options.skinny_rows = std::atoi(argv[++i]);
-    if (!std::strcmp(argv[i], "--stream") && i + 1 < argc) options.stream_rows = std::atoi(argv[++i]);
-    if (!std::strcmp(argv[i], "--norm") && i + 1 < argc) options.norm_rows = std::atoi(argv[++i]);
     if (!std::strcmp(argv[i], "--only") && i + 1 < argc) only = argv[++i];
     options.share_prefixes |= !std::strcmp(argv[i], "--share");
     options.deterministic |= !std::strcmp(argv[i], "--deterministic");

@@ -252,33 +252,6 @@ TEST_P(CudaOps, linear_gate) {
   }
 }
 
-// A norm and the product of its result, which is rounded to bf16 in between: each of `in` terms by 2^-9 of itself at most.
-TEST_P(CudaOps, product_of_a_norm) {
-  auto ref = make_ref_backend();
-  OnDevice wide(GetParam(), {.norm_rows = 4});
-  for (auto [out, in] : {std::pair{16, 64}, {40, 104}, {334, 576}, {64, 4096}, {10, 8}, {24, 14336}}) {
-    Made w(out, in, 7);
-    for (int rows : {1, 2, 4, 9}) {
-      Array x({rows, in}, 8), weight({in}), bias({out}), residual({rows, out}), normed({rows, in}), want({rows, out}), got({rows, out}),
-          both({rows, out}), gate({rows, out / 2}), got_gate({rows, out / 2});
-      x.fill(1, 5), weight.fill(2, 0.5f), bias.fill(3), residual.fill(4);
-      const Norm norm{Norm::Kind::rms, 1e-5f, weight, {}, rows % 2 ? 1.0f : 0.0f};
-      ref->norm(normed, x, norm);
-      ref->linear(want, normed, w.weight, {bias, residual, 0.5f});
-      ref->linear(both, normed, w.weight, {});
-      ref->gate(gate, both.view.cols(0, out / 2), both.view.cols(out / 2, out / 2), Activation::silu);
-      wide.linear_normed(got, x, norm, w.weight, {bias, residual, 0.5f});
-      wide.linear_gate_normed(got_gate, x, norm, w.weight, Activation::silu);
-      const double sum = 3 * 0x1p-9 * 1.5 * std::sqrt(double(in));  // rounding errors are independent; weights are within 1
-      const std::string where = fmt::format("{} rows, [{}, {}] on {}", rows, out, in, wide.name());
-      expect_close(got.values(), want.values(), sum, 1e-5, where);
-      double large = 1;
-      for (float v : both.values()) large = std::max(large, double(std::abs(v)));
-      expect_close(got_gate.values(), gate.values(), 4 * sum * large, 0.02, where + ", gated");
-    }
-  }
-}
-
 // Weights of the values are rounded to bf16 (2^-8 of values of at most 1), and so is the result.
 const Shape kShapes[] = {
     {9, 3, 64, 64, DType::bf16},
@@ -464,13 +437,17 @@ TEST_P(CudaOps, greedy_takes_the_lowest_id_of_the_largest) {
   }
 }
 
-// Device memory for one call, poisoned.
-template <class T>
-T* on_device(CudaBackend& gpu, const std::vector<T>& host) {
-  std::byte* at = gpu.allocate(std::max<size_t>(host.size() * sizeof(T), 16));
-  if (!host.empty()) gpu.copy_in(at, host.data(), host.size() * sizeof(T));
-  return reinterpret_cast<T*>(at);
-}
+// Copies on the device that live as long as it does.
+struct OnGpu {
+  CudaBackend& gpu;
+  std::vector<Buffer> held;
+  template <class T>
+  T* operator()(const std::vector<T>& host) {
+    std::byte* at = held.emplace_back(gpu.allocate(std::max<size_t>(host.size() * sizeof(T), 16))).data();
+    if (!host.empty()) gpu.copy_in(at, host.data(), host.size() * sizeof(T));
+    return reinterpret_cast<T*>(at);
+  }
+};
 template <class T>
 std::vector<T> from_device(CudaBackend& gpu, const T* at, size_t n) {
   std::vector<T> host(n);
@@ -559,12 +536,13 @@ TEST(CudaSample, chooses_as_the_definition_does) {
       }
       const size_t n = rows.size();
       cuda::SampleCall call;
-      call.logits = {on_device(gpu, logits), DType::f32, int64_t(n), vocab, vocab};
-      call.out = on_device(gpu, std::vector<Out>(n, Out::token)), call.row = on_device(gpu, rows), call.edit = on_device(gpu, edits);
-      call.unchanged = on_device(gpu, std::vector<float>(edits.size() + 1));
-      call.mask_row = on_device(gpu, mask_row), call.mask = on_device(gpu, mask);
-      call.choice = on_device(gpu, std::vector<cuda::Choice>(n, {-7, 7})), call.sampled = on_device(gpu, std::vector<int32_t>(n, -7));
-      call.top = on_device(gpu, std::vector<TopToken>(n * cuda::kMostTop, {-7, 7}));
+      OnGpu on_gpu{gpu, {}};
+      call.logits = {on_gpu(logits), DType::f32, int64_t(n), vocab, vocab};
+      call.out = on_gpu(std::vector<Out>(n, Out::token)), call.row = on_gpu(rows), call.edit = on_gpu(edits);
+      call.unchanged = on_gpu(std::vector<float>(edits.size() + 1));
+      call.mask_row = on_gpu(mask_row), call.mask = on_gpu(mask);
+      call.choice = on_gpu(std::vector<cuda::Choice>(n, {-7, 7})), call.sampled = on_gpu(std::vector<int32_t>(n, -7));
+      call.top = on_gpu(std::vector<TopToken>(n * cuda::kMostTop, {-7, 7}));
       gpu.synchronize();
       cuda::sample({}, call);
       cuda::must(cudaDeviceSynchronize());

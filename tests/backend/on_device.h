@@ -35,18 +35,6 @@ class OnDevice final : public Backend {
     Call call(*this);
     gpu_->linear_gate(call.out(out), call.in(x), call.weight(w), act, arena_);
   }
-  // x is the residual, f32 whatever the activations are.
-  void linear_normed(Tensor out, Tensor x, const Norm& n, const Weight& w, const Epilogue& e) {
-    Call call(*this);
-    Tensor to = e.residual ? call.f32_out(out) : call.out(out);
-    gpu_->linear_normed(to, call.f32(x), {n.kind, n.eps, call.f32(n.weight), call.f32(n.bias), n.offset}, call.weight(w),
-                        {call.f32(e.bias), call.f32(e.residual), e.scale}, arena_);
-  }
-  void linear_gate_normed(Tensor out, Tensor x, const Norm& n, const Weight& w, Activation act) {
-    Call call(*this);
-    gpu_->linear_gate_normed(call.out(out), call.f32(x), {n.kind, n.eps, call.f32(n.weight), call.f32(n.bias), n.offset}, call.weight(w),
-                             act, arena_);
-  }
   void add(Tensor into, Tensor x, float scale) override {
     Call call(*this);
     gpu_->add(call.f32_out(into), call.in(x), scale);

@@ -132,8 +132,6 @@ class Cuda final : public CudaBackend {
     const int moves = step_->moves();
     Batch batch = step_->upload(host, state);
     if (step_->moves() != moves) forget_graphs();
-    // Few rows are multiplied straight through the L1 cache; decode attention then needs one block's shared memory.
-    at_.shared_percent = !options_.deterministic && host.n_tokens <= options_.stream_rows ? 56 : 100;
     return batch;
   }
   int padded(int n) const override {
@@ -151,14 +149,6 @@ class Cuda final : public CudaBackend {
   void linear(Tensor out, Tensor x, const Weight& weight, const Epilogue& e) override { run(product_of(out, x, weight, e)); }
   void linear_gate(Tensor out, Tensor x, const Weight& weight, Activation act, Arena& arena) override {
     run(gated_product(out, x, weight, act), &arena);
-  }
-  void linear_normed(Tensor out, Tensor x, const Norm& norm, const Weight& weight, const Epilogue& e, Arena& arena) override {
-    if (Product p = product_of(out, x, weight, e); takes_norm(p, norm)) return stream(at_, p);
-    Backend::linear_normed(out, x, norm, weight, e, arena);
-  }
-  void linear_gate_normed(Tensor out, Tensor x, const Norm& norm, const Weight& weight, Activation act, Arena& arena) override {
-    if (Product p = gated_product(out, x, weight, act); takes_norm(p, norm)) return stream(at_, p);
-    Backend::linear_gate_normed(out, x, norm, weight, act, arena);
   }
   void add(Tensor into, Tensor x, float scale) override { cuda::add(at_, matrix(into), matrix(x), scale); }
   void gate(Tensor out, Tensor g, Tensor up, Activation act) override { cuda::gate(at_, matrix(out), matrix(g), matrix(up), act); }
@@ -385,13 +375,6 @@ class Cuda final : public CudaBackend {
     p.gated = true, p.activation = act;
     return p;
   }
-  // The kernel for few rows can take the norm before it along.
-  bool takes_norm(Product& p, const Norm& n) const {
-    if (options_.deterministic || n.kind != Norm::Kind::rms || n.bias || p.x.rows > options_.norm_rows) return false;
-    p.normed = true, p.norm_weight = floats(n.weight), p.norm_eps = n.eps, p.norm_offset = n.offset;
-    return can_stream(p);
-  }
-
   // `arena` has room for both halves of a gated product.
   void run(Product p, Arena* arena = nullptr) {
     const int64_t rows = p.x.rows;
@@ -401,7 +384,6 @@ class Cuda final : public CudaBackend {
       p.x = x;
     }
     if (p.in % 8 || !aligned(p.x)) return product_any(at_, p);
-    if (!options_.deterministic && rows <= options_.stream_rows && can_stream(p)) return stream(at_, p);
     const bool library = cublas_ && !options_.deterministic && p.out % 8 == 0 && aligned(p.y);
     if (rows <= options_.skinny_rows || !library) return product(at_, p);
     if (p.gated) {

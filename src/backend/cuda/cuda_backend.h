@@ -27,8 +27,6 @@ struct CudaOptions {
   bool share_prefixes = false;  // a run of pages that sequences of one row begin with alike is read once for all of them; for models
                                 // whose attention layers all see their whole context
   int skinny_rows = 16;         // products of more rows go to cuBLASLt
-  int stream_rows = 0;          // products of no more rows go through registers
-  int norm_rows = 0;            // and norms of no more rows are taken by the product that follows
 };
 
 bool cuda_available();                                                    // a Hopper GPU, its driver, and a build that has kernels for it

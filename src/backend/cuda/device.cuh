@@ -18,11 +18,11 @@ __device__ inline void wait_before() { asm volatile("griddepcontrol.wait;" ::: "
 
 // What every launch says: it may overlap the one before, and how L1 cache and shared memory are split, which must be the same for
 // kernels that follow each other: another split could not begin before all that runs on a multiprocessor has ended.
-inline int common_attributes(const Launch& at, cudaLaunchAttribute (&attribute)[3]) {
+inline int common_attributes(cudaLaunchAttribute (&attribute)[3]) {
   attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute[0].val.programmaticStreamSerializationAllowed = 1;
   attribute[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
-  attribute[1].val.sharedMemCarveout = unsigned(at.shared_percent);
+  attribute[1].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
   return 2;
 }
 template <class Kernel>
@@ -36,7 +36,7 @@ void launch(const Launch& at, void (*kernel)(Params...), dim3 grid, int threads,
   allow_shared(kernel, shared);
   cudaLaunchAttribute attribute[3]{};
   cudaLaunchConfig_t config{};
-  config.numAttrs = unsigned(common_attributes(at, attribute));
+  config.numAttrs = unsigned(common_attributes(attribute));
   config.gridDim = grid, config.blockDim = dim3(unsigned(threads)), config.dynamicSmemBytes = shared, config.stream = at.stream;
   config.attrs = attribute;
   must(cudaLaunchKernelEx(&config, kernel, Params(args)...));

@@ -16,7 +16,6 @@ void must(cudaError_t);  // throws Error unless it is cudaSuccess
 struct Launch {
   cudaStream_t stream = nullptr;
   int n_sm = 132;
-  int shared_percent = 100;    // of what a multiprocessor can have of shared memory; the rest is L1 cache
   bool deterministic = false;  // a row's bits do not depend on the rows beside it
 };
 
@@ -138,7 +137,7 @@ void rope_store(const Launch&, const AttendCall&);
 struct Product {
   const void* weight = nullptr;  // bf16 [out, in], rows one after the other
   int64_t out = 0, in = 0;
-  Matrix x;  // bf16; normed: f32, before its norm
+  Matrix x;  // bf16
   Matrix y;
   const float* bias = nullptr;
   const float* residual = nullptr;  // f32, may be y
@@ -146,13 +145,7 @@ struct Product {
   float scale = 1;
   bool gated = false;  // y [T, out / 2] = act(first half) * second half; no bias, residual, scale
   Activation activation = Activation::none;
-  bool normed = false;  // stream() alone: x is to be scaled to unit mean square, times (norm_offset + norm_weight)
-  const float* norm_weight = nullptr;
-  float norm_eps = 0, norm_offset = 0;
 };
-// stream.cu: few rows, where bytes decide.
-bool can_stream(const Product&);
-void stream(const Launch&, const Product&);
 void product(const Launch&, const Product&);      // in % 8 == 0, rows of x and weight 16-byte aligned
 void product_any(const Launch&, const Product&);  // any shape, slowly
 

@@ -196,7 +196,7 @@ void run(const Launch& at, const Product& p) {
   allow_shared(product_kernel<M, N>, T::bytes);
   cudaLaunchAttribute attribute[3]{};
   cudaLaunchConfig_t config{};
-  config.numAttrs = unsigned(common_attributes(at, attribute)) + 1;
+  config.numAttrs = unsigned(common_attributes(attribute)) + 1;
   attribute[2].id = cudaLaunchAttributeClusterDimension;
   attribute[2].val.clusterDim = {unsigned(cut.pair * cut.split), 1, 1};
   config.gridDim = dim3(unsigned(cut.tiles * cut.split * cut.parts)), config.blockDim = dim3(T::threads);
