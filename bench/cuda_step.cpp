@@ -249,15 +249,18 @@ void prefill(CudaBackend& gpu, Llama& model, int n, int rows, bool ops, double t
 // One token of n sequences through the scans of a model's layers, each with its own state: Mamba-2 2.7B's and Jamba's shapes.
 void scans(CudaBackend& gpu, int n, double copy) {
   const int layers = 32;
+  WeightStore store(WeightStore::Mode::holds, [&gpu](size_t bytes) { return gpu.allocate(bytes); });
   auto room = [&](int64_t rows, int64_t cols) {
-    Tensor t = view(gpu.allocate(size_t(rows * cols) * 2), DType::bf16, {rows, cols}, Device::cuda);
+    Tensor t = view(store.take(size_t(rows * cols) * 2), DType::bf16, {rows, cols}, Device::cuda);
     std::vector<uint16_t> ones(size_t(rows * cols), 0x3f00);  // 0.5
     gpu.copy_in(t.data, ones.data(), ones.size() * 2);
     return t;
   };
   auto floats = [&](int64_t rows, int64_t cols) {
     std::vector<float> v(size_t(rows * cols), -0.5f);
-    return gpu.place(view(v.data(), DType::f32, {rows, cols}));
+    Tensor t = view(store.take(v.size() * 4), DType::f32, {rows, cols}, Device::cuda);
+    gpu.copy_in(t.data, v.data(), v.size() * 4);
+    return t;
   };
   for (bool outer : {true, false}) {
     OuterScan wide{80, 64, 128, 1, floats(1, 80), floats(1, 80)};
@@ -268,7 +271,7 @@ void scans(CudaBackend& gpu, int n, double copy) {
     for (int i = 0; i < layers; i++) refs.push_back(layout.add({StateSpec::Kind::slot, size * 4}));
     StateMemory state;
     const int64_t unit = layout.groups()[0].bytes;
-    state.group.push_back({gpu.allocate(size_t(unit * (n + 1))), unit, n + 1, 0});
+    state.group.push_back({store.take(size_t(unit * (n + 1))), unit, n + 1, 0});
     Steps keep(n, 10, 1);
     std::vector<int32_t> slot;
     for (int i = 0; i < n; i++) slot.push_back(i + 1);

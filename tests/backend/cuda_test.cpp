@@ -464,10 +464,10 @@ TEST_P(CudaOps, greedy_takes_the_lowest_id_of_the_largest) {
   }
 }
 
-// Device memory for one call, poisoned.
+// A copy in device memory, for as long as `kept` lives.
 template <class T>
-T* on_device(CudaBackend& gpu, const std::vector<T>& host) {
-  std::byte* at = gpu.allocate(std::max<size_t>(host.size() * sizeof(T), 16));
+T* on_device(CudaBackend& gpu, std::vector<Buffer>& kept, const std::vector<T>& host) {
+  std::byte* at = kept.emplace_back(gpu.allocate(std::max<size_t>(host.size() * sizeof(T), 16))).data();
   if (!host.empty()) gpu.copy_in(at, host.data(), host.size() * sizeof(T));
   return reinterpret_cast<T*>(at);
 }
@@ -505,6 +505,7 @@ TEST(CudaSample, chooses_as_the_definition_does) {
   if (!cuda_available()) GTEST_SKIP() << "no GPU";
   OnDevice device(DType::f32);
   CudaBackend& gpu = device.gpu();
+  std::vector<Buffer> kept;
   const struct {
     float temperature;
     int top_k;
@@ -559,12 +560,14 @@ TEST(CudaSample, chooses_as_the_definition_does) {
       }
       const size_t n = rows.size();
       cuda::SampleCall call;
-      call.logits = {on_device(gpu, logits), DType::f32, int64_t(n), vocab, vocab};
-      call.out = on_device(gpu, std::vector<Out>(n, Out::token)), call.row = on_device(gpu, rows), call.edit = on_device(gpu, edits);
-      call.unchanged = on_device(gpu, std::vector<float>(edits.size() + 1));
-      call.mask_row = on_device(gpu, mask_row), call.mask = on_device(gpu, mask);
-      call.choice = on_device(gpu, std::vector<cuda::Choice>(n, {-7, 7})), call.sampled = on_device(gpu, std::vector<int32_t>(n, -7));
-      call.top = on_device(gpu, std::vector<TopToken>(n * cuda::kMostTop, {-7, 7}));
+      call.logits = {on_device(gpu, kept, logits), DType::f32, int64_t(n), vocab, vocab};
+      call.out = on_device(gpu, kept, std::vector<Out>(n, Out::token)), call.row = on_device(gpu, kept, rows),
+      call.edit = on_device(gpu, kept, edits);
+      call.unchanged = on_device(gpu, kept, std::vector<float>(edits.size() + 1));
+      call.mask_row = on_device(gpu, kept, mask_row), call.mask = on_device(gpu, kept, mask);
+      call.choice = on_device(gpu, kept, std::vector<cuda::Choice>(n, {-7, 7})),
+      call.sampled = on_device(gpu, kept, std::vector<int32_t>(n, -7));
+      call.top = on_device(gpu, kept, std::vector<TopToken>(n * cuda::kMostTop, {-7, 7}));
       gpu.synchronize();
       cuda::sample({}, call);
       cuda::must(cudaDeviceSynchronize());
