@@ -118,7 +118,7 @@ int bench_grid(BenchFlags& f) {
     fmt::print("{}\n", out.dump());
   } else {
     fmt::print("{}, {} threads, {}: reads {:.1f} GB/s, linear layers at most {:.0f} GFLOP/s (measured)\n",
-               engine->checkpoint().path().filename().string(), engine->backend().pool().size(), mr::name_of(isa), limits.bandwidth / 1e9,
+               engine->checkpoint().path().filename().string(), engine->backend().pool().size(), engine->backend().name(), limits.bandwidth / 1e9,
                product_rate(limits, costs.storage().block_product) / 1e9);
     print_rows(rows);
     for (const GridRow& r : rows)

@@ -112,7 +112,7 @@ int bench_mix(const LoadFlags& f, EngineFlags flags, const Patience& patience, b
     fmt::print("{}\n", out.dump());
   } else {
     fmt::print("{}, {} threads, {}, at most {} sequences and {} rows a step; prompts of {}, answers of {} tokens, seed {}\n",
-               engine->checkpoint().path().filename().string(), engine->backend().pool().size(), name_of(isa), engine->max_seqs(),
+               engine->checkpoint().path().filename().string(), engine->backend().pool().size(), engine->backend().name(), engine->max_seqs(),
                engine->limits().max_batch_tokens, f.file.empty() ? f.prompt_tokens : f.file, f.file.empty() ? f.max_tokens : "its", f.seed);
     print_rows(rows);
   }

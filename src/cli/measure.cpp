@@ -47,6 +47,11 @@ void add_patience_flags(CLI::App& app, Patience& p) {
 LimitProbe::LimitProbe(Engine& engine, Isa isa) : engine_(engine), isa_(isa) {}
 
 void LimitProbe::take(double budget_s) {
+  if (auto rates = engine_.backend().rates()) {
+    chip_.bandwidth = std::max(chip_.bandwidth, rates->bytes);
+    chip_.bf16 = std::max(chip_.bf16, rates->flops);
+    return;
+  }
   ThreadPool& pool = engine_.backend().pool();
   chip_.bandwidth = std::max(chip_.bandwidth, read_bandwidth(engine_.model().weights(), isa_, pool, budget_s));
   chip_.bf16 = std::max(chip_.bf16, float_rate(isa_, pool));

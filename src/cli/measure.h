@@ -22,7 +22,7 @@ struct Patience {
 };
 void add_patience_flags(CLI::App&, Patience&);
 
-// What the machine allows at the moment: the speed of reading the model's own weights, and of the multiply instructions.
+// What the machine allows at the moment: the speed of reading the model's own weights, and of products; or what its GPU says.
 class LimitProbe {
  public:
   LimitProbe(Engine&, Isa);
