@@ -6,7 +6,7 @@ namespace mr {
 void LimitMeter::measure(Engine& engine, const EngineFlags& flags) {
   LimitProbe probe(engine, flags.options.isa.value_or(best_isa()));
   probe.take();
-  chip_ = probe.best();
+  chip_ = probe.median();
   costs_.emplace(engine);
 }
 

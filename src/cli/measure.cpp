@@ -47,19 +47,35 @@ void add_patience_flags(CLI::App& app, Patience& p) {
 LimitProbe::LimitProbe(Engine& engine, Isa isa) : engine_(engine), isa_(isa) {}
 
 void LimitProbe::take(double budget_s) {
+  Chip& chip = taken_.emplace_back();
   if (auto rates = engine_.backend().rates()) {
-    chip_.bandwidth = std::max(chip_.bandwidth, rates->bytes);
-    chip_.bf16 = std::max(chip_.bf16, rates->flops);
+    chip.bandwidth = rates->bytes;
+    chip.bf16 = rates->flops;
     return;
   }
   ThreadPool& pool = engine_.backend().pool();
-  chip_.bandwidth = std::max(chip_.bandwidth, read_bandwidth(engine_.model().weights(), isa_, pool, budget_s));
-  chip_.bf16 = std::max(chip_.bf16, float_rate(isa_, pool));
-  chip_.quantized = chip_.int8 = std::max(chip_.quantized, quantized_rate(isa_, pool));
+  chip.bandwidth = read_bandwidth(engine_.model().weights(), isa_, pool, budget_s);
+  chip.bf16 = float_rate(isa_, pool);
+  chip.quantized = chip.int8 = quantized_rate(isa_, pool);
 }
 
-StepCosts::StepCosts(const Engine& engine)
-    : spec_(engine.model().spec()), storage_(storage_of(engine.checkpoint())) {
+static double median_of(std::vector<double> values) {
+  std::ranges::sort(values);
+  size_t n = values.size();
+  return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+Chip LimitProbe::median() const {
+  Chip chip;
+  for (double Chip::*rate : {&Chip::bandwidth, &Chip::bf16, &Chip::quantized, &Chip::int8}) {
+    std::vector<double> values;
+    for (const Chip& c : taken_) values.push_back(c.*rate);
+    chip.*rate = median_of(std::move(values));
+  }
+  return chip;
+}
+
+StepCosts::StepCosts(const Engine& engine) : spec_(engine.model().spec()), storage_(storage_of(engine.checkpoint())) {
   store_keys_as(storage_, name_of(engine.model().kv_dtype()));
   storage_.activation = 0;
 }
@@ -118,12 +134,7 @@ void warn_if_busy(double share) {
 
 double Measured::best() const { return *std::ranges::min_element(seconds); }
 
-double Measured::median() const {
-  std::vector<double> s = seconds;
-  std::ranges::sort(s);
-  size_t n = s.size();
-  return n % 2 ? s[n / 2] : (s[n / 2 - 1] + s[n / 2]) / 2;
-}
+double Measured::median() const { return median_of(seconds); }
 
 std::optional<double> Measured::spread() const {
   if (seconds.size() < 2) return {};
@@ -154,7 +165,7 @@ Measured measure(const Patience& patience, LimitProbe& probe, const StepCosts& c
   } while (!is_enough(m, patience, spent()));
   probe.take();
   m.others = others.share();
-  m.chip = probe.best();
+  m.chip = probe.median();
   m.limit = costs.of(m.steps, m.chip);
   return m;
 }

@@ -27,13 +27,13 @@ class LimitProbe {
  public:
   LimitProbe(Engine&, Isa);
   void take(double budget_s = 0.05);
-  void forget() { chip_ = {}; }
-  const Chip& best() const { return chip_; }  // of all probes since it last forgot
+  void forget() { taken_.clear(); }
+  Chip median() const;  // of all probes since it last forgot
 
  private:
   Engine& engine_;
   Isa isa_;
-  Chip chip_;
+  std::vector<Chip> taken_;
 };
 
 // What steps cost by the analysis. On a CPU activations stay in caches: only weights and state count as moved.
@@ -73,14 +73,16 @@ struct Run {
 struct Measured {
   std::vector<double> seconds;  // of each run
   std::vector<StepWork> steps;  // of the best run
-  StepCost limit;               // of these steps, at the best limits that were probed between the runs
+  StepCost limit;               // of these steps, at the median of the limits that were probed between the runs
   Chip chip;                    // those limits
   double others = 0;            // share of the processors that other programs used meanwhile
 
   double best() const;
   double median() const;
   std::optional<double> spread() const;  // (median - best) / best; none of a single run
-  double share() const { return limit.seconds / best(); }
+  // Medians of both: the memory of a shared machine is faster at one moment than at another, and the best of many short probes
+  // would be held against the best of a few long runs.
+  double share() const { return limit.seconds / median(); }
 };
 
 // The first run only touches memory that is new, unless it takes a good part of the budget.
