@@ -140,7 +140,8 @@ GridRow GridBench::row(const GridShape& s, const Patience& patience) {
   GridRow row{s, refuse(s)};
   if (!row.error.empty()) return row;
   try {
-    row.m = measure(patience, probe_, costs_, [&] { return s.prefill ? prefill(s) : decode(s); });
+    const std::string what = fmt::format("{}, batch {}, context {}", s.prefill ? "prefill" : "decode", s.batch, s.context);
+    row.m = measure(what, patience, probe_, costs_, [&] { return s.prefill ? prefill(s) : decode(s); });
     row.times = times_;
   } catch (const Error& e) {
     row.error = e.what();

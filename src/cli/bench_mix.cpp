@@ -72,7 +72,7 @@ MixRow measure_row(Engine& engine, std::vector<StepWork>& log, LimitProbe& probe
                    const std::vector<Job>& jobs, const Pace& pace) {
   MixRow row{.streams = pace.streams, .n_jobs = jobs.size()};
   unsigned seed = 0;
-  row.m = measure(patience, probe, costs, [&] {
+  row.m = measure(fmt::format("{} requests", jobs.size()), patience, probe, costs, [&] {
     log.clear();
     LoadOutcome outcome = run_load(engine, jobs, pace, seed++);
     if (outcome.seconds < row.outcome.seconds) row.outcome = outcome;
@@ -112,8 +112,9 @@ int bench_mix(const LoadFlags& f, EngineFlags flags, const Patience& patience, b
     fmt::print("{}\n", out.dump());
   } else {
     fmt::print("{}, {} threads, {}, at most {} sequences and {} rows a step; prompts of {}, answers of {} tokens, seed {}\n",
-               engine->checkpoint().path().filename().string(), engine->backend().pool().size(), engine->backend().name(), engine->max_seqs(),
-               engine->limits().max_batch_tokens, f.file.empty() ? f.prompt_tokens : f.file, f.file.empty() ? f.max_tokens : "its", f.seed);
+               engine->checkpoint().path().filename().string(), engine->backend().pool().size(), engine->backend().name(),
+               engine->max_seqs(), engine->limits().max_batch_tokens, f.file.empty() ? f.prompt_tokens : f.file,
+               f.file.empty() ? f.max_tokens : "its", f.seed);
     print_rows(rows);
   }
   warn_if_busy(others);

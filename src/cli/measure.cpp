@@ -1,5 +1,7 @@
 #include "cli/measure.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <ctime>
 #include <fstream>
@@ -146,7 +148,8 @@ static bool is_enough(const Measured& m, const Patience& p, double spent_s) {
   return spent_s >= p.budget_s() || (m.seconds.size() >= 3 && m.spread() <= p.spread);
 }
 
-Measured measure(const Patience& patience, LimitProbe& probe, const StepCosts& costs, const std::function<Run()>& once) {
+Measured measure(const std::string& what, const Patience& patience, LimitProbe& probe, const StepCosts& costs,
+                 const std::function<Run()>& once) {
   Measured m;
   auto take = [&](Run run) {
     m.seconds.push_back(run.seconds);
@@ -155,6 +158,11 @@ Measured measure(const Patience& patience, LimitProbe& probe, const StepCosts& c
   OtherPrograms others;
   const Clock::time_point begin = Clock::now();
   auto spent = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
+  const bool shown = isatty(STDERR_FILENO);
+  auto show = [&](const std::string& line) {
+    if (shown) fmt::print(stderr, "\r\033[K{}", line), std::fflush(stderr);
+  };
+  show(what);
   probe.forget();
   probe.take();
   Run first = once();
@@ -162,8 +170,12 @@ Measured measure(const Patience& patience, LimitProbe& probe, const StepCosts& c
   do {
     probe.take();
     take(once());
+    const size_t n = m.seconds.size();
+    show(patience.repeat > 0 ? fmt::format("{}: run {} of {}", what, n, patience.repeat)
+                             : fmt::format("{}: run {}, {:.0f} s of at most {:.0f}", what, n, spent(), patience.budget_s()));
   } while (!is_enough(m, patience, spent()));
   probe.take();
+  show("");
   m.others = others.share();
   m.chip = probe.median();
   m.limit = costs.of(m.steps, m.chip);

@@ -85,8 +85,8 @@ struct Measured {
   double share() const { return limit.seconds / median(); }
 };
 
-// The first run only touches memory that is new, unless it takes a good part of the budget.
-Measured measure(const Patience&, LimitProbe&, const StepCosts&, const std::function<Run()>& once);
+// The first run only touches memory that is new, unless it takes a good part of the budget. A terminal is told how far `what` is.
+Measured measure(const std::string& what, const Patience&, LimitProbe&, const StepCosts&, const std::function<Run()>& once);
 
 // What rows of all benchmarks have in common: seconds, bytes, flops, limits and shares, for this many tokens.
 Json measured_json(const Measured&, double tokens);
