@@ -71,8 +71,11 @@ def probed(program):
 
 def main():
     program = sys.argv[1] if len(sys.argv) > 1 else "build/release/millrace"
+    try:
+        import numpy
+    except ImportError:
+        sys.exit("check_probe.py needs numpy: pip install numpy")
     threads = probed(program)["units"]
-    import numpy
 
     with tempfile.TemporaryDirectory() as folder:
         source, library = pathlib.Path(folder) / "read.c", pathlib.Path(folder) / "read.so"

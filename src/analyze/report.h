@@ -20,4 +20,7 @@ std::string memory_svg(const Analysis&);      // memory against B, with the chip
 std::string with_unit(double value, const char* unit);  // 26.87 GB, 8.02 ms, 3.35 TB/s
 std::string grouped(int64_t value);                     // 13,015,449,600
 
+// Layers, widths, heads and vocabulary by their letters: those of the first layer that has them.
+Json symbols(const ModelSpec&);
+
 }  // namespace mr

@@ -78,6 +78,7 @@ static Json state_json(const Analysis& a) {
 Json json_report(const Analysis& a) {
   const Question& q = a.question;
   Json j{{"model", q.subject.name},
+         {"symbols", symbols(q.subject.spec)},
          {"hardware", q.on.chip.name},
          {"architecture", q.subject.spec.arch},
          {"parameters", a.parameters},

@@ -29,9 +29,24 @@ static std::string speed(double tokens_per_s) {
 
 static std::string count_or(int64_t n, int64_t unlimited) { return n >= unlimited ? "any" : grouped(n); }
 
+Json symbols(const ModelSpec& spec) {
+  Json j{{"L", spec.layers.size()}, {"D", spec.dim}, {"V", spec.vocab}};
+  for (const LayerSpec& layer : spec.layers) {
+    if (auto* a = std::get_if<AttentionSpec>(&layer.mixer); a && !j.contains("N"))
+      j.update({{"N", a->heads}, {"K", a->kv_heads}, {"H", a->head_dim}});
+    if (auto* m = std::get_if<MlpSpec>(&layer.ffn); m && !j.contains("F")) j["F"] = m->hidden;
+    if (auto* m = std::get_if<MoeSpec>(&layer.ffn); m && !j.contains("E")) j.update({{"E", m->experts}, {"k", m->used}, {"F", m->hidden}});
+  }
+  return j;
+}
+
 static std::string about_model(const Analysis& a) {
   const Subject& s = a.question.subject;
   std::string out = fmt::format("{} on {}\n\n", s.name, a.question.on.chip.title);
+  out += "  symbols     ";
+  const Json letters = symbols(s.spec);
+  for (auto& [symbol, value] : letters.items()) out += fmt::format(" {} {}", symbol, value.get<int64_t>());
+  out += '\n';
   out += fmt::format("  parameters   {} ({} with the norms", grouped(a.parameters), grouped(a.parameters_with_norms));
   if (a.active_parameters != a.parameters_with_norms) out += fmt::format(", {} of them used by a token", grouped(a.active_parameters));
   out += fmt::format(")\n  weights      {} in {}", with_unit(parameter_bytes(s.spec, s.storage), "B"), s.storage.block_name);

@@ -257,7 +257,7 @@ class Counter {
     o.weights += experts_read(m.experts, m.used, rows_) * 3 * spec_.dim * f * s_.block;
     o.read += chosen * (spec_.dim + 3 * f + spec_.dim) * a_;
     o.written += chosen * (3 * f + spec_.dim) * a_ + rows_ * spec_.dim * a_;
-    law(o, "B·T·k/E(1-(1-k/E)^(B·T))", chosen / experts_read(m.experts, m.used, rows_), s_.block);
+    law(o, "B·T·k/(E·(1-(1-k/E)^(B·T)))", chosen / experts_read(m.experts, m.used, rows_), s_.block);
     if (m.shared) feed(MlpSpec{m.shared});
   }
 

@@ -58,8 +58,8 @@ void print_times(const GridRow& row, const StepCosts& costs) {
   std::ranges::sort(ops, std::greater{}, [](auto& op) { return op.second.seconds; });
   const double all = row.m.seconds.back();
   double counted = 0;
-  fmt::print("\nWhere the time of {}, batch {}, context {} went:\n  {:<34} {:>7} {:>9} {:>6} {:>9} {:>9} {:>9}\n", name_of(row),
-             row.shape.batch, row.shape.context, "operation", "calls", "ms", "share", "GB/s", "GFLOP/s", "of limit");
+  fmt::print("\nWhere the {:.4f} s of the last run of {}, batch {}, context {} went:\n  {:<34} {:>7} {:>9} {:>6} {:>9} {:>9} {:>9}\n", all,
+             name_of(row), row.shape.batch, row.shape.context, "operation", "calls", "ms", "share", "GB/s", "GFLOP/s", "of limit");
   for (auto& [name, t] : ops) {
     counted += t.seconds;
     std::string rates = t.flops > 0 ? fmt::format("{:>9.1f} {:>9.1f}", t.bytes / t.seconds / 1e9, t.flops / t.seconds / 1e9) : "";
@@ -117,9 +117,9 @@ int bench_grid(BenchFlags& f) {
     for (const GridRow& row : rows) out.push_back(row_json(row));
     fmt::print("{}\n", out.dump());
   } else {
-    fmt::print("{}, {} threads, {}: reads {:.1f} GB/s, linear layers at most {:.0f} GFLOP/s (measured)\n",
-               engine->checkpoint().path().filename().string(), engine->backend().pool().size(), engine->backend().name(), limits.bandwidth / 1e9,
-               product_rate(limits, costs.storage().block_product) / 1e9);
+    fmt::print("{}, {} threads, {}: reads at up to {:.1f} GB/s, linear layers at most {:.0f} GFLOP/s (measured)\n",
+               engine->checkpoint().path().filename().string(), engine->backend().pool().size(), engine->backend().name(),
+               limits.bandwidth / 1e9, product_rate(limits, costs.storage().block_product) / 1e9);
     print_rows(rows);
     for (const GridRow& r : rows)
       if (!r.times.empty()) print_times(r, costs);

@@ -74,7 +74,7 @@ void add_load_flags(CLI::App& app, LoadFlags& f) {
   app.add_option("--rate", f.rates, "requests a second, at random moments, whatever was answered: 0.5,2,8")
       ->delimiter(',')
       ->allow_extra_args(false)
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1e-6, 1e6))
       ->group(group);
   app.add_option("--shared-prefix", f.shared_prefix, "tokens with which all prompts begin")->check(positive)->group(group);
   app.add_option("--seed", f.seed, "of prompts, lengths and arrivals; the same seed, the same load")->capture_default_str()->group(group);

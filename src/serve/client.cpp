@@ -156,11 +156,10 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
 };
 
 Exchange::Endpoints resolve(asio::io_context& io, const Target& t) {
-  try {
-    return tcp::resolver(io).resolve(t.host, std::to_string(t.port));
-  } catch (const std::exception& e) {
-    fail("cannot find {}:{}: {}", t.host, t.port, e.what());
-  }
+  error_code error;
+  Exchange::Endpoints found = tcp::resolver(io).resolve(t.host, std::to_string(t.port), error);
+  check(!error, "cannot find {}:{}: {}", t.host, t.port, error.message());
+  return found;
 }
 
 // Reads the events of one streamed answer into an Outcome.

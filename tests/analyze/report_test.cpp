@@ -37,6 +37,7 @@ TEST(JsonReport, HasThePromisedFields) {
   Json j = Json::parse(json_report(classic()).dump());
   EXPECT_EQ(j["model"], "llama-2-13b");
   EXPECT_EQ(j["hardware"], "h100");
+  EXPECT_EQ(j["symbols"], (Json{{"L", 40}, {"D", 5120}, {"F", 13824}, {"H", 128}, {"N", 40}, {"K", 40}, {"V", 32000}}));
   ASSERT_EQ(j["rows"].size(), 8u);
   for (const Json& row : j["rows"])
     for (const char* field : {"batch", "context", "parameter_bytes", "state_bytes_per_sequence", "memory_bytes", "fits", "latency_s",
