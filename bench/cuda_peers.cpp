@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -120,10 +121,16 @@ struct Bench {
       for (int32_t t : prompt(n)) p.push_back(t);
       n_tokens += n;
     }
-    int64_t steps = engine.stats().steps;
+    const int64_t before = engine.stats().steps;
+    const size_t first = decode_steps.size();
     double seconds = run(all, 128);
-    fmt::print("256 requests{}, {} prompt tokens  {:6.2f} s  {:6.0f} out tok/s   vLLM {}   target {}   ({} steps)\n",
-               n_shared ? " behind 1024" : "", n_tokens, seconds, 256 * 128 / seconds, vllm, target, engine.stats().steps - steps);
+    const size_t n_decode = decode_steps.size() - first;
+    const double decode = std::accumulate(decode_steps.begin() + int64_t(first), decode_steps.end(), 0.0) / 1e3;
+    fmt::print(
+        "256 requests{}, {} prompt tokens  {:6.2f} s  {:6.0f} out tok/s   vLLM {}   target {}   ({} steps read prompts, {} "
+        "took {:.2f} s for tokens alone)\n",
+        n_shared ? " behind 1024" : "", n_tokens, seconds, 256 * 128 / seconds, vllm, target,
+        engine.stats().steps - before - int64_t(n_decode), n_decode, decode);
     std::fflush(stdout);
   }
 };
