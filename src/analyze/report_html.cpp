@@ -77,10 +77,16 @@ std::string limits_table(const Analysis& a) {
   std::vector<std::vector<std::string>> rows;
   for (const Fitting& l : a.limits)
     rows.push_back({grouped(l.context), with_unit(l.ttft_s, "s"), grouped(l.largest_batch), grouped(l.users), grouped(l.within_deadline),
-                    grouped(l.both), fmt::format("{:.1f}", l.tokens_per_s), l.chips_for_demand ? grouped(l.chips_for_demand) : ""});
-  return table(
-      {"context", "first token", "largest batch", "at user speed", "within deadline", "both", "tokens/s at user speed", "chips for demand"},
-      rows);
+                    grouped(l.both), l.both ? fmt::format("{:.1f}", l.tokens_per_s) : "none",
+                    l.both ? fmt::format("{:.4g}", l.price_per_million) : "none",
+                    l.chips_for_demand ? grouped(l.chips_for_demand) : "none"});
+  std::vector<std::string> head{"context", "first token",        "largest batch", "at user speed",   "within deadline",
+                                "both",    "tokens/s with both", "$/M tokens",    "chips for demand"};
+  if (a.question.demand_words <= 0) {
+    head.pop_back();
+    for (auto& row : rows) row.pop_back();
+  }
+  return table(head, rows);
 }
 
 std::string operations_table(const Analysis& a, bool prefill, int64_t batch) {
@@ -188,11 +194,13 @@ std::string html_report(const Analysis& a) {
       "for memory.</p>\n",
       grouped(a.parameters), with_unit(parameter_bytes(s.spec, s.storage), "B"), escaped(s.storage.block_name), escaped(s.storage.kv_name),
       with_unit(c.bandwidth, "B/s"), with_unit(c.bf16, "FLOP/s"), c.ratio());
+  for (const std::string& w : a.warnings) out += "<p><b>Warning:</b> " + escaped(w) + ".</p>\n";
   out += roofline_svg(a) + throughput_svg(a) + memory_svg(a);
   out += "<h2>Generation</h2><p>Memory, latency and tokens/s by the napkin law, then by what the operations of a step move.</p><div>" +
          rows_table(a) + "</div>\n";
   out += fmt::format(
-             "<h2>What fits</h2><p>{:g} tokens/s for every user, the first token within {:g} s when all prompts come at once.</p><div>",
+             "<h2>What fits</h2><p>{:g} tokens/s for every user, the first token within {:g} s when all prompts come at once. The last "
+             "columns are those of the largest batch with both.</p><div>",
              a.question.user_tokens_per_s, a.question.deadline_s) +
          limits_table(a) + "</div>\n";
   out += "<h2>Prefill of one prompt, by operation</h2><div>" + operations_table(a, true, 1) + "</div>\n";

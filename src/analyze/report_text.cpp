@@ -103,20 +103,42 @@ static std::string rows_table(const Analysis& a) {
   return out + "\n";
 }
 
+// Why no batch at all gives every user the speed and the first token in time.
+static std::string why_none(const Analysis& a, const Fitting& l) {
+  const Question& q = a.question;
+  const double weights = parameter_bytes(q.subject.spec, q.subject.storage) / q.on.tp;
+  const double one = weights + state_bytes(q.subject.spec, q.subject.storage, double(l.context), q.on.tp);
+  if (weights > q.on.chip.memory)
+    return fmt::format("the weights alone take {} of a chip's {}: --tp or --weight-format would help", with_unit(weights, "B"),
+                       with_unit(q.on.chip.memory, "B"));
+  if (l.largest_batch == 0)
+    return fmt::format("one sequence needs {} of a chip's {}", with_unit(one, "B"), with_unit(q.on.chip.memory, "B"));
+  if (l.users == 0) return fmt::format("a single user gets less than {:g} tokens/s (--user-speed)", q.user_tokens_per_s);
+  return fmt::format("one prompt alone takes {} (--deadline {:g})", with_unit(l.ttft_s, "s"), q.deadline_s);
+}
+
 static std::string limits_table(const Analysis& a) {
   const Question& q = a.question;
-  std::string out =
-      fmt::format("\nWhat fits: the largest batch by memory; with {:g} tokens/s for every user; with all prompts read within {:g} s.\n",
-                  q.user_tokens_per_s, q.deadline_s);
-  out += fmt::format("  {:>8} {:>12} {:>12} {:>10} {:>10} {:>10} {:>11} {:>9}{}\n", "context", "first token", "by memory", "by speed",
-                     "by prompt", "by both", "tok/s", "$/Mtok", q.demand_words > 0 ? "      chips" : "");
-  for (const Fitting& l : a.limits)
-    out += fmt::format("  {:>8} {:>12} {:>12} {:>10} {:>10} {:>10} {:>11} {:>9.4g}{}\n", l.context, with_unit(l.ttft_s, "s"),
+  const bool demand = q.demand_words > 0;
+  std::string out = fmt::format(
+      "\nWhat fits: the largest batch by memory; with {:g} tokens/s for every user; with all prompts, coming at once, read within {:g} s; "
+      "and with both.\nRight of the line: that last batch, and what it makes.\n",
+      q.user_tokens_per_s, q.deadline_s);
+  out += fmt::format("  {:>8} {:>12} {:>12} {:>10} {:>10} | {:>10} {:>11} {:>9}{}\n", "context", "first token", "by memory", "by speed",
+                     "by prompt", "by both", "tok/s", "$/Mtok", demand ? "      chips" : "");
+  for (const Fitting& l : a.limits) {
+    auto made = [&](std::string text) { return l.both ? text : "none"; };
+    out += fmt::format("  {:>8} {:>12} {:>12} {:>10} {:>10} | {:>10} {:>11} {:>9}{}\n", l.context, with_unit(l.ttft_s, "s"),
                        count_or(l.largest_batch, int64_t(1) << 39), grouped(l.users), grouped(l.within_deadline), grouped(l.both),
-                       speed(l.tokens_per_s), l.price_per_million,
-                       q.demand_words > 0 ? fmt::format(" {:>10}", l.chips_for_demand ? grouped(l.chips_for_demand) : "none") : "");
-  if (q.demand_words > 0)
-    out += fmt::format("  chips: for {} words a day, 4 tokens for 3 words, spread evenly.\n", with_unit(q.demand_words, ""));
+                       made(speed(l.tokens_per_s)), made(fmt::format("{:.4g}", l.price_per_million)),
+                       demand ? fmt::format(" {:>10}", made(grouped(l.chips_for_demand))) : "");
+  }
+  for (const Fitting& l : a.limits)
+    if (!l.both) out += fmt::format("  Nobody is served so at {} tokens: {}.\n", grouped(l.context), why_none(a, l));
+  if (demand)
+    out +=
+        fmt::format("  chips: for {} words a day, 4 tokens for 3 words, spread evenly, every user as fast and every first token as soon.\n",
+                    with_unit(q.demand_words, ""));
   out += "  Longest context by memory:";
   for (auto [batch, context] : a.longest_context) out += fmt::format("  {} for batch {}", count_or(context, int64_t(1) << 39), batch);
   return out + fmt::format(" (the model was made for {}).\n", grouped(q.subject.spec.max_context));
@@ -142,28 +164,38 @@ static std::string operations_table(const Analysis& a, bool prefill, double batc
          out;
 }
 
-static std::string flash_line(const Analysis& a) {
-  const Chip& c = a.question.on.chip;
-  for (const LayerSpec& layer : a.question.subject.spec.layers) {
-    auto* at = std::get_if<AttentionSpec>(&layer.mixer);
-    if (!at || c.unit_memory <= 0) continue;
-    double s = double(a.question.contexts[0]), words = c.unit_memory / 2;
-    return fmt::format(
-        "\nA head of attention over a prompt of {} tokens: {} if nothing is masked; the matrix of scores would be {}; in tiles that fit "
-        "beside a unit\n({}) it is never written, extra memory grows with S alone and at least {} words move.\n",
-        a.question.contexts[0], with_unit(4 * s * s * at->head_dim, "FLOP"), with_unit(2 * s * s, "B"), with_unit(c.unit_memory, "B"),
-        grouped(int64_t(flash_traffic(s, at->head_dim, words))));
-  }
-  return {};
+// FlashAttention beside its law, where the chip's memory beside a unit is known.
+static std::string flash_table(const Analysis& a) {
+  if (!a.flash) return {};
+  const FlashCost& f = *a.flash;
+  const double s = f.context, words = f.fast_words;
+  auto row = [](const char* name, const std::string& exact, const std::string& law, const char* symbols) {
+    return fmt::format("  {:<22} {:>14} {:>14} = {}\n", name, exact, law, symbols);
+  };
+  std::string out = fmt::format(
+      "\nFlashAttention, one head of {:g} over a prompt of {:g} tokens, in tiles of {:g} tokens: four of them fill the {} beside a unit,\n"
+      "M = {} words of 2 bytes. The law leaves out constants and counts every pair of tokens; a causal prompt has half of them.\n",
+      f.head_dim, s, f.tile, with_unit(2 * words, "B"), grouped(int64_t(words)));
+  out += fmt::format("  {:<22} {:>14} {:>14}\n", "", "exact", "law");
+  out += row("flops", with_unit(f.flops, "FLOP"), with_unit(f.law_flops, "FLOP"), "4·S²·H");
+  out += row("words moved", grouped(int64_t(f.words)), grouped(int64_t(f.law_words)), "S²·H²/M");
+  out += row("extra memory, words", grouped(int64_t(f.extra_words)), grouped(int64_t(f.law_extra_words)), "S");
+  return out + fmt::format("  {:<22} {:>14}   words of scores that are never written\n", "", grouped(int64_t(s * s)));
+}
+
+static std::string warnings(const Analysis& a) {
+  std::string out;
+  for (const std::string& w : a.warnings) out += fmt::format("\nWarning: {}.\n", w);
+  return out;
 }
 
 std::string text_report(const Analysis& a) {
   double shown = double(a.question.batches[0]);  // the largest batch that fits
   for (const AnalysisRow& r : a.rows)
     if (r.fits && r.context == a.question.contexts[0]) shown = std::max(shown, double(r.batch));
-  return about_model(a) + about_chip(a) + rows_table(a) + limits_table(a) + operations_table(a, true, 1) +
+  return about_model(a) + about_chip(a) + warnings(a) + rows_table(a) + limits_table(a) + operations_table(a, true, 1) +
          "  The laws of attention count every pair of tokens; a causal prompt has half of them.\n" + operations_table(a, false, shown) +
-         flash_line(a);
+         flash_table(a);
 }
 
 std::string formats_table() {

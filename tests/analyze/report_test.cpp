@@ -21,6 +21,22 @@ TEST(Text, PrintsTheExamplesDigits) {
     EXPECT_NE(text.find(digits), std::string::npos) << digits;
 }
 
+TEST(Text, SaysWhyNobodyIsServed) {
+  auto text = [](const char* preset, auto change) {
+    Question q;
+    q.subject = subject_of(*find_preset(preset));
+    q.on.chip = chip_named("h100");
+    q.demand_words = 1e9;
+    change(q);
+    return text_report(analyze(q));
+  };
+  EXPECT_EQ(text("llama-2-13b", [](auto&) {}).find("Nobody"), std::string::npos);
+  EXPECT_NE(text("llama-2-70b", [](auto&) {}).find("the weights alone take 138.0 GB of a chip's 80.00 GB"), std::string::npos);
+  EXPECT_NE(text("llama-2-13b", [](auto& q) { q.deadline_s = 0.01; }).find("one prompt alone takes 29.65 ms"), std::string::npos);
+  EXPECT_NE(text("llama-2-13b", [](auto& q) { q.user_tokens_per_s = 1000; }).find("less than 1000 tokens/s"), std::string::npos);
+  EXPECT_NE(text("llama-2-13b", [](auto& q) { q.contexts = {1 << 20}; }).find("one sequence needs 885.0 GB"), std::string::npos);
+}
+
 TEST(Text, Numbers) {
   EXPECT_EQ(grouped(0), "0");
   EXPECT_EQ(grouped(999), "999");

@@ -352,7 +352,9 @@ class Analyze(unittest.TestCase):
         self.assertGreater(experts["parameters"], 2 * experts["active_parameters"])
         drafted = as_json(*self.CLASSIC, "--draft", "smollm2-135m", "--acceptance", 0.7, "--lookahead", 4)["rows"][0]
         self.assertGreater(drafted["draft_speedup"], 1.5)
+        self.assertEqual(len(as_json("analyze", "--config", "llama-2-7b", "--hardware", "h100", "--draft", "llama-2-13b")["warnings"]), 1)
         self.assertGreater(as_json(*self.CLASSIC, "--demand", "100e9")["limits"][0]["chips_for_demand"], 100)
+        self.assertIsNone(as_json("analyze", "--config", "llama-2-70b", "--hardware", "h100")["limits"][0]["price_per_million_tokens"])
         self.assertIn("e4m3", ok("analyze", "--formats"))
 
     def test_a_page_of_its_own(self):
@@ -473,6 +475,8 @@ class Errors(unittest.TestCase):
         self.fails(["analyze", "--config", "llama-99", "--hardware", "h100"], "llama-99", "llama-2-13b")
         self.fails([*classic, "h100", "--kv-heads", 7], 40, 7)
         self.fails([*classic, "h100", "--batch", 0], "batch of 0")
+        self.fails([*classic, "h100", "--batch", 2_000_000_000], 2_000_000_000, 1 << 24)
+        self.fails([*classic, "h100", "--tp", 3], "40 query heads", "3 chips", "1, 2, 4, 5, 8")
         self.fails([*classic, "h100", "--weight-format", "int3"], "int3", "int4")
         self.fails([*classic, "h100", "--experts", "many"], "many", "8:2")
         self.fails([*classic, "local", "--tp", 2], "link")
