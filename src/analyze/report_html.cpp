@@ -106,14 +106,13 @@ std::string roofline_svg(const Analysis& a) {
   const double bandwidth = c.bandwidth * a.question.on.tp;
   struct Series {
     Color color;
-    int degrees;  // of its labels, so that those of one place do not cover each other
     std::string name;
     std::vector<Dot> dots;
   };
   int64_t first = a.question.batches[0], shown = shown_batch(a);
-  std::vector<Series> series{{green, 62, "prefill of one prompt", dots(a, true, 1)}};
-  if (shown != first) series.push_back({blue, 38, fmt::format("generation, batch {}", shown), dots(a, false, shown)});
-  series.push_back({red, 12, fmt::format("generation, batch {}", first), dots(a, false, first)});
+  std::vector<Series> series{{green, "prefill of one prompt", dots(a, true, 1)}};
+  if (shown != first) series.push_back({blue, fmt::format("generation, batch {}", shown), dots(a, false, shown)});
+  series.push_back({red, fmt::format("generation, batch {}", first), dots(a, false, first)});
   double roof = product_rate(c, a.question.subject.storage.block_product) * a.question.on.tp;
   double top = std::max(roof, c.bf16 * a.question.on.tp), low = 1, high = 4 * top / bandwidth;
   for (const Series& s : series)
@@ -121,13 +120,16 @@ std::string roofline_svg(const Analysis& a) {
   Plot plot("Roofline: " + a.question.subject.name + " on " + a.question.on.chip.name, {"flops a byte", "", low, high},
             {"FLOP/s that can be reached", "FLOP/s", std::pow(10, std::floor(std::log10(low))) * bandwidth, 1.5 * top});
   plot.line({{plot.x_low(), plot.x_low() * bandwidth}, {roof / bandwidth, roof}, {plot.x_high(), roof}}, ink);
-  for (const Series& s : series) {
-    plot.legend(s.color, s.name);
+  for (const Series& s : series) plot.legend(s.color, s.name);
+  std::vector<std::pair<const Dot*, Color>> labelled;
+  for (const Series& s : series)
     for (const Dot& d : s.dots) {
       plot.point({d.x, d.y}, s.color, fmt::format("{}: {:.4g} flops a byte, {}", d.name, d.x, with_unit(d.y, "FLOP/s")));
-      if (!d.label.empty()) plot.text({d.x, d.y}, s.color, shortened(d.label), s.degrees);
+      if (!d.label.empty()) labelled.emplace_back(&d, s.color);
     }
-  }
+  // The highest first: their labels hang down to the right, and have the least room.
+  std::ranges::sort(labelled, std::greater{}, [](auto& l) { return std::pair(l.first->x, l.first->y); });
+  for (auto [dot, color] : labelled) plot.label({dot->x, dot->y}, color, shortened(dot->label));
   return plot.svg();
 }
 
