@@ -196,6 +196,9 @@ std::string html_report(const Analysis& a) {
       "for memory.</p>\n",
       grouped(a.parameters), with_unit(parameter_bytes(s.spec, s.storage), "B"), escaped(s.storage.block_name), escaped(s.storage.kv_name),
       with_unit(c.bandwidth, "B/s"), with_unit(c.bf16, "FLOP/s"), c.ratio());
+  if (c.busy())
+    out += fmt::format("<p><b>It was measured while other programs used {:.0f} % of the processors: its true limits are higher.</b></p>\n",
+                       100 * c.others);
   for (const std::string& w : a.warnings) out += "<p><b>Warning:</b> " + escaped(w) + ".</p>\n";
   out += roofline_svg(a) + throughput_svg(a) + memory_svg(a);
   out += "<h2>Generation</h2><p>Memory, latency and tokens/s by the napkin law, then by what the operations of a step move.</p><div>" +

@@ -27,6 +27,9 @@ static std::string speed(double tokens_per_s) {
   return tokens_per_s >= 1000 ? grouped(int64_t(std::llround(tokens_per_s))) : fmt::format("{:.1f}", tokens_per_s);
 }
 
+// What follows from limits that were measured on a busy machine is marked with it.
+static std::string about(const Analysis& a, std::string text) { return (a.question.on.chip.busy() ? "~" : "") + text; }
+
 static std::string count_or(int64_t n, int64_t unlimited) { return n >= unlimited ? "any" : grouped(n); }
 
 Json symbols(const ModelSpec& spec) {
@@ -75,6 +78,9 @@ static std::string about_chip(const Analysis& a) {
   std::string out = fmt::format("  chip         {} ({} for {} weights), {}, {}\n", with_unit(c.bf16, "FLOP/s"), with_unit(rate, "FLOP/s"),
                                 a.question.subject.storage.block_name, with_unit(c.bandwidth, "B/s"), with_unit(c.memory, "B"));
   out += fmt::format("               ratio {:.0f}: an operation of fewer flops a byte waits for memory\n", c.ratio());
+  if (c.busy())
+    out += fmt::format("               ~ measured while other programs used {:.0f} % of the processors: its true limits are higher\n",
+                       100 * c.others);
   if (!c.rates.empty()) {
     out += "               measured, in GFLOP/s:";
     for (const Chip::Rate& r : c.rates) out += fmt::format(" {} {:.0f}{}", r.name, r.flops / 1e9, &r == &c.rates.back() ? "\n" : ",");
@@ -93,9 +99,10 @@ static std::string rows_table(const Analysis& a) {
                      "latency", "tok/s", "step", "latency", "tok/s", "bound", "$/Mtok", draft ? "   drafts" : "");
   for (const AnalysisRow& r : a.rows)
     out += fmt::format("  {:>6} {:>8} {:>10} {:>5} {:>10} {:>9}  | {:>10} {:>10} {:>9} {:>8} {:>9.4g}{}\n", r.batch, r.context,
-                       with_unit(r.memory_bytes, "B"), r.fits ? "yes" : "no", with_unit(r.latency_s, "s"), speed(r.tokens_per_s),
-                       with_unit(r.step.bytes, "B"), with_unit(r.step.seconds, "s"), speed(r.step_tokens_per_s), name_of(r.step.bound),
-                       r.price_per_million, draft ? fmt::format("   × {:.2f}", r.draft_speedup) : "");
+                       with_unit(r.memory_bytes, "B"), r.fits ? "yes" : "no", about(a, with_unit(r.latency_s, "s")),
+                       about(a, speed(r.tokens_per_s)), with_unit(r.step.bytes, "B"), about(a, with_unit(r.step.seconds, "s")),
+                       about(a, speed(r.step_tokens_per_s)), name_of(r.step.bound), r.price_per_million,
+                       draft ? fmt::format("   × {:.2f}", r.draft_speedup) : "");
   out += fmt::format("  $/Mtok at {} an hour for a chip.", fmt::format("${:g}", a.question.price));
   if (draft)
     out += fmt::format(" drafts: {} tokens of {} at a time, {:.0f} % accepted.", a.question.draft->lookahead,
@@ -128,9 +135,9 @@ static std::string limits_table(const Analysis& a) {
                      "by prompt", "by both", "tok/s", "$/Mtok", demand ? "      chips" : "");
   for (const Fitting& l : a.limits) {
     auto made = [&](std::string text) { return l.both ? text : "none"; };
-    out += fmt::format("  {:>8} {:>12} {:>12} {:>10} {:>10} | {:>10} {:>11} {:>9}{}\n", l.context, with_unit(l.ttft_s, "s"),
+    out += fmt::format("  {:>8} {:>12} {:>12} {:>10} {:>10} | {:>10} {:>11} {:>9}{}\n", l.context, about(a, with_unit(l.ttft_s, "s")),
                        count_or(l.largest_batch, int64_t(1) << 39), grouped(l.users), grouped(l.within_deadline), grouped(l.both),
-                       made(speed(l.tokens_per_s)), made(fmt::format("{:.4g}", l.price_per_million)),
+                       made(about(a, speed(l.tokens_per_s))), made(fmt::format("{:.4g}", l.price_per_million)),
                        demand ? fmt::format(" {:>10}", made(grouped(l.chips_for_demand))) : "");
   }
   for (const Fitting& l : a.limits)
@@ -153,7 +160,7 @@ static std::string operations_table(const Analysis& a, bool prefill, double batc
     std::string law = p.op.law.empty() ? "" : fmt::format("{:>9.4g} = {}", p.op.law_intensity, p.op.law);
     out += fmt::format("  {:<24} {:>4} {:>12} {:>10} {:>10} {:>10.4g} {:>10} {:<8} {}\n", p.op.name, p.op.layers,
                        with_unit(p.op.flops, "FLOP"), with_unit(p.op.weights + p.op.state + p.op.read, "B"), with_unit(p.op.written, "B"),
-                       p.op.intensity(), with_unit(p.time.seconds, "s"), name_of(p.time.bound), law);
+                       p.op.intensity(), about(a, with_unit(p.time.seconds, "s")), name_of(p.time.bound), law);
   }
   std::string head =
       fmt::format("\n{}, batch {:g}, context {}: {}, {}, {}\n", prefill ? "Prefill" : "Generation", batch, a.question.contexts[0],

@@ -87,13 +87,15 @@ th, td { padding: .25rem .6rem; text-align: right; border-bottom: 1px solid var(
 
 }  // namespace
 
+std::string ttft_svg(const Json& rows) { return draw(rows, "Waiting for the first token (median)", "ttft_s"); }
+std::string tpot_svg(const Json& rows) { return draw(rows, "Time per output token after it (median)", "tpot_s"); }
+
 std::string load_page(const Json& rows) {
   return fmt::format(
       "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width\"><title>Latency and throughput"
       "</title><style>{}</style><h1>Latency and throughput</h1><p>A number at a point is how many streams were open, or how many requests "
       "came a second. Lower and further right is better.</p><div class=pictures>{}{}</div><div class=wide>{}</div></html>\n",
-      style, draw(rows, "Waiting for the first token (median)", "ttft_s"), draw(rows, "Time per output token after it (median)", "tpot_s"),
-      table(rows));
+      style, ttft_svg(rows), tpot_svg(rows), table(rows));
 }
 
 }  // namespace mr
