@@ -190,15 +190,19 @@ class Bench(unittest.TestCase):
         rows = as_json("bench", "--techniques", "kv-cache,copy-on-write", "--repeat", 1)
         by_name = {(r["technique"], r["workload"]): r for r in rows}
         self.assertEqual(len(rows), 8 + 2)
-        for n in (16, 32, 64, 128):
-            plain, kept = by_name["kv-cache", f"none, {n} + {n} tokens"], by_name["kv-cache", f"kept, {n} + {n} tokens"]
-            self.assertEqual(plain["computed_tokens"], sum(range(n, 2 * n)))
-            self.assertEqual(kept["computed_tokens"], 2 * n - 1)
+        for n in (32, 64, 128, 256):
+            plain, kept = (by_name["kv-cache", f"{form}, {n} + {n // 4} tokens"] for form in ("none", "kept"))
+            self.assertEqual(plain["computed_tokens"], sum(range(n, n + n // 4)))
+            self.assertEqual(kept["computed_tokens"], n + n // 4 - 1)
             self.assertEqual(plain["gain"], 1)
-            if n > 16:  # attention's flops: T^3 without the cache, T^2 with it
+            if n > 32:  # attention's flops: T^3 without the cache, T^2 with it
+                self.assertGreater(plain["attention_seconds"], kept["attention_seconds"])
                 self.assertAlmostEqual(plain["growth"]["attention_flops"], 3, delta=0.05)
                 self.assertAlmostEqual(kept["growth"]["attention_flops"], 2, delta=0.05)
                 self.assertGreater(plain["flops"], 4 * kept["flops"])
+        for key in ("seconds", "attention_seconds"):  # time itself, over three doublings: 64 and 512 times, 8 and 64 times
+            grown = [by_name["kv-cache", f"{form}, 256 + 64 tokens"][key] / by_name["kv-cache", f"{form}, 32 + 8 tokens"][key] for form in ("none", "kept")]
+            self.assertGreater(grown[0], 2 * grown[1], (key, grown))
         self.assertEqual(by_name["copy-on-write", "8 requests"]["computed_tokens"], 8 * (512 + 15))
         self.assertEqual(by_name["copy-on-write", "n = 8"]["computed_tokens"], 512 + 8 * 15)
 
