@@ -61,10 +61,10 @@ void print_rows(const std::vector<MixRow>& rows) {
     const LoadOutcome& o = r.outcome;
     std::string pace = r.rate > 0 ? fmt::format("{:g}/s", r.rate) : r.streams ? fmt::format("{}", r.streams) : "all";
     std::string spread = r.m.spread() ? fmt::format("{:.1f}%", 100 * *r.m.spread()) : "";
-    fmt::print("  {:>8} {:>8} {:>8} {:>8} {:>9.1f} {:>10.1f} {:>8.3f} {:>9.3f} {:>6} {:>8.3f} {:>10} {:>12} {:>11.1f} {:>5.0f}%  {}\n",
-               pace, r.n_jobs, o.prompt, o.generated, double(o.generated) / r.m.best(), double(o.prompt + o.generated) / r.m.best(),
-               r.m.best(), r.m.median(), spread, percentile(o.ttft_s, 0.5), with_unit(r.m.limit.bytes, "B"),
-               with_unit(r.m.limit.flops, "FLOP"), double(o.generated) / r.m.limit.seconds, 100 * r.m.share(), name_of(r.m.limit.bound));
+    fmt::print("  {:>8} {:>8} {:>8} {:>8} {:>9.1f} {:>10.1f} {:>8.3f} {:>9.3f} {:>6} {:>8.3f} {:>10} {:>12} {:>11.1f} {:>6}  {}\n", pace,
+               r.n_jobs, o.prompt, o.generated, double(o.generated) / r.m.best(), double(o.prompt + o.generated) / r.m.best(), r.m.best(),
+               r.m.median(), spread, percentile(o.ttft_s, 0.5), with_unit(r.m.limit.bytes, "B"), with_unit(r.m.limit.flops, "FLOP"),
+               double(o.generated) / r.m.limit.seconds, share_text(r.m.share(), r.m.busy()), name_of(r.m.limit.bound));
   }
 }
 
