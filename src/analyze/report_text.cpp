@@ -180,8 +180,10 @@ static std::string flash_table(const Analysis& a) {
     return fmt::format("  {:<22} {:>14} {:>14} = {}\n", name, exact, law, symbols);
   };
   std::string out = fmt::format(
-      "\nFlashAttention, one head of {:g} over a prompt of {:g} tokens, in tiles of {:g} tokens: four of them fill the {} beside a unit,\n"
-      "M = {} words of 2 bytes. The law leaves out constants and counts every pair of tokens; a causal prompt has half of them.\n",
+      "\nFlashAttention, one head of {:g} over a prompt of {:g} tokens, in tiles of {:g} tokens: those of queries, keys, values and "
+      "results fit the {}\n"
+      "beside a unit, M = {} words of 2 bytes. The law leaves out constants and counts every pair of tokens; a causal prompt has half of "
+      "them.\n",
       f.head_dim, s, f.tile, with_unit(2 * words, "B"), grouped(int64_t(words)));
   out += fmt::format("  {:<22} {:>14} {:>14}\n", "", "exact", "law");
   out += row("flops", with_unit(f.flops, "FLOP"), with_unit(f.law_flops, "FLOP"), "4·S²·H");
