@@ -105,8 +105,8 @@ static std::string rows_table(const Analysis& a) {
                        draft ? fmt::format("   × {:.2f}", r.draft_speedup) : "");
   out += fmt::format("  $/Mtok at {} an hour for a chip.", fmt::format("${:g}", a.question.price));
   if (draft)
-    out += fmt::format(" drafts: {} tokens of {} at a time, {:.0f} % accepted.", a.question.draft->lookahead,
-                       a.question.draft->subject.name, 100 * a.question.draft->acceptance);
+    out += fmt::format(" drafts: {} tokens of {} at a time, {:.0f} % accepted; its weights and state count in what fits.",
+                       a.question.draft->lookahead, a.question.draft->subject.name, 100 * a.question.draft->acceptance);
   return out + "\n";
 }
 
