@@ -32,23 +32,36 @@ StepMemory::~StepMemory() {
   cudaFree(device_);
 }
 
-// The length of items that takes the least time: rounds of all workers, times what a round costs, and some of the last round, since
-// workers are not equally fast.
-int StepMemory::item_length(const Batch& b) const {
-  auto length = [&](int s) { return b.rows(s) == 1 ? b.context[s] + 1 - prefix_[size_t(s)].tokens : 0; };
+// How items of at most `most` tokens or a little more keep the workers busy, counted in tokens: whole rounds of items that come
+// longest first, each as long as its longest, and some of an item, since workers are not equally fast.
+int64_t StepMemory::cost_of(int most) {
+  for (Own& own : own_) own.piece = piece(own.length, most), own.n = (own.length + own.piece - 1) / own.piece;
+  std::ranges::sort(own_, [](const Own& a, const Own& b) { return a.piece != b.piece ? a.piece > b.piece : a.seq < b.seq; });
+  int64_t cost = most / 4, n = 0;
+  for (const Own& own : own_) {
+    const int64_t rounds = (n + own.n + rules_.workers - 1) / rules_.workers - (n + rules_.workers - 1) / rules_.workers;
+    cost += rounds * (kFixed + own.piece), n += own.n;
+  }
+  return cost;
+}
+
+// Cuts what each sequence of one row sees for itself into pieces of the length that takes the least time.
+void StepMemory::cut(const Batch& b) {
+  own_.clear();
   int longest = 0;
-  for (int s = 0; s < b.n_seqs; s++) longest = std::max(longest, length(s));
-  if (longest == 0) return 1;
+  for (int s = 0; s < b.n_seqs; s++)
+    if (b.rows(s) == 1) {
+      own_.push_back({s, b.context[s] + 1 - prefix_[size_t(s)].tokens});
+      longest = std::max(longest, own_.back().length);
+    }
   int best = longest;
   int64_t least = INT64_MAX;
-  for (int n = 1; n <= kMostItems && (n == 1 || longest / n >= kShortest); n++) {
+  const int hurry = std::max(1, 2048 / std::max(1, int(own_.size())));  // many sequences: fewer lengths are tried
+  for (int n = 1; n <= kMostItems && (n == 1 || longest / n >= kShortest); n += 1 + n / hurry) {
     const int most = (longest + n - 1) / n;
-    int64_t items = 0;
-    for (int s = 0; s < b.n_seqs; s++) items += (length(s) + most - 1) / most;
-    const int64_t cost = (items + rules_.workers - 1) / rules_.workers * (kFixed + most) + most / 4;
-    if (cost < least) least = cost, best = most;
+    if (const int64_t cost = cost_of(most); cost < least) least = cost, best = most;
   }
-  return best;
+  if (!own_.empty()) cost_of(best);
 }
 
 // Sequences of one row whose first pages are the same: these are cut into tiles of sequences and parts of tokens.
@@ -85,27 +98,26 @@ void StepMemory::share_prefixes(const Batch& b, const StateMemory& state) {
   n_shared_ = int32_t(shared_.size());
 }
 
-// Sequences of one row are cut into items, the others into tiles of rows, longest first.
+// Sequences of one row are cut into items, the others into tiles of rows; both longest first.
 void StepMemory::make_plan(const Batch& b, const StateMemory& state) {
-  items_.clear(), tiles_.clear();
+  items_.clear(), tiles_.clear(), own_.clear();
   share_prefixes(b, state);
-  const int longest = item_length(b);
-  std::vector<int32_t> first_item(size_t(b.n_seqs), 0);
-  for (int s = 0; s < b.n_seqs; s++) {
-    if (b.rows(s) > 1 || rules_.deterministic) {
+  if (!rules_.deterministic) cut(b);
+  for (int s = 0; s < b.n_seqs; s++)
+    if (b.rows(s) > 1 || rules_.deterministic)
       for (int r = 0; r < b.rows(s); r += kPrefillRows) tiles_.push_back({s, r});
-      continue;
-    }
+  std::vector<int32_t> first_item(size_t(b.n_seqs), 0);
+  for (const Own& own : own_) {
+    const int s = own.seq;
     const Prefix& prefix = prefix_[size_t(s)];
-    const int length = b.context[s] + 1 - prefix.tokens, size = piece(length, longest), own = (length + size - 1) / size;
-    DecodeItem item{s, b.row_begin[s], b.context[s], 0, 0, 0, prefix.parts + own, prefix.parts, {}};
+    DecodeItem item{s, b.row_begin[s], b.context[s], 0, 0, 0, prefix.parts + own.n, prefix.parts, {}};
     for (size_t g = 0; g < std::min(b.group.size(), std::size(item.table)); g++)
       if (state.group[g].page_tokens) item.table[g] = b.group[g].begin[s];
     first_item[size_t(s)] = int32_t(items_.size());
     items_.resize(items_.size() + size_t(prefix.parts));  // empty: attend_shared() fills their results
-    for (int i = 0; i < own; i++) {
+    for (int i = 0; i < own.n; i++) {
       item.index = prefix.parts + i;
-      item.begin = prefix.tokens + i * size, item.end = std::min(item.begin + size, prefix.tokens + length);
+      item.begin = prefix.tokens + i * own.piece, item.end = std::min(item.begin + own.piece, prefix.tokens + own.length);
       items_.push_back(item);
     }
   }

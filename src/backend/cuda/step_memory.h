@@ -38,7 +38,8 @@ class StepMemory {
  private:
   void make_plan(const Batch&, const StateMemory&);
   void share_prefixes(const Batch&, const StateMemory&);
-  int item_length(const Batch&) const;
+  int64_t cost_of(int most);
+  void cut(const Batch&);
   template <class T>
   const T* put(const T* from, int64_t n, int64_t room);
   void write(const Batch& host, Batch& out, const StateMemory&);
@@ -60,6 +61,11 @@ class StepMemory {
   };
   std::vector<Prefix> prefix_;  // [n_seqs] what attend_shared() does of it
   int32_t n_shared_ = 0;
+  struct Own {
+    int seq, length;       // tokens that no other sequence reads with it
+    int piece = 0, n = 0;  // n items of `piece` tokens, the last one may be shorter
+  };
+  std::vector<Own> own_;  // the sequences of one row
   std::vector<GroupTable> tables_;
   Plan plan_;
 };
