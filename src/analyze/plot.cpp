@@ -126,7 +126,7 @@ static bool are_apart(const std::array<Plot::Point, 4>& a, const std::array<Plot
 bool Plot::is_free(const Box& box) const {
   const auto corners = box.corners();
   for (Point p : corners)
-    if (p.x < kLeft || p.x > kWidth - 2 || p.y < kTop || p.y > kHeight - 2) return false;
+    if (p.x < kLeft || p.x > kWidth - 2 || p.y < kTop || p.y > kHeight - kBottom) return false;
   return std::ranges::all_of(taken_, [&](const Box& other) { return are_apart(corners, other.corners()); });
 }
 
@@ -140,7 +140,7 @@ void Plot::write(const Box& box, int color, const std::string& text) {
 
 void Plot::text(Point p, int color, const std::string& text) { write({px(p.x) + 7, py(p.y) - 11, width_of(text), 13, 0}, color, text); }
 
-// A short one lies somewhere around its point, a long one hangs down from it at an angle.
+// A short one lies somewhere around its point; a long one hangs down from it to the right, at an angle, or rises to it from the left.
 bool Plot::label(Point p, int color, const std::string& text) {
   const double x = px(p.x), y = py(p.y), width = width_of(text);
   std::vector<Box> places;
@@ -149,9 +149,9 @@ bool Plot::label(Point p, int color, const std::string& text) {
       places.push_back({x + dx, y + dy, width, 13, 0});
   } else {
     for (double away : {9.0, 20.0, 34.0})
-      for (int degrees : {12, 30, 48, 66, -14, 84}) {
-        const double angle = degrees * M_PI / 180;
-        places.push_back({x + away * std::cos(angle), y + away * std::sin(angle), width, 13, angle});
+      for (int degrees : {12, 30, 48, 66, -14, 84, -24, -42, -60}) {
+        const double angle = degrees * M_PI / 180, from = degrees < -20 ? -away - width : away;
+        places.push_back({x + from * std::cos(angle), y + from * std::sin(angle), width, 13, angle});
       }
   }
   auto place = std::ranges::find_if(places, [&](const Box& box) { return is_free(box); });
