@@ -18,6 +18,16 @@ double memory_per_chip(const Question& q, double batch, double context) {
          batch * state_bytes(q.subject.spec, q.subject.storage, context, q.on.tp);
 }
 
+// With what a draft model takes beside it.
+bool fits(const Question& q, double batch, double context) {
+  double needed = memory_per_chip(q, batch, context);
+  if (q.draft) {
+    const Subject& d = q.draft->subject;
+    needed += parameter_bytes(d.spec, d.storage) / q.on.tp + batch * state_bytes(d.spec, d.storage, context, q.on.tp);
+  }
+  return needed <= q.on.chip.memory;
+}
+
 StepCost cost_of(const Question& q, const Phase& phase) { return step_cost(q.subject.spec, q.subject.storage, phase, q.on); }
 
 double price_per_million(const Question& q, double tokens_per_s) { return q.price * q.on.tp / 3600 / tokens_per_s * 1e6; }
@@ -38,7 +48,7 @@ AnalysisRow row_of(const Question& q, int64_t batch, int64_t context) {
   r.state_bytes_per_sequence = state_bytes(q.subject.spec, q.subject.storage, double(context));
   r.memory_bytes = r.parameter_bytes + double(batch) * r.state_bytes_per_sequence;
   r.memory_per_chip = memory_per_chip(q, double(batch), double(context));
-  r.fits = r.memory_per_chip <= q.on.chip.memory;
+  r.fits = fits(q, double(batch), double(context));
   r.latency_s = r.memory_per_chip / q.on.chip.bandwidth;
   r.tokens_per_s = double(batch) / r.latency_s * q.on.replicas;
   r.step = cost_of(q, Phase::generation(double(batch), double(context)));
@@ -52,12 +62,11 @@ Fitting limits_at(const Question& q, int64_t context) {
   Fitting l{context};
   const double s = double(context);
   l.ttft_s = cost_of(q, Phase::prefill(1, s)).seconds;
-  auto fits = [&](int64_t b) { return memory_per_chip(q, double(b), s) <= q.on.chip.memory; };
   auto fast = [&](int64_t b) { return cost_of(q, Phase::generation(double(b), s)).seconds <= 1 / q.user_tokens_per_s; };
   auto prompt = [&](int64_t b) { return cost_of(q, Phase::prefill(double(b), s)).seconds <= q.deadline_s; };
-  l.largest_batch = largest(fits);
-  l.users = largest([&](int64_t b) { return fits(b) && fast(b); });
-  l.within_deadline = largest([&](int64_t b) { return fits(b) && prompt(b); });
+  l.largest_batch = largest([&](int64_t b) { return fits(q, double(b), s); });
+  l.users = largest([&](int64_t b) { return fits(q, double(b), s) && fast(b); });
+  l.within_deadline = largest([&](int64_t b) { return fits(q, double(b), s) && prompt(b); });
   l.both = std::min(l.users, l.within_deadline);
   if (!l.both) return l;
   double each = double(l.both) / cost_of(q, Phase::generation(double(l.both), s)).seconds;
@@ -152,8 +161,7 @@ Analysis analyze(Question question) {
   for (int64_t batch = 1; batch <= std::clamp<int64_t>(a.limits[0].largest_batch, 1, 4096); batch *= 2)
     a.curve.push_back(row_of(q, batch, q.contexts[0]));
   for (int64_t batch : q.batches)
-    a.longest_context.emplace_back(batch,
-                                   largest([&](int64_t s) { return memory_per_chip(q, double(batch), double(s)) <= q.on.chip.memory; }));
+    a.longest_context.emplace_back(batch, largest([&](int64_t s) { return fits(q, double(batch), double(s)); }));
 
   auto add = [&](bool prefill, Phase phase) {
     for (Operation& o : operations(subject.spec, subject.storage, phase, q.on.tp)) {

@@ -29,9 +29,10 @@ class Plot {
   void line(const std::vector<Point>&, int color, bool dashed = false);
   void point(Point, int color, const std::string& tooltip);
   void text(Point, int color, const std::string&);
-  // Beside a point, turned and moved so that it covers no label or legend before it; false: there was no room, and nothing is drawn.
+  // Beside a point, turned and moved so that it covers no label, point or legend before it; false: there was no room, and nothing is drawn.
   bool label(Point, int color, const std::string&);
-  void legend(int color, const std::string&);
+  enum class Corner : uint8_t { top_left, bottom_right };
+  void legend(int color, const std::string&, Corner = Corner::top_left);
   double x_low() const { return x_.low; }
   double x_high() const { return x_.high; }
   std::string svg() const;

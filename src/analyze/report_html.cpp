@@ -121,15 +121,23 @@ std::string roofline_svg(const Analysis& a) {
             {"FLOP/s that can be reached", "FLOP/s", std::pow(10, std::floor(std::log10(low))) * bandwidth, 1.5 * top});
   plot.line({{plot.x_low(), plot.x_low() * bandwidth}, {roof / bandwidth, roof}, {plot.x_high(), roof}}, ink);
   for (const Series& s : series) plot.legend(s.color, s.name);
-  std::vector<std::pair<const Dot*, Color>> labelled;
-  for (const Series& s : series)
+  struct Label {
+    int rank;  // in its series: what takes longest is first
+    double x;
+    const Dot* dot;
+    Color color;
+  };
+  std::vector<Label> labels;
+  for (const Series& s : series) {
+    int rank = 0;
     for (const Dot& d : s.dots) {
       plot.point({d.x, d.y}, s.color, fmt::format("{}: {:.4g} flops a byte, {}", d.name, d.x, with_unit(d.y, "FLOP/s")));
-      if (!d.label.empty()) labelled.emplace_back(&d, s.color);
+      if (!d.label.empty()) labels.push_back({rank++, d.x, &d, s.color});
     }
-  // The highest first: their labels hang down to the right, and have the least room.
-  std::ranges::sort(labelled, std::greater{}, [](auto& l) { return std::pair(l.first->x, l.first->y); });
-  for (auto [dot, color] : labelled) plot.label({dot->x, dot->y}, color, shortened(dot->label));
+  }
+  // There may not be room for all. Those at the right have the least of it.
+  std::ranges::sort(labels, std::less{}, [](const Label& l) { return std::pair(l.rank, -l.x); });
+  for (const Label& l : labels) plot.label({l.dot->x, l.dot->y}, l.color, shortened(l.dot->label));
   return plot.svg();
 }
 

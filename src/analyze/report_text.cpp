@@ -1,4 +1,4 @@
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 
@@ -30,7 +30,7 @@ static std::string speed(double tokens_per_s) {
 // What follows from limits that were measured on a busy machine is marked with it.
 static std::string about(const Analysis& a, std::string text) { return (a.question.on.chip.busy() ? "~" : "") + text; }
 
-static std::string count_or(int64_t n, int64_t unlimited) { return n >= unlimited ? "any" : grouped(n); }
+static std::string count_or(int64_t n, int64_t unlimited) { return n >= unlimited ? "any" : n == 0 ? "none" : grouped(n); }
 
 Json symbols(const ModelSpec& spec) {
   Json j{{"L", spec.layers.size()}, {"D", spec.dim}, {"V", spec.vocab}};
@@ -105,9 +105,20 @@ static std::string rows_table(const Analysis& a) {
                        draft ? fmt::format("   × {:.2f}", r.draft_speedup) : "");
   out += fmt::format("  $/Mtok at {} an hour for a chip.", fmt::format("${:g}", a.question.price));
   if (draft)
-    out += fmt::format(" drafts: {} tokens of {} at a time, {:.0f} % accepted.", a.question.draft->lookahead,
-                       a.question.draft->subject.name, 100 * a.question.draft->acceptance);
+    out += fmt::format(" drafts: {} tokens of {} at a time, {:.0f} % accepted; its weights and state count in what fits.",
+                       a.question.draft->lookahead, a.question.draft->subject.name, 100 * a.question.draft->acceptance);
   return out + "\n";
+}
+
+// What would hold weights that are too large for a chip: more of them, fewer bits a weight, or both.
+static std::string room_for_weights(const Analysis& a) {
+  const Question& q = a.question;
+  const double all = parameter_bytes(q.subject.spec, q.subject.storage), chip = q.on.chip.memory;
+  const double bits = 8 * chip * q.on.tp / double(a.parameters);
+  std::vector<std::string> ways;
+  if (q.on.chip.link > 0) ways.push_back(fmt::format("at least {:.0f} chips (--tp)", std::floor(all / chip) + 1));
+  if (bits > 4) ways.push_back(fmt::format("weights of less than {:.1f} bits (--weight-format)", bits));
+  return ways.empty() ? "no flag makes it fit here" : fmt::format("it takes {}", fmt::join(ways, ", or "));
 }
 
 // Why no batch at all gives every user the speed and the first token in time.
@@ -116,8 +127,8 @@ static std::string why_none(const Analysis& a, const Fitting& l) {
   const double weights = parameter_bytes(q.subject.spec, q.subject.storage) / q.on.tp;
   const double one = weights + state_bytes(q.subject.spec, q.subject.storage, double(l.context), q.on.tp);
   if (weights > q.on.chip.memory)
-    return fmt::format("the weights alone take {} of a chip's {}: --tp or --weight-format would help", with_unit(weights, "B"),
-                       with_unit(q.on.chip.memory, "B"));
+    return fmt::format("the weights alone take {} of a chip's {}: {}", with_unit(weights, "B"), with_unit(q.on.chip.memory, "B"),
+                       room_for_weights(a));
   if (l.largest_batch == 0)
     return fmt::format("one sequence needs {} of a chip's {}", with_unit(one, "B"), with_unit(q.on.chip.memory, "B"));
   if (l.users == 0) return fmt::format("a single user gets less than {:g} tokens/s (--user-speed)", q.user_tokens_per_s);
@@ -180,8 +191,10 @@ static std::string flash_table(const Analysis& a) {
     return fmt::format("  {:<22} {:>14} {:>14} = {}\n", name, exact, law, symbols);
   };
   std::string out = fmt::format(
-      "\nFlashAttention, one head of {:g} over a prompt of {:g} tokens, in tiles of {:g} tokens: four of them fill the {} beside a unit,\n"
-      "M = {} words of 2 bytes. The law leaves out constants and counts every pair of tokens; a causal prompt has half of them.\n",
+      "\nFlashAttention, one head of {:g} over a prompt of {:g} tokens, in tiles of {:g} tokens: those of queries, keys, values and "
+      "results fit the {}\n"
+      "beside a unit, M = {} words of 2 bytes. The law leaves out constants and counts every pair of tokens; a causal prompt has half of "
+      "them.\n",
       f.head_dim, s, f.tile, with_unit(2 * words, "B"), grouped(int64_t(words)));
   out += fmt::format("  {:<22} {:>14} {:>14}\n", "", "exact", "law");
   out += row("flops", with_unit(f.flops, "FLOP"), with_unit(f.law_flops, "FLOP"), "4·S²·H");

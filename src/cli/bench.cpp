@@ -96,8 +96,9 @@ std::string limits_text(const std::vector<GridRow>& rows, const StepCosts& costs
     if (r.error.empty()) probed.push_back(r.m.chip);
   if (probed.empty()) return "";
   const Chip limits = median_of(probed);
-  return fmt::format(": reads {:.1f} GB/s, linear layers at most {:.0f} GFLOP/s (measured, the median of the rows)", limits.bandwidth / 1e9,
-                     product_rate(limits, costs.storage().block_product) / 1e9);
+  const char* about = std::ranges::any_of(rows, [](const GridRow& r) { return r.m.busy(); }) ? "~" : "";
+  return fmt::format(": reads {0}{1:.1f} GB/s, linear layers at most {0}{2:.0f} GFLOP/s (measured, the median of the rows)", about,
+                     limits.bandwidth / 1e9, product_rate(limits, costs.storage().block_product) / 1e9);
 }
 
 int bench_grid(BenchFlags& f) {

@@ -69,9 +69,8 @@ void print_rows(const std::vector<MixRow>& rows) {
 }
 
 MixRow measure_row(Engine& engine, std::vector<StepWork>& log, LimitProbe& probe, const StepCosts& costs, const Patience& patience,
-                   const std::vector<Job>& jobs, const Pace& pace) {
+                   const std::vector<Job>& jobs, const Pace& pace, unsigned& seed) {
   MixRow row{.streams = pace.streams, .n_jobs = jobs.size()};
-  unsigned seed = 0;
   row.m = measure(fmt::format("{} requests", jobs.size()), patience, probe, costs, [&] {
     log.clear();
     LoadOutcome outcome = run_load(engine, jobs, pace, seed++);
@@ -93,11 +92,12 @@ int bench_mix(const LoadFlags& f, EngineFlags flags, const Patience& patience, b
   StepCosts costs(*engine);
   LimitProbe probe(*engine, isa);
   std::vector<MixRow> rows;
+  unsigned seed = 0;  // another one for each run of every row: none finds the prompts of an earlier one in the prefix cache
   auto add = [&](int streams, double rate) {
     std::vector<Job> jobs = jobs_of(work, n_requests(f, work, streams, rate), engine->tokenizer());
     Pace pace{streams};
     if (rate > 0) pace.arrivals = poisson_arrivals(rate, jobs.size(), f.seed);
-    rows.push_back(measure_row(*engine, log, probe, costs, patience, jobs, pace));
+    rows.push_back(measure_row(*engine, log, probe, costs, patience, jobs, pace, seed));
     rows.back().rate = rate;
   };
   for (double rate : f.rates) add(0, rate);

@@ -47,17 +47,18 @@ std::string draw(const Json& rows, const std::string& title, const char* key) {
   if (high == 0) right = low = high = 1;
   Plot plot(title, {"output tokens per second, all streams together", "", 0, 1.02 * right, Plot::Scale::linear},
             {"time", "s", low, high, Plot::Scale::fine});
-  for (size_t i = 0; i < curves.size(); i++) plot.legend(int(i) + 1, curves[i].label);  // color 0 is that of text
+  // Color 0 is that of text. Curves rise to the right, and some of them steeply: the corner below them is free.
+  for (size_t i = curves.size(); i-- > 0;) plot.legend(int(i) + 1, curves[i].label, Plot::Corner::bottom_right);
   for (size_t i = 0; i < curves.size(); i++) {
     std::vector<Plot::Point> line;
     for (const Point& p : curves[i].points) line.push_back({p.x, p.y});
     plot.line(line, int(i) + 1);
   }
   for (size_t i = 0; i < curves.size(); i++)
-    for (const Point& p : curves[i].points) {
+    for (const Point& p : curves[i].points)
       plot.point({p.x, p.y}, int(i) + 1, fmt::format("{}, {}: {:.1f} tok/s, {}", curves[i].label, p.load, p.x, with_unit(p.y, "s")));
-      plot.label({p.x, p.y}, int(i) + 1, p.load);
-    }
+  for (size_t i = 0; i < curves.size(); i++)
+    for (const Point& p : curves[i].points) plot.label({p.x, p.y}, int(i) + 1, p.load);
   return plot.svg();
 }
 

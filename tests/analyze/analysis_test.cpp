@@ -408,6 +408,15 @@ TEST(WhatIf, Drafts) {
   EXPECT_LT(none, 1);
   q.draft->acceptance = 0.7;
   EXPECT_NEAR(analyze(q).rows[0].draft_speedup / none, (1 - std::pow(0.7, 5)) / 0.3, 1e-9);
+  // Both models and both states share the memory.
+  q.draft->subject = subject_of(*find_preset("llama-3.1-8b"));
+  const Subject& draft = q.draft->subject;
+  double left = 141e9, each = 0;
+  for (const Subject* s : {static_cast<const Subject*>(&q.subject), &draft}) {
+    left -= parameter_bytes(s->spec, s->storage);
+    each += state_bytes(s->spec, s->storage, 1024);
+  }
+  EXPECT_EQ(analyze(q).limits[0].largest_batch, int64_t(left / each));
 }
 
 TEST(WhatIf, ADraftThatCannotPayIsASentence) {

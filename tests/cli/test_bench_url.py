@@ -82,6 +82,9 @@ class Load(unittest.TestCase):
         self.assertTrue(weights < cost["engine_bytes_total"] / cost["engine_steps_total"] < (weights + table * 34 / 32) * 1.1, cost)
         for name in ("memory_limit_ratio", "compute_limit_ratio"):
             self.assertGreaterEqual(after[name], 0)
+        for name in ("memory_limit_bytes_per_second", "compute_limit_flops_per_second"):  # of the start, once and for all
+            self.assertGreater(after[name], 1e8)
+            self.assertEqual(after[name], before[name])
 
     def test_requests_from_a_file(self):
         with tempfile.TemporaryDirectory() as folder:
