@@ -177,32 +177,36 @@ struct Made {
   }
 };
 
+// One product against its sums in f64; `step`: how far the result is rounded. Bits of `parts`: bias; residual; scale, onto y itself.
+void expect_product(OnDevice& device, double step, const Made& w, int rows, int parts) {
+  const int out = int(w.weight.out), in = int(w.weight.in);
+  Array x({rows, in}, rows % 2 ? 8 : 3), bias({out}), residual({rows, out}), y({rows, out}, out % 8 ? 1 : 8);
+  whole(x.fill(2)), bias.fill(3), residual.fill(4), y.fill(4);
+  Epilogue e;
+  if (parts & 1) e.bias = bias;
+  if (parts & 2) e.residual = parts & 4 ? y.view : residual.view;
+  if (parts & 4) e.scale = 0.3f;
+  std::vector<float> before = y.values();
+  device.linear(y, x, w.weight, e);
+  for (int r = 0; r < rows; r++)
+    for (int o = 0; o < out; o++) {
+      const float *xr = x.view.row<float>(r), *wo = w.values.view.row<float>(o);
+      double exact = 0;
+      for (int k = 0; k < in; k++) exact += double(xr[k]) * wo[k];
+      if (parts & 1) exact += bias.data[size_t(o)];
+      if (parts & 4) exact *= 0.3f;
+      if (parts & 2) exact += before[size_t(r * out + o)];
+      ASSERT_NEAR(y.view.row<float>(r)[o], exact, product_bound(xr, wo, in) + (step + 0x1p-22) * std::abs(exact) + 1e-6)
+          << rows << " rows, [" << out << ", " << in << "], row " << r << " output " << o << " parts " << parts;
+    }
+}
+
 TEST_P(CudaOps, linear) {
   for (auto [out, in] :
        {std::pair{1, 8}, {15, 32}, {17, 33}, {16, 64}, {100, 96}, {333, 576}, {48, 1536}, {64, 4096}, {24, 14336}, {8, 5}, {96, 104}}) {
     Made w(out, in, uint64_t(out * 10000 + in));
     for (int rows : {1, 2, 7, 8, 9, 16, 17, 40, 130})
-      for (int parts = 0; parts < 8; parts += rows == 9 ? 1 : 7) {
-        Array x({rows, in}, rows % 2 ? 8 : 3), bias({out}), residual({rows, out}), y({rows, out}, out % 8 ? 1 : 8);
-        whole(x.fill(2)), bias.fill(3), residual.fill(4), y.fill(4);
-        Epilogue e;
-        if (parts & 1) e.bias = bias;
-        if (parts & 2) e.residual = parts & 4 ? y.view : residual.view;
-        if (parts & 4) e.scale = 0.3f;
-        std::vector<float> before = y.values();
-        device().linear(y, x, w.weight, e);
-        for (int r = 0; r < rows; r++)
-          for (int o = 0; o < out; o++) {
-            const float *xr = x.view.row<float>(r), *wo = w.values.view.row<float>(o);
-            double exact = 0;
-            for (int k = 0; k < in; k++) exact += double(xr[k]) * wo[k];
-            if (parts & 1) exact += bias.data[size_t(o)];
-            if (parts & 4) exact *= 0.3f;
-            if (parts & 2) exact += before[size_t(r * out + o)];
-            ASSERT_NEAR(y.view.row<float>(r)[o], exact, product_bound(xr, wo, in) + (step() + 0x1p-22) * std::abs(exact) + 1e-6)
-                << rows << " rows, [" << out << ", " << in << "], row " << r << " output " << o << " parts " << parts;
-          }
-      }
+      for (int parts = 0; parts < 8; parts += rows == 9 ? 1 : 7) ASSERT_NO_FATAL_FAILURE(expect_product(device(), step(), w, rows, parts));
   }
 }
 
@@ -210,45 +214,72 @@ TEST_P(CudaOps, linear) {
 TEST(CudaDeterministic, linear) {
   if (!cuda_available()) GTEST_SKIP() << "no GPU";
   OnDevice device(DType::bf16, {.deterministic = true});
-  for (auto [out, in] : {std::pair{333, 576}, {1024, 4096}, {64, 1536}}) {
+  for (auto [out, in] : {std::pair{333, 576}, {1024, 4096}, {64, 1536}, {8192, 64}}) {
     Made w(out, in, 5);
-    Array x({130, in}), all({130, out});
-    whole(x.fill(2));
-    device.linear(all, x, w.weight, {});
-    for (int rows : {1, 3, 8, 9, 16, 17, 33, 64, 65})
-      for (int at : {0, 7, 130 - rows}) {
-        Array some({rows, out});
-        device.linear(some, x.view.rows(at, rows), w.weight, {});
-        std::vector<float> want(all.view.row<float>(at), all.view.row<float>(at) + rows * out);
-        expect_same_bits(some.values(), want, fmt::format("[{}, {}], rows {} + {}", out, in, at, rows));
-      }
+    for (int many : {130, 400}) {
+      Array x({many, in}), all({many, out}), halves({many, out / 2});
+      whole(x.fill(2));
+      device.linear(all, x, w.weight, {});
+      if (out % 2 == 0) device.linear_gate(halves, x, w.weight, Activation::silu);
+      for (int rows : {1, 3, 8, 9, 16, 17, 33, 64, 65})
+        for (int at : {0, 7, many - rows}) {
+          Array some({rows, out}), half({rows, out / 2});
+          device.linear(some, x.view.rows(at, rows), w.weight, {});
+          std::vector<float> want(all.view.row<float>(at), all.view.row<float>(at) + rows * out);
+          expect_same_bits(some.values(), want, fmt::format("[{}, {}], rows {} + {} of {}", out, in, at, rows, many));
+          if (out % 2) continue;
+          device.linear_gate(half, x.view.rows(at, rows), w.weight, Activation::silu);
+          want.assign(halves.view.row<float>(at), halves.view.row<float>(at) + rows * (out / 2));
+          expect_same_bits(half.values(), want, fmt::format("gated [{}, {}], rows {} + {} of {}", out, in, at, rows, many));
+        }
+    }
   }
 }
 
-TEST_P(CudaOps, linear_gate) {
-  for (auto [half, in] : {std::pair{8, 64}, {20, 104}, {333, 576}, {64, 4096}, {5, 7}}) {
-    Made w(2 * half, in, 77);
-    for (int rows : {1, 9, 16, 33}) {
-      Array x({rows, in}), y({rows, half});
-      whole(x.fill(2));
-      device().linear_gate(y, x, w.weight, Activation::silu);
-      for (int r = 0; r < rows; r++)
-        for (int o = 0; o < half; o++) {
-          auto dot = [&](int row) {
-            double sum = 0;
-            for (int k = 0; k < in; k++) sum += double(x.view.row<float>(r)[k]) * w.values.view.row<float>(row)[k];
-            return sum;
-          };
-          double gate = dot(o), up = dot(half + o), want = gate / (1 + std::exp(-gate)) * up;
-          // many rows: gate and up are rounded to bf16 between product and activation
-          const float* xr = x.view.row<float>(r);
-          double between = rows > 16 ? 2.2 * kHalfStep : 0, silu = gate / (1 + std::exp(-gate));
-          double sums = 1.1 * product_bound(xr, w.values.view.row<float>(o), in) * std::abs(up) +
-                        product_bound(xr, w.values.view.row<float>(half + o), in) * std::abs(silu);
-          ASSERT_NEAR(y.view.row<float>(r)[o], want, sums + 1e-6 + (step() + between + 4e-6) * std::abs(want) + between * std::abs(up))
-              << rows << " rows, [" << half << ", " << in << "], row " << r << " output " << o;
-        }
+// act(gate) * up against f64; `between`: how far gate and up are rounded before the activation.
+void expect_gated(OnDevice& device, double step, double between, int half, int in, int rows, Activation act = Activation::silu) {
+  Made w(2 * half, in, 77);
+  Array x({rows, in}), y({rows, half});
+  whole(x.fill(2));
+  device.linear_gate(y, x, w.weight, act);
+  for (int r = 0; r < rows; r++)
+    for (int o = 0; o < half; o++) {
+      auto dot = [&](int row) {
+        double sum = 0;
+        for (int k = 0; k < in; k++) sum += double(x.view.row<float>(r)[k]) * w.values.view.row<float>(row)[k];
+        return sum;
+      };
+      double gate = dot(o), up = dot(half + o), active = act == Activation::relu ? std::max(gate, 0.0) : gate / (1 + std::exp(-gate));
+      const float* xr = x.view.row<float>(r);
+      double want = active * up, sums = 1.1 * product_bound(xr, w.values.view.row<float>(o), in) * std::abs(up) +
+                                        product_bound(xr, w.values.view.row<float>(half + o), in) * std::abs(active);
+      ASSERT_NEAR(y.view.row<float>(r)[o], want, sums + 1e-6 + (step + between + 4e-6) * std::abs(want) + between * std::abs(up))
+          << rows << " rows, [" << half << ", " << in << "], row " << r << " output " << o;
     }
+}
+
+TEST_P(CudaOps, linear_gate) {
+  for (auto [half, in] : {std::pair{8, 64}, {20, 104}, {333, 576}, {64, 4096}, {5, 7}})
+    for (int rows : {1, 9, 16, 33})  // many rows: gate and up are rounded to bf16 between product and activation
+      ASSERT_NO_FATAL_FAILURE(expect_gated(device(), step(), rows > 16 ? 2.2 * kHalfStep : 0, half, in, rows));
+}
+
+// product_many.cu takes all products of so many rows where cuBLASLt may not be used.
+TEST(CudaDeterministic, many_rows) {
+  if (!cuda_available()) GTEST_SKIP() << "no GPU";
+  for (DType type : {DType::f32, DType::bf16}) {
+    OnDevice device(type, {.deterministic = true});
+    const double step = type == DType::bf16 ? kHalfStep : 0;
+    for (auto [out, in] : {std::pair{256, 64}, {333, 576}, {520, 104}, {300, 136}, {8, 2048}, {8712, 8}}) {
+      Made w(out, in, uint64_t(out));
+      for (int rows : {129, 257, 301, 515})
+        for (int parts = 0; parts < 8; parts += rows == 129 ? 1 : 7) ASSERT_NO_FATAL_FAILURE(expect_product(device, step, w, rows, parts));
+    }
+    for (auto [half, in] : {std::pair{128, 64}, {200, 104}, {333, 576}, {4232, 8}})
+      for (int rows : {129, 301}) {
+        ASSERT_NO_FATAL_FAILURE(expect_gated(device, step, 0, half, in, rows));
+        ASSERT_NO_FATAL_FAILURE(expect_gated(device, step, 0, half, in, rows, Activation::relu));
+      }
   }
 }
 

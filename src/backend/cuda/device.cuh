@@ -138,6 +138,11 @@ __device__ inline float exp2_fast(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+__device__ inline float reciprocal_fast(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 __device__ inline int page_number(const Pages& p, int token) { return p.page_shift >= 0 ? token >> p.page_shift : token / p.page_tokens; }
 
 __device__ inline float warp_sum(float x) {
@@ -164,7 +169,7 @@ __device__ inline float activated(Activation act, float x) {
     case Activation::none:
       return x;
     case Activation::silu:
-      return x / (1 + __expf(-x));
+      return x * reciprocal_fast(1 + exp2_fast(-1.44269504f * x));
     case Activation::gelu:
       return 0.5f * x * (1 + erff(x * 0.70710678f));
     case Activation::gelu_tanh:

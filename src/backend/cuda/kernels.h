@@ -134,7 +134,7 @@ void store_kv(const Launch&, const Pages&, Heads k, Heads v, const Spots&);
 bool can_rope_store(const AttendCall&);
 void rope_store(const Launch&, const AttendCall&);
 
-// product.cu: bf16 x against a bf16 weight [out, in], which is read once for up to 256 rows.
+// product.cu: bf16 x against a bf16 weight [out, in], which is read once for up to 128 rows.
 struct Product {
   const void* weight = nullptr;  // bf16 [out, in], rows one after the other
   int64_t out = 0, in = 0;
@@ -149,6 +149,8 @@ struct Product {
 };
 void product(const Launch&, const Product&);      // in % 8 == 0, rows of x and weight 16-byte aligned
 void product_any(const Launch&, const Product&);  // any shape, slowly
+// product_many.cu: the same for many rows, which product() calls; every sum in `split` parts.
+void product_many(const Launch&, const Product&, int split);
 
 // attend_*.cu
 bool can_decode(const AttendCall&);  // one row a sequence, bf16 pages, heads of 64 or 128, at most kGroup of them a K/V head

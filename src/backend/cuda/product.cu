@@ -1,4 +1,4 @@
-// Products of any number of rows with a bf16 weight. A block streams a tile of M weight rows, or its share of the inputs, and N rows
+// Products of up to 128 rows with a bf16 weight. A block streams a tile of M weight rows, or its share of the inputs, and N rows
 // of x through a ring in shared memory (bulk tensor copies, one thread asks) and multiplies with Hopper's matrix instruction,
 // weights on the left. A cluster is `pair` tiles, which share every piece of x, times `split` parts of the inputs, which add up
 // through each other's shared memory, in order. A kernel lets the next one start when it has asked for its last weights; that one
@@ -26,9 +26,8 @@ struct Tile {
   static constexpr int weight = M * 128, x = N * 128, stage = weight + x;
   static constexpr int pitch = M + 4;  // floats of a row of sums, which lie over the ring
   // So that a block of the next product fits beside this one's, where bytes count.
-  static constexpr int stages = N == 256 ? 4 : M == 128 ? (N == 128 ? 3 : N == 64 ? 4 : 5) : N == 16 ? 9 : 10;
+  static constexpr int stages = M == 128 ? (N == 128 ? 3 : N == 64 ? 4 : 5) : N == 16 ? 9 : 10;
   static constexpr int bytes = std::max(stages * stage, N* pitch * 4) + 1024;
-  static constexpr int blocks = N == 256 ? 1 : 2;
 };
 
 struct Cut {
@@ -59,7 +58,7 @@ __device__ void finish(const Product& p, int first, int row, int64_t col, Total 
 }
 
 template <int M, int N>
-__global__ void __launch_bounds__(Tile<M, N>::threads, Tile<M, N>::blocks)
+__global__ void __launch_bounds__(Tile<M, N>::threads, 2)
     product_kernel(const __grid_constant__ CUtensorMap weight_map, const __grid_constant__ CUtensorMap x_map, const Product p,
                    const Cut cut) {
   using T = Tile<M, N>;
@@ -182,6 +181,8 @@ int split_of(const Launch& at, int64_t tiles, int64_t n_chunks, int most) {
   return split;
 }
 int64_t tiles_of(const Product& p, int m) { return p.gated ? div_up(p.out / 2, m / 2) : div_up(p.out, m); }
+// Of the shape alone, so that a row's sum is always the same.
+int fixed_split(const Launch& at, const Product& p) { return split_of(at, tiles_of(p, 64), div_up(p.in, kChunk), 4); }
 
 template <int M, int N>
 void run(const Launch& at, const Product& p) {
@@ -190,9 +191,7 @@ void run(const Launch& at, const Product& p) {
   Cut cut;
   cut.pair = M == 128 ? 2 : 1;
   cut.tiles = int(div_up(tiles, cut.pair) * cut.pair), cut.parts = int(div_up(p.x.rows, N));
-  // Deterministic: of the shape alone, so that a row's sum is always the same.
-  cut.split =
-      at.deterministic ? split_of(at, tiles_of(p, 64), n_chunks, 4) : split_of(at, cut.tiles * cut.parts, n_chunks, cut.pair == 1 ? 8 : 4);
+  cut.split = at.deterministic ? fixed_split(at, p) : split_of(at, cut.tiles * cut.parts, n_chunks, cut.pair == 1 ? 8 : 4);
   allow_shared(product_kernel<M, N>, T::bytes);
   cudaLaunchAttribute attribute[3]{};
   cudaLaunchConfig_t config{};
@@ -219,7 +218,7 @@ void product(const Launch& at, const Product& p) {
   } else if (p.x.rows <= 128) {
     run<128, 128>(at, p);
   } else {
-    run<128, 256>(at, p);
+    product_many(at, p, at.deterministic ? fixed_split(at, p) : 1);
   }
 }
 

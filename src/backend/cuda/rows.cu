@@ -22,8 +22,8 @@ __global__ void embed_rows(Matrix out, const bf16* table, int64_t in, float scal
   }
 }
 
-// One block a vector of at most 8 * kThreads * kHold elements, held in registers.
-constexpr int kHold = 4;
+// One block a vector of at most 8 * kThreads * kHold elements, held in registers: few, so that many blocks are under way.
+template <int kHold>
 __global__ void __launch_bounds__(kThreads)
     norm_held(Heads out, Heads x, bool layer, float eps, const float* weight, const float* bias, float offset) {
   __shared__ float shared[32];
@@ -200,11 +200,11 @@ void embed(const Launch& at, Matrix out, const void* table, int64_t in, float sc
 }
 
 void norm(const Launch& at, Heads out, Heads x, Norm::Kind kind, float eps, const float* weight, const float* bias, float offset) {
-  bool held = x.dim <= 8 * kThreads * kHold && by_eight(x.data, x.dtype, x.dim, x.stride) &&
-              by_eight(out.data, out.dtype, x.dim, out.stride) && x.head_stride % 8 == 0 && out.head_stride % 8 == 0 &&
-              reinterpret_cast<uintptr_t>(weight) % 16 == 0 && reinterpret_cast<uintptr_t>(bias) % 16 == 0;
-  launch(at, held ? norm_held : norm_any, grid2(x.rows * x.heads), kThreads, 0, out, x, kind == Norm::Kind::layer, eps, weight, bias,
-         offset);
+  const bool held = x.dim <= 8 * kThreads * 4 && by_eight(x.data, x.dtype, x.dim, x.stride) &&
+                    by_eight(out.data, out.dtype, x.dim, out.stride) && x.head_stride % 8 == 0 && out.head_stride % 8 == 0 &&
+                    reinterpret_cast<uintptr_t>(weight) % 16 == 0 && reinterpret_cast<uintptr_t>(bias) % 16 == 0;
+  auto kernel = !held ? norm_any : x.dim <= 8 * kThreads ? norm_held<1> : x.dim <= 8 * kThreads * 2 ? norm_held<2> : norm_held<4>;
+  launch(at, kernel, grid2(x.rows * x.heads), kThreads, 0, out, x, kind == Norm::Kind::layer, eps, weight, bias, offset);
 }
 
 void add(const Launch& at, Matrix into, Matrix x, float scale) {

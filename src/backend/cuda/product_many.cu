@@ -1,0 +1,303 @@
+// Products of many rows with a bf16 weight, at the speed of Hopper's matrix units. Blocks stay: pairs of them (clusters) take tiles of
+// 256 rows of x and 256 of the weight in turn, each block 128 rows of x, and each brings half of the weights to both. One thread
+// asks for the pieces (bulk tensor copies into a ring), two groups of four warps multiply 64 rows each. Gate and up of an output lie
+// in one tile: act(gate) * up is formed in registers. Sums in f32 are added to the residual stream by the L2 cache. A row's sum
+// is what product() gives it: chunks of the inputs in order, in as many pieces.
+// Flops: 2 * rows * out * in.
+#include <algorithm>
+
+#include "backend/cuda/tensor_map.cuh"
+#include "backend/cuda/wgmma.cuh"
+
+namespace mr::cuda {
+
+namespace {
+
+constexpr int kChunk = 64, kRows = 128, kOuts = 256, kStages = 4;  // inputs a stage; rows of a block, outputs of a cluster
+constexpr int kX = kRows * 128, kWeight = kOuts * 128, kStage = kX + kWeight;
+constexpr int kBox = 64 * 128;                                  // 64 rows of 64 bf16
+constexpr int kBytes = kStages * kStage + 2 * 2 * kBox + 1024;  // two boxes of results a group
+constexpr int kGroups = 2, kThreads = (kGroups + 1) * 128;      // groups that multiply; a thread of the last one asks
+constexpr int kBand = 8;                                        // times 256 rows, whose x stays in the L2 cache while all weights go by
+constexpr uint64_t kNormal = 0x1000000000000000;                // L2: no preference
+
+struct Order {
+  int tiles, parts;  // of 256 outputs (gated: 128), of 256 rows
+  int band;          // parts of a band
+  int split;         // pieces of the inputs, summed in order
+  int shares;        // of the inputs, that different clusters add to the residual stream
+  int n_clusters;
+  __device__ int n() const { return tiles * parts * shares; }
+};
+
+// The index-th piece of work.
+struct Place {
+  int tile, part, begin, end;  // begin, end: chunks of the inputs
+  __device__ Place(const Order& o, int index, int n_chunks) {
+    const int share = index / (o.tiles * o.parts), span = (n_chunks + o.shares - 1) / o.shares;
+    index %= o.tiles * o.parts;
+    const int in_band = o.band * o.tiles, band = index / in_band, in = index % in_band, high = min(o.band, o.parts - band * o.band);
+    tile = in / high, part = band * o.band + in % high;
+    begin = share * span, end = min(begin + span, n_chunks);
+  }
+};
+
+__device__ void cluster_sync() { asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory"); }
+__device__ void arrive_at(uint64_t* barrier, int rank) {  // of a block of the cluster
+  asm volatile(
+      "{.reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [there];}" ::"r"(shared_address(barrier)),
+      "r"(rank)
+      : "memory");
+}
+__device__ void store_box(const CUtensorMap& map, int column, int row, uint32_t from) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map), "r"(column), "r"(row), "r"(from)
+               : "memory");
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+// Four 8 x 8 matrices of bf16; lane l says where row l % 8 of matrix l / 8 goes.
+__device__ void store_matrices(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+__device__ void add_to(float* to, float4 v) {
+  asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
+}
+
+// One thread asks for all pieces.
+__device__ void bring(const CUtensorMap& weight_map, const CUtensorMap& x_map, const Product& p, const Order& order, uint32_t base,
+                      uint64_t* full, uint64_t* empty) {
+  const int member = int(blockIdx.x) % 2, n_chunks = (int(p.in) + kChunk - 1) / kChunk;
+  auto ask_weight = [&](int s, int chunk, int tile) {
+    const int row = p.gated ? tile * (kOuts / 2) + member * int(p.out / 2) : tile * kOuts + member * (kOuts / 2);
+    barrier_expect(&full[s], kStage);
+    copy_box_to(3, base + s * kStage + kX + member * (kWeight / 2), weight_map, chunk * kChunk, row, &full[s], kNormal);
+  };
+  auto ask_x = [&](int s, int chunk, int part) {
+    copy_box(base + s * kStage, x_map, chunk * kChunk, (part * 2 + member) * kRows, &full[s], kNormal);
+  };
+  int index = int(blockIdx.x) / 2;
+  Place place(order, index, n_chunks);
+  const int ahead = min(place.end - place.begin, kStages);
+  for (int i = 0; i < ahead; i++) ask_weight(i, place.begin + i, place.tile);  // nobody writes them: no need to wait
+  wait_before();
+  for (int i = 0; i < ahead; i++) ask_x(i, place.begin + i, place.part);
+  for (int chunk = place.begin + ahead, s = ahead % kStages, parity = ahead == kStages ? 0 : 1;;) {
+    for (; chunk < place.end; chunk++) {
+      barrier_wait(&empty[s], parity);
+      ask_weight(s, chunk, place.tile);
+      ask_x(s, chunk, place.part);
+      if (++s == kStages) s = 0, parity ^= 1;
+    }
+    index += order.n_clusters;
+    if (index >= order.n()) break;
+    place = Place(order, index, n_chunks), chunk = place.begin;
+  }
+  launch_next();
+}
+
+// The sums of a group: 64 rows, lane as wgmma.cuh says.
+using Sums = float[kOuts / 2];
+
+template <Activation kAct>
+__device__ void gate_sums(Sums& d) {
+#pragma unroll
+  for (int i = 0; i < kOuts / 4; i++) d[i] = activated(kAct, d[i]) * d[kOuts / 4 + i];
+}
+__device__ void gate_sums(Sums& d, Activation act) {
+  switch (act) {
+    case Activation::none:
+      return gate_sums<Activation::none>(d);
+    case Activation::silu:
+      return gate_sums<Activation::silu>(d);
+    case Activation::gelu:
+      return gate_sums<Activation::gelu>(d);
+    case Activation::gelu_tanh:
+      return gate_sums<Activation::gelu_tanh>(d);
+    case Activation::relu:
+      return gate_sums<Activation::relu>(d);
+    case Activation::relu2:
+      return gate_sums<Activation::relu2>(d);
+  }
+}
+
+// bf16 through shared memory: boxes of 64 columns, two in turn.
+__device__ void write_boxes(const Product& p, const CUtensorMap& y_map, const Sums& d, int column, int row, uint32_t boxes, int group) {
+  const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, n = p.gated ? kOuts / 128 : kOuts / 64;
+  const uint32_t to_row = warp * 16 + (lane / 8 & 1) * 8 + lane % 8;
+#pragma unroll
+  for (int b = 0; b < kOuts / 64; b++) {
+    if (b >= n) break;
+    const uint32_t box = boxes + (b & 1) * kBox;
+    if (threadIdx.x % 128 == 0) asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");  // the box has been read
+    asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory");
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) {
+      const float* s = &d[(b * 8 + j) * 4];
+      store_matrices(box + swizzle(to_row, uint32_t(j + lane / 16)), pack(s[0], s[1]), pack(s[2], s[3]), pack(s[4], s[5]),
+                     pack(s[6], s[7]));
+    }
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory");
+    if (threadIdx.x % 128 == 0) store_box(y_map, column + b * 64, row, box);
+  }
+}
+
+// f32 in fours: neighbouring lanes exchange two sums, so that one has four of one block of 8 columns, the other of the next.
+__device__ void write_fours(const Product& p, const Sums& d, int column, int64_t row) {
+  const int lane = threadIdx.x % 32, odd = lane & 1;
+  float* y = static_cast<float*>(p.y.data);
+  const int n = p.gated ? kOuts / 4 : kOuts / 2;
+#pragma unroll
+  for (int i = 0; i < kOuts / 2; i += 8) {
+    if (i >= n) break;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      const float *low = &d[i + 2 * h], *high = &d[i + 4 + 2 * h];
+      const float a = __shfl_xor_sync(~0u, odd ? low[0] : high[0], 1), b = __shfl_xor_sync(~0u, odd ? low[1] : high[1], 1);
+      const float4 v = odd ? make_float4(a, b, high[0], high[1]) : make_float4(low[0], low[1], a, b);
+      const int64_t r = row + lane / 4 + 8 * h, c = column + i * 2 + 8 * odd + (lane & 2) * 2;
+      if (r >= p.x.rows || c >= p.y.cols) continue;
+      float* to = y + r * p.y.stride + c;
+      if (p.residual) {
+        add_to(to, v);
+      } else {
+        *reinterpret_cast<float4*>(to) = v;
+      }
+    }
+  }
+}
+
+// Any alignment, any residual.
+__device__ void write_any(const Product& p, const Sums& d, int column, int64_t row) {
+  const int lane = threadIdx.x % 32, n = p.gated ? kOuts / 4 : kOuts / 2;
+#pragma unroll
+  for (int i = 0; i < kOuts / 2; i++) {
+    if (i >= n) break;
+    const int64_t r = row + lane / 4 + (i & 2 ? 8 : 0), c = column + i / 4 * 8 + lane % 4 * 2 + i % 2;
+    if (r >= p.x.rows || c >= p.y.cols) continue;
+    store(p.y.data, p.y.dtype, r * p.y.stride + c, d[i] + (p.residual ? p.residual[r * p.residual_stride + c] : 0.0f));
+  }
+}
+
+enum class Write : uint8_t { boxes, fours, any };
+
+__device__ void finish(const Product& p, const CUtensorMap& y_map, Sums& d, Write write, const Place& place, uint32_t boxes) {
+  const int group = threadIdx.x / 128;
+  const int row = (place.part * 2 + int(blockIdx.x) % 2) * kRows + group * 64;
+  const int column = place.tile * (p.gated ? kOuts / 2 : kOuts), t = threadIdx.x % 4;
+  if (p.gated) gate_sums(d, p.activation);
+  if (p.bias && place.begin == 0) {
+#pragma unroll
+    for (int i = 0; i < kOuts / 2; i++) {
+      const int64_t c = column + i / 4 * 8 + t * 2 + i % 2;
+      if (c < p.out) d[i] += p.bias[c];
+    }
+  }
+  if (p.scale != 1) {
+#pragma unroll
+    for (float& v : d) v *= p.scale;
+  }
+  if (write == Write::boxes) {
+    write_boxes(p, y_map, d, column, row, boxes, group);
+  } else if (write == Write::fours) {
+    write_fours(p, d, column, row + threadIdx.x / 32 % 4 * 16);
+  } else {
+    write_any(p, d, column, row + threadIdx.x / 32 % 4 * 16);
+  }
+}
+
+__device__ void multiply(const CUtensorMap& y_map, const Product& p, const Order& order, Write write, uint32_t base, uint64_t* full,
+                         uint64_t* empty) {
+  const int group = threadIdx.x / 128, lane = threadIdx.x % 32;
+  const int n_chunks = (int(p.in) + kChunk - 1) / kChunk, per = (n_chunks + order.split - 1) / order.split;
+  const uint32_t x = base + group * 64 * 128, weight = base + kX, boxes = base + kStages * kStage + group * 2 * kBox;
+  float d[kOuts / 2], before[kOuts / 2];  // before: the sums of the parts before, in local memory
+  float* earlier = before;
+  asm volatile("" : "+l"(earlier));
+  auto release = [&](int s) {
+    if (lane < 2) arrive_at(&empty[s], lane);
+  };
+  for (int index = int(blockIdx.x) / 2, s = 0, parity = 0; index < order.n(); index += order.n_clusters) {
+    const Place place(order, index, n_chunks);
+    for (int begin = place.begin; begin < place.end; begin += per) {
+      const int n = min(per, place.end - begin);
+#pragma unroll
+      for (float& v : d) v = 0;
+      for (int i = 0; i < n; i++) {
+        barrier_wait(&full[s], parity);
+        wgmma_begin();
+#pragma unroll
+        for (int k = 0; k < kChunk / 16; k++)
+          wgmma(d, rows_descriptor(x + s * kStage + k * 32), rows_descriptor(weight + s * kStage + k * 32), 1);
+        wgmma_commit();
+        wgmma_wait<1>();  // the products of the stage before are done
+        if (i > 0) release(s == 0 ? kStages - 1 : s - 1);
+        if (++s == kStages) s = 0, parity ^= 1;
+      }
+      wgmma_wait<0>();
+      settle(d);
+      release(s == 0 ? kStages - 1 : s - 1);
+      if (order.split > 1) {
+        if (begin > 0) {
+#pragma unroll
+          for (int i = 0; i < kOuts / 2; i++) d[i] = earlier[i] + d[i];
+        }
+        if (begin + n < n_chunks) {
+#pragma unroll
+          for (int i = 0; i < kOuts / 2; i++) earlier[i] = d[i];
+        }
+      }
+    }
+    finish(p, y_map, d, write, place, boxes);
+  }
+}
+
+__global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
+    many_kernel(const __grid_constant__ CUtensorMap weight_map, const __grid_constant__ CUtensorMap x_map,
+                const __grid_constant__ CUtensorMap y_map, const __grid_constant__ Product p, const __grid_constant__ Order order,
+                const Write write) {
+  extern __shared__ char raw[];
+  __shared__ uint64_t full[kStages], empty[kStages];
+  const uint32_t base = (shared_address(raw) + 1023) & ~1023u;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < kStages; s++) barrier_init(&full[s], 1), barrier_init(&empty[s], 2 * kGroups * 4);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  cluster_sync();
+  if (threadIdx.x / 128 == kGroups) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    if (threadIdx.x % 128 == 0) bring(weight_map, x_map, p, order, base, full, empty);
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    wait_before();
+    multiply(y_map, p, order, write, base, full, empty);
+    if (threadIdx.x % 128 == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+  }
+  cluster_sync();  // the other block may still write here
+}
+
+bool by_sixteen(const Matrix& m) { return reinterpret_cast<uintptr_t>(m.data) % 16 == 0 && m.stride * size_of(m.dtype) % 16 == 0; }
+
+}  // namespace
+
+void product_many(const Launch& at, const Product& p, int split) {
+  const int64_t cols = p.gated ? p.out / 2 : p.out;
+  Order order;
+  order.tiles = int(div_up(cols, p.gated ? kOuts / 2 : kOuts)), order.parts = int(div_up(p.x.rows, 2 * kRows));
+  order.band = std::min(order.parts, kBand), order.split = split;
+  Write write = Write::any;
+  if (by_sixteen(p.y) && p.y.dtype == DType::bf16 && !p.residual) write = Write::boxes;
+  if (by_sixteen(p.y) && p.y.dtype == DType::f32 && cols % 4 == 0 && (!p.residual || p.residual == p.y.data)) write = Write::fours;
+  const int n_chunks = int(div_up(p.in, kChunk)), most = at.n_sm / 2;
+  order.shares = 1;
+  if (write == Write::fours && p.residual && !at.deterministic)
+    while (order.shares < 8 && order.tiles * order.parts * order.shares * 2 <= most && n_chunks >= order.shares * 16) order.shares *= 2;
+  order.n_clusters = std::min(order.tiles * order.parts * order.shares, most);
+  const CUtensorMap weight = tensor_map(p.weight, {p.in, p.out}, {p.in * 2}, {kChunk, kOuts / 2}),
+                    x = tensor_map(p.x.data, {p.in, p.x.rows}, {p.x.stride * 2}, {kChunk, kRows}),
+                    y = write == Write::boxes ? tensor_map(p.y.data, {cols, p.x.rows}, {p.y.stride * 2}, {64, 64}) : x;
+  launch(at, many_kernel, grid2(2 * order.n_clusters), kThreads, kBytes, weight, x, y, p, order, write);
+}
+
+}  // namespace mr::cuda
