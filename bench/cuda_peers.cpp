@@ -13,6 +13,7 @@
 
 #include "backend/timed_backend.h"
 #include "engine/engine.h"
+#include "main.h"
 
 namespace mr {
 namespace {
@@ -179,11 +180,4 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace mr
 
-int main(int argc, char** argv) {
-  try {
-    return mr::run(argc, argv);
-  } catch (const std::exception& e) {
-    fmt::print(stderr, "{}\n", e.what());
-    return 1;
-  }
-}
+int main(int argc, char** argv) { return mr::guarded(mr::run, argc, argv); }
