@@ -1,17 +1,18 @@
 // The workloads that vLLM 0.26 was measured with on one H200, through the engine: decode steps, prefill, 256 requests at once, the
 // same behind a shared prefix, start to first token. Prints each beside vLLM's figure. MODEL is a directory with the config.json of
 // the Llama-3.1-8B shape; its weights are made up.
-//   cuda_peers MODEL [--quick] [--deterministic] [--memory GB] [--mixed | --explain]
+//   cuda_peers MODEL [--only d1,d16,d64,d128,d256,p1,p8,mixed,prefix] [--deterministic] [--memory GB]
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "backend/timed_backend.h"
 #include "engine/engine.h"
 #include "main.h"
 
@@ -60,6 +61,7 @@ std::vector<int> prompt_lengths() {
 
 struct Bench {
   Engine& engine;
+  const std::vector<double>& decode_steps;  // milliseconds of every step so far that read no prompt
   std::mt19937 rng{1};
 
   std::vector<int32_t> prompt(int n) {
@@ -90,12 +92,16 @@ struct Bench {
 
   void decode(int n, double vllm, double target) {
     double few = 1e9, many = 1e9;
+    const size_t before = decode_steps.size();
     run(prompts(n, 1024 - 80), 16 + 128);
     for (int i = 0; i < 3; i++) {  // new prompts each time: no prefix is cached
       few = std::min(few, run(prompts(n, 1024 - 80), 16));
       many = std::min(many, run(prompts(n, 1024 - 80), 16 + 128));
     }
-    fmt::print("decode step B={:<4} S~1024   {:8.2f} ms   vLLM {:6.2f}   target {}\n", n, (many - few) / 128 * 1e3, vllm, target);
+    std::vector<double> steps(decode_steps.begin() + int64_t(before), decode_steps.end());
+    std::ranges::nth_element(steps, steps.begin() + int64_t(steps.size() / 2));
+    fmt::print("decode step B={:<4} S~1024   {:8.2f} ms   vLLM {:6.2f}   target {}   (median of all steps {:.2f})\n", n,
+               (many - few) / 128 * 1e3, vllm, target, steps[steps.size() / 2]);
     std::fflush(stdout);
   }
   void prefill(int n, int length, double vllm, double target) {
@@ -115,65 +121,52 @@ struct Bench {
       for (int32_t t : prompt(n)) p.push_back(t);
       n_tokens += n;
     }
-    int64_t steps = engine.stats().steps;
+    const int64_t before = engine.stats().steps;
+    const size_t first = decode_steps.size();
     double seconds = run(all, 128);
-    fmt::print("256 requests{}, {} prompt tokens  {:6.2f} s  {:6.0f} out tok/s   vLLM {}   target {}   ({} steps)\n",
-               n_shared ? " behind 1024" : "", n_tokens, seconds, 256 * 128 / seconds, vllm, target, engine.stats().steps - steps);
+    const size_t n_decode = decode_steps.size() - first;
+    const double decode = std::accumulate(decode_steps.begin() + int64_t(first), decode_steps.end(), 0.0) / 1e3;
+    fmt::print(
+        "256 requests{}, {} prompt tokens  {:6.2f} s  {:6.0f} out tok/s   vLLM {}   target {}   ({} steps read prompts, {} "
+        "took {:.2f} s for tokens alone)\n",
+        n_shared ? " behind 1024" : "", n_tokens, seconds, 256 * 128 / seconds, vllm, target,
+        engine.stats().steps - before - int64_t(n_decode), n_decode, decode);
     std::fflush(stdout);
   }
 };
 
-// Where the time of a prefill and of a decode step goes, each operation waited for.
-void explain(const char* model, EngineOptions options) {
-  options.timed = true;
-  auto engine = Engine::create(model, options);
-  auto& timed = dynamic_cast<TimedBackend&>(engine->backend());
-  Bench bench{*engine};
-  auto table = [&](const std::string& what, int n_steps, const std::vector<std::vector<int32_t>>& prompts, int n_out) {
-    bench.run(prompts, n_out);
-    double all = 0;
-    timed.reset();
-    bench.run(prompts, n_out);  // its prompts are cached but for their last page
-    for (auto& [op, t] : timed.times()) all += t.seconds;
-    fmt::print("{}: {:.2f} ms a step\n", what, all / n_steps * 1e3);
-    for (auto& [op, t] : timed.times())
-      fmt::print("  {:32} {:6} calls {:9.3f} ms a step  {:6.2f} TB/s\n", op, t.calls, t.seconds / n_steps * 1e3,
-                 t.bytes / t.seconds * 1e-12);
-  };
-  table("decode B=1", 33, bench.prompts(1, 992), 33);
-  table("decode B=64", 33, bench.prompts(64, 992), 33);
-}
-
 int run(int argc, char** argv) {
-  bool quick = false, mixed_only = false;
+  std::string only;  // the lines that are wanted, each with a comma behind it; empty: all
+  auto wanted = [&](const std::string& line) { return only.empty() || only.find(line + ",") != std::string::npos; };
   EngineOptions options{.device = "cuda", .max_seqs = 256, .max_batch_tokens = 16384, .max_context = 4096, .random_weights = 0};
+  if (argc < 2) return fmt::print(stderr, "cuda_peers MODEL [--only d1,mixed] [--deterministic] [--memory GB]\n"), 2;
   for (int i = 2; i < argc; i++) {
-    quick |= !std::strcmp(argv[i], "--quick");
-    mixed_only |= !std::strcmp(argv[i], "--mixed");
     options.deterministic |= !std::strcmp(argv[i], "--deterministic");
+    if (!std::strcmp(argv[i], "--only") && i + 1 < argc) only = std::string(argv[++i]) + ",";
     if (!std::strcmp(argv[i], "--memory") && i + 1 < argc) options.state_bytes = int64_t(std::atof(argv[++i]) * 1e9);
-    if (!std::strcmp(argv[i], "--explain")) return explain(argv[1], options), 0;
   }
-  if (argc < 2) return fmt::print(stderr, "cuda_peers MODEL [--quick] [--deterministic] [--memory GB] [--mixed | --explain]\n"), 2;
+  std::vector<double> decode_steps;
+  options.on_step = [&](const StepWork& work) {
+    if (!work.prefill) decode_steps.push_back(Seconds(work.end - work.begin).count() * 1e3);
+  };
   double begin = now();
   auto engine = Engine::create(argv[1], options);
   double loaded = now();
-  Bench bench{*engine};
+  Bench bench{*engine, decode_steps};
   bench.run(bench.prompts(1, 16), 1);
   fmt::print("start to first token {:.2f} s (engine {:.2f} s)   vLLM 85   target 4\n{}", now() - begin, loaded - begin,
              engine->memory().text());
   std::fflush(stdout);
-  if (!mixed_only) {
-    bench.decode(1, 4.92, 4.1);
-    bench.decode(16, 5.57, 4.8);
-    bench.decode(64, 7.47, 6.6);
-    if (!quick) bench.decode(128, 10.47, 9.2);
-    bench.decode(256, 17.56, 15.5);
-    bench.prefill(1, 2048, 52.3, 47);
-    bench.prefill(8, 2048, 386, 370);
-  }
-  for (int i = 0; i < 2; i++) bench.mixed(0, 6076, 6700);
-  for (int i = 0; i < 2; i++) bench.mixed(1024, 5276, 6300);
+  struct Decode {
+    int n;
+    double vllm, target;
+  };
+  for (auto [n, vllm, target] : {Decode{1, 4.92, 4.1}, {16, 5.57, 4.8}, {64, 7.47, 6.6}, {128, 10.47, 9.2}, {256, 17.56, 15.5}})
+    if (wanted(fmt::format("d{}", n))) bench.decode(n, vllm, target);
+  if (wanted("p1")) bench.prefill(1, 2048, 52.3, 47);
+  if (wanted("p8")) bench.prefill(8, 2048, 386, 370);
+  for (int i = 0; i < 2 && wanted("mixed"); i++) bench.mixed(0, 6076, 6700);
+  for (int i = 0; i < 2 && wanted("prefix"); i++) bench.mixed(1024, 5276, 6300);
   return 0;
 }
 

@@ -511,6 +511,29 @@ TEST_P(CudaOps, greedy_takes_the_lowest_id_of_the_largest) {
   }
 }
 
+TEST_P(CudaOps, samples_what_masks_allow) {
+  const int vocab = 70;  // three words of a mask
+  Rows rows;
+  rows.add(0, 3);
+  rows.out_row = {0, 1, 2}, rows.out.assign(3, Out::token);
+  rows.sample.assign(3, SampleRow{.top_p = 1, .repetition_penalty = 1});
+  const std::vector<int32_t> mask_row{1, -1, 0};
+  const std::vector<uint32_t> mask{0, 0, 1u << 5, 1u << 7, 1u << 31, 0};  // token 69 alone; 7 and 63
+  Array logits({3, vocab});
+  logits.fill(3, 4);
+  const float* x = logits.view.row<float>(0);
+  const int32_t better = x[7] >= x[63] ? 7 : 63;
+  x = logits.view.row<float>(1);
+  const auto best = int32_t(std::max_element(x, x + vocab) - x);
+  Batch batch = rows.batch();
+  batch.mask_row = mask_row.data(), batch.mask = mask.data();
+  std::vector<Sampled> got;
+  device().sample(logits, batch, got);
+  EXPECT_EQ(got[0].token, better);
+  EXPECT_EQ(got[1].token, best);
+  EXPECT_EQ(got[2].token, 69);
+}
+
 // Copies on the device that live as long as it does.
 struct OnGpu {
   CudaBackend& gpu;

@@ -241,11 +241,12 @@ class Cuda final : public CudaBackend {
     const bool more = std::ranges::any_of(l.row, wants_more), tops = std::ranges::any_of(l.row, &SampleRow::n_logprobs);
     Choice* choices = scratch<Choice>(choice, std::max(l.n, 1024));
     TopToken* top = scratch<TopToken>(top_tokens, std::max(l.n, 256) * kMostTop);
-    fetch_logits(logits, l);               // before they are edited
-    if (more || options_.deterministic) {  // one way for all rows, so that what others ask for changes nobody's last bits
+    fetch_logits(logits, l);                                 // before they are edited
+    if (more || host_.mask_row || options_.deterministic) {  // one way for all rows, so that what others ask for changes nobody's last bits
       SampleCall call{matrix(logits), batch.out, batch.sample, batch.edit};
       call.unchanged = scratch<float>(unchanged, std::max<int64_t>(step_->n_edits(), 1024));
       call.choice = choices, call.top = top, call.sampled = sampled(l.n);
+      if (host_.mask_row) send_masks(call, l.n);
       cuda::sample(at_, call);
     } else {
       greedy(at_, matrix(logits), batch.out, choices, sampled(l.n));
@@ -361,7 +362,7 @@ class Cuda final : public CudaBackend {
   }
 
   // Memory that an operation needs for itself, by purpose; it grows when nothing is being captured.
-  enum Use { x_bf16, half_normed_x, squares, partial, arrived, sampled_tokens, choice, top_tokens, unchanged, n_uses };
+  enum Use { x_bf16, half_normed_x, squares, partial, arrived, sampled_tokens, choice, top_tokens, unchanged, mask_rows, masks, n_uses };
   template <class T>
   T* scratch(Use use, int64_t n) {
     Scratch& s = scratch_[use];
@@ -526,7 +527,7 @@ class Cuda final : public CudaBackend {
   void decode(const AttendCall& call) {
     const StepMemory::Plan& plan = step_->plan();
     DecodePlan d{plan.item, plan.grid};
-    d.partial = scratch<float>(partial, int64_t(plan.grid) * call.pages.kv_heads * kGroup * (call.pages.v_dim + kPartExtra));
+    d.partial = scratch<float>(partial, int64_t(plan.slots) * call.pages.kv_heads * kGroup * (call.pages.v_dim + kPartExtra));
     d.arrived = scratch<int32_t>(arrived, std::max<int64_t>(int64_t(call.spots.n_seqs) * call.pages.kv_heads, 1 << 16));
     d.shared = plan.shared, d.shared_row = plan.shared_row, d.n_shared = plan.n_shared, d.shared_room = plan.shared_room;
     if (d.shared_room) {
@@ -548,24 +549,31 @@ class Cuda final : public CudaBackend {
   };
   static bool wants_more(const SampleRow& r) { return r.temperature > 0 || r.n_edits || r.n_logprobs; }
 
-  // Rows with masks, and with more alternatives than the device reports, are chosen on the host, at once.
+  void send_masks(SampleCall& call, int n_out) {
+    const int64_t words = (call.logits.cols + 31) / 32, n_masks = 1 + *std::max_element(host_.mask_row, host_.mask_row + n_out);
+    int32_t* rows = scratch<int32_t>(mask_rows, n_out);
+    uint32_t* bits = scratch<uint32_t>(masks, n_masks * words);
+    must(cudaMemcpyAsync(rows, host_.mask_row, size_t(n_out) * 4, cudaMemcpyHostToDevice, at_.stream));
+    must(cudaMemcpyAsync(bits, host_.mask, size_t(n_masks * words) * 4, cudaMemcpyHostToDevice, at_.stream));
+    call.mask_row = rows, call.mask = bits;
+  }
+
+  // Rows with more alternatives than the device reports are chosen on the host, at once.
   void fetch_logits(Tensor logits, Launched& l) {
     for (int i = 0; i < l.n; i++)
-      if (host_.out[i] == Out::token && ((host_.mask_row && host_.mask_row[i] >= 0) || l.row[size_t(i)].n_logprobs > kMostTop))
-        l.drawn.push_back(i);
+      if (host_.out[i] == Out::token && l.row[size_t(i)].n_logprobs > kMostTop) l.drawn.push_back(i);
     const size_t vocab = size_t(logits.shape[1]);
     host_logits_.resize(std::max(host_logits_.size(), vocab * l.drawn.size()));
     for (size_t i = 0; i < l.drawn.size(); i++) copy_out(host_logits_.data() + i * vocab, logits.row<float>(l.drawn[i]), vocab * 4);
   }
   void draw(int64_t vocab, Launched& l) {
-    const int64_t words = (vocab + 31) / 32;
     l.sampled.assign(l.drawn.size(), {});
     pool_.parallel(int64_t(l.drawn.size()), 1, [&](int64_t begin, int64_t end, int) {
       SampleScratch scratch;
       for (int64_t d = begin; d < end; d++) {
         const int i = l.drawn[size_t(d)];
         const int32_t mask_row = host_.mask_row ? host_.mask_row[i] : -1;
-        const uint32_t* mask = mask_row < 0 ? nullptr : host_.mask + mask_row * words;
+        const uint32_t* mask = mask_row < 0 ? nullptr : host_.mask + mask_row * ((vocab + 31) / 32);
         sample_row(host_logits_.data() + d * vocab, vocab, host_.sample[i], host_.edit, mask, {max_of, sum_exp}, scratch,
                    l.sampled[size_t(d)]);
       }

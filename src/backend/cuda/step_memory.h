@@ -14,6 +14,7 @@ class StepMemory {
   struct Plan {
     const DecodeItem* item = nullptr;  // on the device
     int n_items = 0, grid = 0;         // grid: items that steps of this layout have at most
+    int slots = 0;                     // for their results, and those of what is shared
     const SharedTile* shared = nullptr;
     const SharedRow* shared_row = nullptr;
     const int32_t* n_shared = nullptr;
@@ -38,7 +39,8 @@ class StepMemory {
  private:
   void make_plan(const Batch&, const StateMemory&);
   void share_prefixes(const Batch&, const StateMemory&);
-  int item_length(const Batch&) const;
+  int64_t cost_of(int most);
+  void cut(const Batch&);
   template <class T>
   const T* put(const T* from, int64_t n, int64_t room);
   void write(const Batch& host, Batch& out, const StateMemory&);
@@ -60,6 +62,11 @@ class StepMemory {
   };
   std::vector<Prefix> prefix_;  // [n_seqs] what attend_shared() does of it
   int32_t n_shared_ = 0;
+  struct Own {
+    int seq, length;       // tokens that no other sequence reads with it
+    int piece = 0, n = 0;  // n items of `piece` tokens, the last one may be shorter
+  };
+  std::vector<Own> own_;  // the sequences of one row
   std::vector<GroupTable> tables_;
   Plan plan_;
 };
