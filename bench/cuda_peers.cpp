@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "main.h"
 
 namespace mr {
 namespace {
@@ -172,11 +173,4 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace mr
 
-int main(int argc, char** argv) {
-  try {
-    return mr::run(argc, argv);
-  } catch (const std::exception& e) {
-    fmt::print(stderr, "{}\n", e.what());
-    return 1;
-  }
-}
+int main(int argc, char** argv) { return mr::guarded(mr::run, argc, argv); }

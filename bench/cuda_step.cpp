@@ -12,6 +12,7 @@
 
 #include "backend/cuda/cuda_backend.h"
 #include "core/arena.h"
+#include "main.h"
 
 namespace mr {
 namespace {
@@ -80,13 +81,14 @@ class Llama {
     ops_.embed(residual, embedding_, 1, b);
     ops_.angles(angles, rope_, b);
     for (const Layer& l : layers_) {
+      const Norm* next = &l == &layers_.back() ? nullptr : &(&l)[1].mixer_norm;
       ops_.linear_normed(qkv, residual, l.mixer_norm, l.qkv, {}, arena_);
       ops_.attend_new(heads(mixed, 0, s_.heads), heads(qkv, 0, s_.heads), heads(qkv, s_.heads, s_.kv_heads),
                       heads(qkv, s_.heads + s_.kv_heads, s_.kv_heads), angles, false, l.kv, b, state_,
                       {.heads = s_.heads, .scale = 1 / std::sqrt(float(d))});
-      ops_.linear(residual, mixed, l.out, {.residual = residual});
+      ops_.linear(residual, mixed, l.out, {.residual = residual, .next = &l.ffn_norm});
       ops_.linear_gate_normed(hidden, residual, l.ffn_norm, l.gate_up, Activation::silu, arena_);
-      ops_.linear(residual, hidden, l.down, {.residual = residual});
+      ops_.linear(residual, hidden, l.down, {.residual = residual, .next = next});
     }
     Tensor last = last_f32_.rows(0, b.n_out), logits = logits_.rows(0, b.n_out);
     ops_.gather(last, residual, b);
@@ -340,11 +342,4 @@ static int run(int argc, char** argv) {
 
 }  // namespace mr
 
-int main(int argc, char** argv) {
-  try {
-    return mr::run(argc, argv);
-  } catch (const std::exception& e) {
-    fmt::print(stderr, "{}\n", e.what());
-    return 1;
-  }
-}
+int main(int argc, char** argv) { return mr::guarded(mr::run, argc, argv); }

@@ -35,6 +35,7 @@ struct Epilogue {
   Tensor bias;      // f32 [out], may be empty
   Tensor residual;  // f32 [T, out], may be empty and may be `out` itself
   float scale = 1;
+  const Norm* next = nullptr;  // a promise: the next who reads `out` is linear_normed() or linear_gate_normed() with this very norm
 };
 
 // Rotary frequencies. inv_freq has rot/2 entries; length-dependent scalings choose by the sequence's length, see angles().

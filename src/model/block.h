@@ -11,7 +11,8 @@ namespace mr {
 class Block {
  public:
   Block(const LayerSpec&, BuildContext&);
-  void forward(Stream&, Step&) const;
+  void forward(Stream&, Step&, const Norm* next) const;  // next: what the block after this one begins with; null: none follows
+  const Norm& first_norm() const { return mixer_norm_; }
   int64_t workspace(int64_t n_tokens) const;
   int64_t decode_bytes() const;
 

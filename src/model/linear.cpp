@@ -52,6 +52,7 @@ void Linear::into(Tensor out, const Input& input, Step& step, Epilogue epilogue)
   }
   ArenaScope scope(step.arena);
   Tensor x = input.tensor(step), residual = epilogue.residual;
+  if (parts_.size() > 1) epilogue.next = nullptr;
   int64_t begin = 0;
   for (const Weight& w : parts_) {
     if (bias_) epilogue.bias = bias_.cols(begin, w.out);

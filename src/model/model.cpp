@@ -71,7 +71,8 @@ Tensor Model::forward(Step& step) const {
     ops.angles(angles.back(), rope, batch);
   }
   step.angles = angles;
-  for (const auto& block : blocks_) block->forward(stream, step);
+  for (size_t i = 0; i < blocks_.size(); i++)
+    blocks_[i]->forward(stream, step, i + 1 < blocks_.size() ? &blocks_[i + 1]->first_norm() : nullptr);
 
   // Only the rows whose result is wanted pass through the output layer, the largest of all.
   Tensor last = step.arena.tensor(DType::f32, {batch.n_out, spec_.dim});

@@ -283,6 +283,80 @@ TEST(CudaDeterministic, many_rows) {
   }
 }
 
+// A norm that two products share: what it reads is checked as a product, and what comes out against the norm of that.
+TEST_P(CudaOps, norm_between_products) {
+  for (auto [in, dim, half] : {std::array{64, 72, 8}, {96, 576, 100}, {576, 1000, 36}, {256, 4096, 24}, {64, 8256, 16}}) {
+    Made first(dim, in, 11), second(2 * half, dim, 12);
+    for (int kind = 0; kind < 3; kind++)
+      for (int rows : {1, 8, 9, 16, 17, 40}) {
+        if (kind > 0 && rows % 8) continue;
+        const bool gated = kind != 1;
+        Array x({rows, in}), between({rows, dim}), weight({dim}), y({rows, gated ? half : 2 * half});
+        whole(x.fill(2)), between.fill(3, 3), weight.fill(4);
+        const std::vector<float> before = between.values();
+        const Norm norm{kind == 2 ? Norm::Kind::layer : Norm::Kind::rms, 1e-5f, weight, {}, kind == 1 ? 1.0f : 0.0f};
+        device().norm_between(y, between, x, first.weight, norm, second.weight, gated);
+        for (int r = 0; r < rows; r++) {
+          const float *xr = x.view.row<float>(r), *sum = between.view.row<float>(r);
+          double mean = 0, squares = 0;
+          for (int i = 0; i < dim; i++) {
+            double exact = before[size_t(r * dim + i)];
+            for (int k = 0; k < in; k++) exact += double(xr[k]) * first.values.view.row<float>(i)[k];
+            ASSERT_NEAR(sum[i], exact, product_bound(xr, first.values.view.row<float>(i), in) + 1e-6 * std::abs(exact) + 1e-6)
+                << rows << " rows of " << in << " to " << dim << ", row " << r << " output " << i;
+            mean += norm.kind == Norm::Kind::layer ? double(sum[i]) / dim : 0.0;
+          }
+          for (int i = 0; i < dim; i++) squares += (sum[i] - mean) * (sum[i] - mean);
+          std::vector<float> normed(static_cast<size_t>(dim));
+          for (int i = 0; i < dim; i++)
+            normed[size_t(i)] = float((sum[i] - mean) / std::sqrt(squares / dim + norm.eps) * (norm.offset + weight.data[size_t(i)]));
+          // rounded to bf16 on their way, each for itself: four deviations
+          auto dot = [&](int row) {
+            const float* w = second.values.view.row<float>(row);
+            double exact = 0, spread = 0;
+            for (int i = 0; i < dim; i++)
+              exact += double(normed[size_t(i)]) * w[i], spread += std::pow(double(normed[size_t(i)]) * w[i], 2);
+            return std::pair{exact, 4 * kHalfStep / 2 * std::sqrt(spread) + 2 * product_bound(normed.data(), w, dim) + 1e-6};
+          };
+          for (int o = 0; o < int(y.view.shape[1]); o++) {
+            auto [want, bound] = dot(o);
+            if (gated) {
+              auto [up, up_bound] = dot(half + o);
+              const double silu = want / (1 + std::exp(-want));
+              bound = 1.1 * bound * std::abs(up) + up_bound * std::abs(silu) + 1.1 * bound * up_bound + 4 * kHalfStep * std::abs(silu * up);
+              want = silu * up;
+            }
+            ASSERT_NEAR(y.view.row<float>(r)[o], want, bound + (step() + 4e-6) * std::abs(want))
+                << rows << " rows of " << dim << " to " << y.view.shape[1] << ", row " << r << " output " << o << " kind " << kind;
+          }
+        }
+      }
+  }
+}
+
+// The same, alone and among others.
+TEST(CudaDeterministic, norm_between_products) {
+  if (!cuda_available()) GTEST_SKIP() << "no GPU";
+  OnDevice device(DType::bf16, {.deterministic = true});
+  for (int dim : {576, 4096, 8256}) {
+    Made first(dim, 96, 11), second(80, dim, 12);
+    Array x({130, 96}), between({130, dim}), weight({dim}), all({130, 80});
+    whole(x.fill(2)), between.fill(3, 3), weight.fill(4);
+    const Norm norm{Norm::Kind::rms, 1e-5f, weight};
+    Array sums({130, dim});
+    sums.data = between.data, sums.view.data = sums.data.data();
+    device.norm_between(all, sums, x, first.weight, norm, second.weight, false);
+    for (int rows : {1, 8, 9, 17, 65})
+      for (int at : {0, 130 - rows}) {
+        Array some({rows, 80}), own({rows, dim});
+        std::copy_n(between.view.row<float>(at), rows * dim, own.view.row<float>(0));
+        device.norm_between(some, own, x.view.rows(at, rows), first.weight, norm, second.weight, false);
+        std::vector<float> want(all.view.row<float>(at), all.view.row<float>(at) + rows * 80);
+        expect_same_bits(some.values(), want, fmt::format("{}, rows {} + {}", dim, at, rows));
+      }
+  }
+}
+
 // Weights of the values are rounded to bf16 (2^-8 of values of at most 1), and so is the result.
 const Shape kShapes[] = {
     {9, 3, 64, 64, DType::bf16},

@@ -35,6 +35,18 @@ class OnDevice final : public Backend {
     Call call(*this);
     gpu_->linear_gate(call.out(out), call.in(x), call.weight(w), act, arena_);
   }
+  // between += x . first^T, and out = norm(between) . second^T, or gated, the way that a block passes from one to the other.
+  void norm_between(Tensor out, Tensor between, Tensor x, const Weight& first, const Norm& n, const Weight& second, bool gated) {
+    Call call(*this);
+    Tensor sum = call.f32_out(between), y = call.out(out);
+    const Norm norm{n.kind, n.eps, call.f32(n.weight), call.f32(n.bias), n.offset};
+    const Weight w = call.weight(second);
+    gpu_->linear(sum, call.in(x), call.weight(first), {.residual = sum, .next = &norm});
+    if (gated)
+      gpu_->linear_gate_normed(y, sum, norm, w, Activation::silu, arena_);
+    else
+      gpu_->linear_normed(y, sum, norm, w, {}, arena_);
+  }
   void add(Tensor into, Tensor x, float scale) override {
     Call call(*this);
     gpu_->add(call.f32_out(into), call.in(x), scale);

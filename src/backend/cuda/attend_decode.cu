@@ -16,6 +16,7 @@ constexpr int kWarps = 4, kThreads = 32 * kWarps;
 constexpr int kTile = 16;  // tokens a warp takes at a time
 constexpr float kLog2e = 1.44269504f;
 constexpr int kWeights = 128;     // items whose factors are kept at hand for merging
+constexpr int kHeld = 16;         // items whose values are
 constexpr int kItemPages = 1024;  // page numbers of an item that are kept at hand
 
 constexpr int kStages = 3;  // tiles of a warp on their way
@@ -61,7 +62,7 @@ __device__ void rotate(uint4 (&x)[D / 32], const float* cosine, int t) {
   }
 }
 
-// This step's key, rotated, and value, in the registers of one warp.
+// This step's key, once turned by the rotation, and value, in the registers of one warp.
 template <int D>
 struct Fresh {
   uint4 x[D / 32];  // lanes 0 to 3: of the key; from lane 16 on: the first, of the value
@@ -71,11 +72,13 @@ struct Fresh {
       const bf16* k = static_cast<const bf16*>(call.k.data) + row * call.k.stride + kv_head * call.k.head_stride;
 #pragma unroll
       for (int c = 0; c < D / 32; c++) x[c] = *reinterpret_cast<const uint4*>(k + 32 * c + 8 * lane);
-      if (call.rope.angles) rotate<D>(x, call.rope.angles + row * call.rope.stride, lane);
     } else if (lane >= 16 && lane < 16 + D / 8) {
       const bf16* v = static_cast<const bf16*>(call.v.data) + row * call.v.stride + kv_head * call.v.head_stride;
       x[0] = *reinterpret_cast<const uint4*>(v + (lane - 16) * 8);
     }
+  }
+  __device__ void turn(const AttendCall& call, int row, int lane) {
+    if (lane < 4 && call.rope.angles) rotate<D>(x, call.rope.angles + row * call.rope.stride, lane);
   }
   __device__ void store(bf16* k, bf16* v, int lane) const {
     if (lane < 4) {
@@ -229,6 +232,7 @@ __global__ void __launch_bounds__(kThreads, kDecodeBlocks) decode_kernel(AttendC
     for (int c = 0; c < D / 32; c++) q[c] = *reinterpret_cast<const uint4*>(from + 32 * c);
     if (call.rope.angles) rotate<D>(q, call.rope.angles + row * call.rope.stride, t);
   }
+  if (newest) fresh.turn(call, row, lane);
   Sums<D> sums;
 #pragma unroll 1
   for (int i = 0; i < n_tiles; i++) {
@@ -292,17 +296,25 @@ __global__ void __launch_bounds__(kThreads, kDecodeBlocks) decode_kernel(AttendC
   __syncthreads();
   if (threadIdx.x == 0) {
     int32_t* arrived = plan.arrived + item.seq * call.pages.kv_heads + kv_head;
-    __threadfence();
-    shared.last = atomicAdd(arrived, 1) == item.count - item.shared - 1;
-    if (shared.last) {
-      __threadfence();
-      *arrived = 0;
-    }
+    int before;  // publishes this item, and shows those that came before
+    asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;" : "=r"(before) : "l"(arrived) : "memory");
+    shared.last = before == item.count - item.shared - 1;
+    if (shared.last) *arrived = 0;
   }
   __syncthreads();
   if (!shared.last) return;
   const float* parts = plan.partial + (int64_t(item.slot - item.index) * call.pages.kv_heads + kv_head) * kGroup * kPart<D>;
   const int64_t step = int64_t(call.pages.kv_heads) * kGroup * kPart<D>;
+  auto value_at = [&](int i, int j) { return __ldcg(reinterpret_cast<const float4*>(parts + i / D * kPart<D> + j * step + i % D)); };
+  // Values of few items are asked for before their factors are known.
+  const bool few = item.count <= kHeld;
+  const int first = threadIdx.x * 4;
+  float4 held[kHeld];
+  if (few && first < group * D) {
+#pragma unroll
+    for (int j = 0; j < kHeld; j++)
+      if (j < item.count) held[j] = value_at(first, j);
+  }
   for (int head = warp; head < group; head += kWarps) {
     float most = -INFINITY, total = 0;
     auto part = [&](int i) { return __ldcg(reinterpret_cast<const float2*>(parts + i * step + head * kPart<D> + D)); };
@@ -320,17 +332,22 @@ __global__ void __launch_bounds__(kThreads, kDecodeBlocks) decode_kernel(AttendC
     if (lane == 0) shared.m[0][head] = most, shared.l[0][head] = total;
   }
   __syncthreads();
-  for (int i = threadIdx.x * 4; i < group * D; i += kThreads * 4) {
+  for (int i = first; i < group * D; i += kThreads * 4) {
     const int head = i / D, d = i % D;
     const float most = shared.m[0][head], *part = parts + head * kPart<D>;
     float4 value{};
-    auto take = [&](float weight, int j) {
-      const float4 v = __ldcg(reinterpret_cast<const float4*>(part + j * step + d));
+    auto take = [&](float weight, float4 v) {
       value.x += weight * v.x, value.y += weight * v.y, value.z += weight * v.z, value.w += weight * v.w;
     };
+    if (few && i == first) {
+#pragma unroll
+      for (int j = 0; j < kHeld; j++)
+        if (j < item.count) take(shared.weight[head][j], held[j]);
+    } else {
 #pragma unroll 16
-    for (int j = 0; j < min(item.count, kWeights); j++) take(shared.weight[head][j], j);
-    for (int j = kWeights; j < item.count; j++) take(exp2_fast(__ldcg(part + j * step + D) - most), j);
+      for (int j = 0; j < min(item.count, kWeights); j++) take(shared.weight[head][j], value_at(i, j));
+      for (int j = kWeights; j < item.count; j++) take(exp2_fast(__ldcg(part + j * step + D) - most), value_at(i, j));
+    }
     const float total = shared.l[0][head];
     write(head, d, most, total, value.x), write(head, d + 1, most, total, value.y);
     write(head, d + 2, most, total, value.z), write(head, d + 3, most, total, value.w);

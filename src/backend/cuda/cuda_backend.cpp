@@ -129,6 +129,7 @@ class Cuda final : public CudaBackend {
   }
   Batch upload(const Batch& host, const StateMemory& state) override {
     host_ = host;
+    half_normed_ = {};
     const int moves = step_->moves();
     Batch batch = step_->upload(host, state);
     if (step_->moves() != moves) forget_graphs();
@@ -146,9 +147,21 @@ class Cuda final : public CudaBackend {
   void norm(Tensor out, Tensor x, const Norm& n) override {
     cuda::norm(at_, heads(out), heads(x), n.kind, n.eps, floats(n.weight), floats(n.bias), n.offset);
   }
-  void linear(Tensor out, Tensor x, const Weight& weight, const Epilogue& e) override { run(product_of(out, x, weight, e)); }
+  void linear(Tensor out, Tensor x, const Weight& weight, const Epilogue& e) override {
+    run(product_of(out, x, weight, e), nullptr, e.next);
+  }
   void linear_gate(Tensor out, Tensor x, const Weight& weight, Activation act, Arena& arena) override {
     run(gated_product(out, x, weight, act), &arena);
+  }
+  void linear_normed(Tensor out, Tensor x, const Norm& norm, const Weight& weight, const Epilogue& e, Arena& arena) override {
+    Product p = with_norm(product_of(out, x, weight, e), norm);
+    if (!half_normed(x, norm) || to_library(p) || !fits(p)) return Backend::linear_normed(out, x, norm, weight, e, arena);
+    run(p, nullptr, e.next);
+  }
+  void linear_gate_normed(Tensor out, Tensor x, const Norm& norm, const Weight& weight, Activation act, Arena& arena) override {
+    Product p = with_norm(gated_product(out, x, weight, act), norm);
+    if (!half_normed(x, norm) || to_library(p) || !fits(p)) return Backend::linear_gate_normed(out, x, norm, weight, act, arena);
+    run(p, &arena);
   }
   void add(Tensor into, Tensor x, float scale) override { cuda::add(at_, matrix(into), matrix(x), scale); }
   void gate(Tensor out, Tensor g, Tensor up, Activation act) override { cuda::gate(at_, matrix(out), matrix(g), matrix(up), act); }
@@ -349,7 +362,7 @@ class Cuda final : public CudaBackend {
   }
 
   // Memory that an operation needs for itself, by purpose; it grows when nothing is being captured.
-  enum Use { x_bf16, partial, arrived, sampled_tokens, choice, top_tokens, unchanged, mask_rows, masks, n_uses };
+  enum Use { x_bf16, half_normed_x, squares, partial, arrived, sampled_tokens, choice, top_tokens, unchanged, mask_rows, masks, n_uses };
   template <class T>
   T* scratch(Use use, int64_t n) {
     Scratch& s = scratch_[use];
@@ -376,17 +389,48 @@ class Cuda final : public CudaBackend {
     p.gated = true, p.activation = act;
     return p;
   }
+  // A product whose result is to be normed leaves, beside it, what the product after it needs to do the norm in passing.
+  struct HalfNormed {
+    const void* of = nullptr;  // the result
+    const Norm* norm = nullptr;
+    int64_t rows = 0, n_squares = 0;
+  };
+  bool half_normed(Tensor x, const Norm& norm) const {
+    return half_normed_.of == x.data && half_normed_.norm == &norm && half_normed_.rows == x.shape[0];
+  }
+  // Not in deterministic mode: products of many rows cannot, and their bits would be others.
+  void half_norm(Product& p, const Norm& norm) {
+    if (norm.kind != Norm::Kind::rms || norm.bias || p.x.rows > kFewRows || options_.deterministic) return;
+    const int part = is_one(p) ? kNormPartOne : kNormPart;
+    const int64_t parts = (p.out + part - 1) / part;
+    p.next.x = scratch<uint16_t>(half_normed_x, p.y.rows * p.out), p.next.squares = scratch<float>(squares, p.y.rows * parts);
+    p.next.weight = floats(norm.weight), p.next.offset = norm.offset;
+    half_normed_ = {p.y.data, &norm, p.y.rows, parts};
+  }
+  Product with_norm(Product p, const Norm& norm) {
+    p.x = {scratch<uint16_t>(half_normed_x, p.x.rows * p.in), DType::bf16, p.x.rows, p.in, p.in};
+    p.squares = scratch<float>(squares, 0), p.n_squares = half_normed_.n_squares, p.eps = norm.eps;
+    return p;
+  }
+  bool is_one(const Product& p) const { return p.x.rows == 1 && !options_.deterministic; }
+  bool to_library(const Product& p) const {
+    return p.x.rows > options_.skinny_rows && cublas_ && !options_.deterministic && p.out % 8 == 0 && aligned(p.y) && p.in % 8 == 0;
+  }
+  static bool fits(const Product& p) { return p.in % 8 == 0 && aligned(p.x) && !(p.gated && p.out % 16); }  // product()'s wants
   // `arena` has room for both halves of a gated product.
-  void run(Product p, Arena* arena = nullptr) {
+  void run(Product p, Arena* arena = nullptr, const Norm* next = nullptr) {
     const int64_t rows = p.x.rows;
     if (p.x.dtype != DType::bf16) {
       Matrix x{scratch<uint16_t>(x_bf16, rows * p.in), DType::bf16, rows, p.in, p.in};
       convert(at_, x, p.x);
       p.x = x;
     }
-    if (p.in % 8 || !aligned(p.x)) return product_any(at_, p);
-    const bool library = cublas_ && !options_.deterministic && p.out % 8 == 0 && aligned(p.y);
-    if (rows <= options_.skinny_rows || !library) return product(at_, p);
+    if (half_normed_.of == p.y.data) half_normed_ = {};
+    if (!to_library(p) || !aligned(p.x)) {
+      if (!fits(p)) return product_any(at_, p);
+      if (next) half_norm(p, *next);
+      return is_one(p) ? product_one(at_, p) : product(at_, p);
+    }
     if (p.gated) {
       Product both = p;
       both.gated = false;
@@ -543,6 +587,7 @@ class Cuda final : public CudaBackend {
     size_t bytes = 0;
   };
   CudaOptions options_;
+  HalfNormed half_normed_;
   ThreadPool pool_;
   Launch at_;
   std::string device_;

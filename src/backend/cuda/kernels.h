@@ -146,9 +146,23 @@ struct Product {
   float scale = 1;
   bool gated = false;  // y [T, out / 2] = act(first half) * second half; no bias, residual, scale
   Activation activation = Activation::none;
+  // A root mean square norm between two products of few rows is done by both: the first writes y times the norm's weight, as bf16, and the
+  // squares of y summed in parts, which the second makes the factor of its sums.
+  const float* squares = nullptr;  // of x [T, n_squares]; null: x is what it is
+  int64_t n_squares = 0;
+  float eps = 0;
+  struct {
+    void* x = nullptr;         // bf16 [T, out]; null: not wanted
+    float* squares = nullptr;  // [T, n_parts(out)]
+    const float* weight = nullptr;
+    float offset = 0;
+  } next;
 };
-void product(const Launch&, const Product&);      // in % 8 == 0, rows of x and weight 16-byte aligned
-void product_any(const Launch&, const Product&);  // any shape, slowly
+inline constexpr int kFewRows = 128;                     // of a product that can share a norm
+inline constexpr int kNormPart = 64, kNormPartOne = 16;  // outputs of a part of product() and of product_one()
+void product(const Launch&, const Product&);             // in % 8 == 0, rows of x and weight 16-byte aligned
+void product_one(const Launch&, const Product&);         // the same for one row; other sums
+void product_any(const Launch&, const Product&);         // any shape, slowly
 // product_many.cu: the same for many rows, which product() calls; every sum in `split` parts.
 void product_many(const Launch&, const Product&, int split);
 

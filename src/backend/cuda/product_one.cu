@@ -1,0 +1,95 @@
+// The product of one row with a bf16 weight: a warp takes two weight rows, or the gate and the value of one output, straight from
+// memory through registers, eight loads of 16 bytes ahead of each. Blocks are small and many: as those of one product end, blocks of
+// the next one begin, and have their first weights on the way before the sums ahead of them are known. Reads out * in * 2 bytes.
+#include "backend/cuda/device.cuh"
+
+namespace mr::cuda {
+
+namespace {
+
+constexpr int kWarps = kNormPartOne / 2, kDepth = 8, kStep = 32 * 8;  // kStep: inputs that a warp takes at a time
+
+// sum + the products of eight neighbours
+__device__ float dot(uint4 w, const float (&x)[8], float sum) {
+  sum = fmaf(low(w.x), x[0], sum), sum = fmaf(high(w.x), x[1], sum), sum = fmaf(low(w.y), x[2], sum), sum = fmaf(high(w.y), x[3], sum);
+  sum = fmaf(low(w.z), x[4], sum), sum = fmaf(high(w.z), x[5], sum), sum = fmaf(low(w.w), x[6], sum), sum = fmaf(high(w.w), x[7], sum);
+  return sum;
+}
+
+__global__ void __launch_bounds__(32 * kWarps, 2) one_row(const Product p) {
+  __shared__ float squares[kWarps];
+  launch_next();
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, in = int(p.in);
+  const int64_t n_outputs = p.gated ? p.out / 2 : p.out, first = int64_t(blockIdx.x) * kWarps + warp;
+  const int64_t at[2] = {p.gated ? first : 2 * first, p.gated ? n_outputs + first : 2 * first + 1};
+  const bool mine = first < (p.gated ? n_outputs : (n_outputs + 1) / 2), second = p.gated || at[1] < p.out;
+  const bf16* weight = static_cast<const bf16*>(p.weight) + lane * 8;
+  const bf16 *a_row = weight + (mine ? at[0] : 0) * in, *b_row = weight + (mine && second ? at[1] : 0) * in;
+  const int left = in - lane * 8;  // inputs from this lane's first on
+  uint4 a[kDepth], b[kDepth];
+  auto ask = [&](int i, int from) {
+    a[i] = b[i] = uint4{};
+    if (from < left) a[i] = stream16(a_row + from), b[i] = stream16(b_row + from);
+  };
+#pragma unroll
+  for (int i = 0; i < kDepth; i++) ask(i, i * kStep);
+
+  wait_before();
+  const bf16* x_row = static_cast<const bf16*>(p.x.data) + lane * 8;
+  const int parts = int(p.n_squares);
+  float scale = 1, residual[2] = {};
+  if (p.squares) {
+    float sum = 0;
+    for (int i = lane; i < parts; i += 32) sum += p.squares[i];
+    scale = rsqrtf(warp_sum(sum) / float(in) + p.eps);
+  }
+  if (p.residual && lane == 0 && mine) {
+    residual[0] = p.residual[at[0]];
+    if (second) residual[1] = p.residual[at[1]];
+  }
+  float sum[2] = {};
+#pragma unroll 1
+  for (int from = 0; from < in; from += kDepth * kStep) {
+#pragma unroll
+    for (int i = 0; i < kDepth; i++) {
+      const int here = from + i * kStep;
+      float x[8] = {};
+      if (here < left) load_n<8>(x_row, DType::bf16, here, x);
+      sum[0] = dot(a[i], x, sum[0]), sum[1] = dot(b[i], x, sum[1]);
+      ask(i, here + kDepth * kStep);
+    }
+  }
+  sum[0] = warp_sum(sum[0]) * scale, sum[1] = warp_sum(sum[1]) * scale;
+  float square = 0;
+  if (lane == 0 && mine) {
+    if (p.gated) {
+      store(p.y.data, p.y.dtype, at[0], activated(p.activation, sum[0]) * sum[1]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        if (i == 1 && !second) break;
+        const float y = (sum[i] + (p.bias ? p.bias[at[i]] : 0.0f)) * p.scale + residual[i];
+        store(p.y.data, p.y.dtype, at[i], y);
+        if (p.next.x)
+          static_cast<bf16*>(p.next.x)[at[i]] = __float2bfloat16(y * (p.next.weight ? p.next.offset + p.next.weight[at[i]] : 1.0f));
+        square += y * y;
+      }
+    }
+  }
+  if (!p.next.x) return;
+  if (lane == 0) squares[warp] = square;
+  __syncthreads();
+  if (threadIdx.x > 0) return;
+  float all = 0;
+#pragma unroll
+  for (float s : squares) all += s;
+  p.next.squares[blockIdx.x] = all;
+}
+
+}  // namespace
+
+void product_one(const Launch& at, const Product& p) {
+  launch(at, one_row, grid2(div_up(p.gated ? p.out / 2 : div_up(p.out, 2), kWarps)), 32 * kWarps, 0, p);
+}
+
+}  // namespace mr::cuda
