@@ -66,8 +66,11 @@ bool ThreadPool::wait(uint64_t seen) {
     if (news()) return true;
     pause();
   }
+  // Either the caller sees this sleeper after it has written its call, or the sleeper sees the call: all in one order.
+  sleepers_++;
   const uint32_t wake = wake_.load();
-  if (!news()) wake_.wait(wake);
+  if (call_.load() == seen && !stop_) wake_.wait(wake);
+  sleepers_--;
   return news();
 }
 
@@ -94,8 +97,10 @@ void ThreadPool::parallel(int64_t n, int64_t grain, FunctionRef<void(int64_t, in
   job_.store(&job, std::memory_order_relaxed);
   const uint64_t call = ((call_.load(std::memory_order_relaxed) >> kCountBits) + 1) << kCountBits | uint64_t(pieces);
   call_.store(call);
-  wake_++;
-  wake_.notify_all();
+  if (sleepers_.load() > 0) {
+    wake_++;
+    wake_.notify_all();
+  }
   take_pieces(call, 0);
   for (int spins = 0;; spins++) {
     int64_t done = 0;

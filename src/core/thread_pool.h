@@ -63,8 +63,8 @@ class ThreadPool {
   int64_t claim(uint64_t call, int share);
   bool wait(uint64_t seen);
 
-  // Share i of `pieces` pieces begins here.
-  int64_t share_begin(int64_t pieces, int i) const { return pieces * i / size(); }
+  // Share i of `pieces` pieces begins here. The first ones are the larger ones, if they differ: the caller begins first.
+  int64_t share_begin(int64_t pieces, int i) const { return (pieces * i + size() - 1) / size(); }
 
   std::unique_ptr<Share[]> shares_;  // one a worker
   std::vector<std::thread> workers_;
@@ -72,8 +72,9 @@ class ThreadPool {
   std::exception_ptr error_;
   alignas(64) std::atomic<uint64_t> call_{0};  // (number of the call << 32 | its pieces)
   std::atomic<Job*> job_{nullptr};             // of that call: to be read by those who have claimed a piece of it
-  std::atomic<uint32_t> wake_{0};              // sleepers wait for it to change
   std::atomic<bool> stop_{false};
+  alignas(64) std::atomic<int> sleepers_{0};  // apart from what workers look at while they spin
+  std::atomic<uint32_t> wake_{0};             // sleepers wait for it to change
 };
 
 }  // namespace mr

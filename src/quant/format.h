@@ -2,11 +2,12 @@
 //
 // On the CPU a weight [out, in] is packed into panels of 16 output rows, so that one vector holds the same input of 16
 // outputs and a product needs no horizontal sum:
-//   f32, f16, bf16   [panel][in][16]
+//   f32, f16, bf16   [pair of panels][vector][2], a vector being 64 bytes: an input of 16 outputs, or two inputs of 16 bits (of which
+//                    the last may be missing). A product of one row takes two panels at once: so it reads one stream of memory.
 //   q8_0 q4_0 q4_1   [panel][in / 32] blocks: 16 f16 scales, (q4_1: 16 f16 minima), then the quants, 4 inputs of 16 rows a
 //                    64-byte vector: byte [row * 4 + i]. q8_0: 8 vectors, value + 128. 4 bits: 4 vectors; vector g holds inputs
 //                    4g..4g+3 in its low nibbles and 16+4g..16+4g+3 in its high ones, value as stored (q4_0: real = value - 8).
-// Rows beyond `out` in the last panel are zero.
+// Rows beyond `out` are zero.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +22,7 @@
 namespace mr {
 
 inline constexpr int kPanel = 16;  // output rows a panel
+inline constexpr int kPair = 2;    // panels of floats whose vectors alternate
 inline constexpr int kBlock = 32;  // inputs that share one scale, in weights and in rounded activations
 
 struct Format {

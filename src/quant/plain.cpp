@@ -1,4 +1,4 @@
-// f32, f16 and bf16: one element after the other, no scales. Panels are [in][16].
+// f32, f16 and bf16: no scales.
 #include <cstring>
 
 #include "quant/format.h"
@@ -7,21 +7,31 @@
 namespace mr {
 
 template <class T>
+struct Place {
+  static constexpr int64_t inputs = 4 / sizeof(T);  // in a vector
+  static int64_t vectors(int64_t in) { return (in + inputs - 1) / inputs; }
+  // Input k of a panel's first row.
+  static int64_t at(int64_t panel, int64_t in, int64_t k) {
+    return (((panel / kPair * vectors(in) + k / inputs) * kPair + panel % kPair) * inputs + k % inputs) * kPanel;
+  }
+};
+
+template <class T>
 static int64_t packed_bytes(int64_t out, int64_t in) {
-  return (out + kPanel - 1) / kPanel * kPanel * in * int64_t(sizeof(T));
+  return (out + kPair * kPanel - 1) / (kPair * kPanel) * kPair * Place<T>::vectors(in) * 64;
 }
 
 template <class T>
 static void pack_panel(std::byte* packed, int64_t panel, int64_t in, std::span<const std::byte* const, kPanel> rows) {
   constexpr int64_t kTile = 32;  // inputs at a time: a cache line or two of each row
-  T* out = reinterpret_cast<T*>(packed) + panel * in * kPanel;
+  T* out = reinterpret_cast<T*>(packed);
   T tile[kPanel][kTile]{};
   for (int64_t k = 0; k < in; k += kTile) {
     int64_t n = k + kTile < in ? kTile : in - k;
     for (int r = 0; r < kPanel; r++)
       if (rows[r]) std::memcpy(tile[r], rows[r] + k * int64_t(sizeof(T)), size_t(n) * sizeof(T));
     for (int64_t i = 0; i < n; i++)
-      for (int r = 0; r < kPanel; r++) out[(k + i) * kPanel + r] = tile[r][i];
+      for (int r = 0; r < kPanel; r++) out[Place<T>::at(panel, in, k + i) + r] = tile[r][i];
   }
 }
 
@@ -29,7 +39,7 @@ template <class T, float (*widen)(T)>
 static void decode_rows(const Weight& w, int64_t row, int64_t n, float* out) {
   const T* packed = w.packed.as<T>();
   for (int64_t r = row; r < row + n; r++, out += w.in)
-    for (int64_t k = 0; k < w.in; k++) out[k] = widen(packed[(r / kPanel * w.in + k) * kPanel + r % kPanel]);
+    for (int64_t k = 0; k < w.in; k++) out[k] = widen(packed[Place<T>::at(r / kPanel, w.in, k) + r % kPanel]);
 }
 
 template <class T, T (*narrow)(float)>

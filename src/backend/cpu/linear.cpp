@@ -64,18 +64,26 @@ struct Pieces {
   int64_t chunk, chunks, group, groups;
 };
 
+// Panels that a piece takes: as many as leave each worker several pieces, of those the number with which the worker that gets
+// most has least; whole pairs if these do as well.
+static int64_t group_of(int64_t panels, int64_t panel_bytes, int workers) {
+  constexpr int64_t kBytes = 64 << 10, kFew = 8;
+  const int64_t share = (panels + workers - 1) / workers;
+  const int64_t most = share <= kFew ? share : std::min(share / 4, std::max<int64_t>(kPair, kBytes / panel_bytes));
+  int64_t best = 1, least = panels;
+  for (int64_t group = most; group >= 1; group--) {
+    const int64_t pieces = (panels + group - 1) / group, longest = (pieces + workers - 1) / workers * group;
+    if (longest < least || (longest == least && best % kPair > group % kPair)) best = group, least = longest;
+  }
+  return best;
+}
+
 static Pieces cut(const LinearCall& c, int64_t panels, int64_t panel_bytes, const LinearKernel& kernel, const LinearKernels& kernels,
                   int workers) {
-  constexpr int64_t kGroupBytes = 64 << 10, kChains = 4;  // panels that one row of a float product takes at once
   const int64_t tile = kernels.tile_rows;
   int64_t row_bytes = kernel.round ? kernel.rounded_bytes(c.in, tile) / tile : c.in * 4;
   int64_t chunk = std::max(tile, kernels.chunk_bytes / row_bytes / tile * tile);
-  int64_t share = (panels + workers - 1) / workers, group = (share + 7) / 8;
-  if (c.rows == 1 && share <= 4 * kChains) {
-    int64_t rounds = (share + kChains - 1) / kChains;
-    group = (share + rounds - 1) / rounds;
-  }
-  group = std::min(group, std::max(kChains, kGroupBytes / panel_bytes));
+  const int64_t group = group_of(panels, panel_bytes, workers);
   return {chunk, (c.rows + chunk - 1) / chunk, group, (panels + group - 1) / group};
 }
 

@@ -11,7 +11,7 @@ namespace linear {
 
 using mr::LinearCall;
 
-constexpr int kPanel = 16, kBlock = 32;
+constexpr int kPanel = 16, kBlock = 32, kPair = 2;
 
 // Largest tiles that the registers hold.
 #if defined(__AVX512F__)
@@ -21,7 +21,6 @@ constexpr int kFloatRows = 6, kFloatPanels = 1, kQuantRows = 4;
 #else
 constexpr int kFloatRows = 4, kFloatPanels = 1, kQuantRows = 4;
 #endif
-constexpr int kOneRowPanels = 4;
 
 template <int N>
 inline void finish_n(const LinearCall& c, int64_t row, int64_t column, Vec sum, int n) {
@@ -59,21 +58,35 @@ struct Bf16 {
   static Vec get(const uint16_t* p) { return load_bf16(p); }
 };
 
-template <class W, int Rows, int Panels>
+template <class W>
+constexpr int kInputs = 4 / sizeof(typename W::Stored);  // in a vector of 64 bytes
+template <class W>
+inline const typename W::Stored* panel_of(const LinearCall& c, int64_t panel) {
+  const int64_t vectors = (c.in + kInputs<W> - 1) / kInputs<W>;
+  return (const typename W::Stored*)c.packed + (panel / kPair * kPair * vectors + panel % kPair) * (kInputs<W> * kPanel);
+}
+
+// Vectors of the tile's panels, which are of one pair, alternate; a panel's next one comes Step further.
+template <class W, int Rows, int Panels, int Step>
 void float_tile(const LinearCall& c, int64_t row, int64_t panel, const typename W::Stored* w) {
+  constexpr int kVector = kInputs<W> * kPanel;
   Vec acc[Rows][Panels];
   for (int r = 0; r < Rows; r++)
     for (int p = 0; p < Panels; p++) acc[r][p] = zero();
   const float* x = c.x + row * c.x_stride;
   const int64_t in = c.in, stride = c.x_stride;
-  for (int64_t k = 0; k < in; k++) {
+  auto input = [&](int64_t k, int i) {
     Vec wk[Panels];
-    for (int p = 0; p < Panels; p++) wk[p] = W::get(w + (p * in + k) * kPanel);
+    for (int p = 0; p < Panels; p++) wk[p] = W::get(w + p * kVector + i * kPanel);
     for (int r = 0; r < Rows; r++) {
-      Vec xk = set1(x[r * stride + k]);
+      Vec xk = set1(x[r * stride + k + i]);
       for (int p = 0; p < Panels; p++) acc[r][p] = in_register(fma(xk, wk[p], acc[r][p]));
     }
-  }
+  };
+  int64_t k = 0;
+  for (; k + kInputs<W> <= in; k += kInputs<W>, w += Step * kVector)
+    for (int i = 0; i < kInputs<W>; i++) input(k, i);
+  if (k < in) input(k, 0);
   for (int r = 0; r < Rows; r++)
     for (int p = 0; p < Panels; p++) finish(c, row + r, panel + p, acc[r][p]);
 }
@@ -85,25 +98,27 @@ inline int64_t tile_rows(int64_t rows, int most) {
 }
 
 // Rows [row, row_end) of one group of panels, in tiles of at most Rows rows.
-template <class W, int Rows, int Panels>
+template <class W, int Rows, int Panels, int Step>
 void float_rows(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, const typename W::Stored* w) {
   if (tile_rows(row_end - row, Rows) == Rows)
-    for (; row + Rows <= row_end; row += Rows) float_tile<W, Rows, Panels>(c, row, panel, w);
+    for (; row + Rows <= row_end; row += Rows) float_tile<W, Rows, Panels, Step>(c, row, panel, w);
   if constexpr (Rows > 1)
-    if (row < row_end) float_rows<W, Rows - 1, Panels>(c, row, row_end, panel, w);
+    if (row < row_end) float_rows<W, Rows - 1, Panels, Step>(c, row, row_end, panel, w);
 }
 
 // As above, from an f32 copy of the panels if the rows are many: then widening costs once, not once a tile.
 template <class W, int Rows, int Panels>
 void float_panels(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, float* scratch) {
-  const auto* w = (const typename W::Stored*)c.packed + panel * c.in * kPanel;
-  if (sizeof(*w) == sizeof(float) || row_end - row <= 2 * kFloatRows) return float_rows<W, Rows, Panels>(c, row, row_end, panel, w);
-  for (int64_t i = 0; i < Panels * c.in; i++) store(scratch + i * kPanel, W::get(w + i * kPanel));
-  float_rows<F32, Rows, Panels>(c, row, row_end, panel, scratch);
+  const auto* w = panel_of<W>(c, panel);
+  if (sizeof(*w) == sizeof(float) || row_end - row <= 2 * kFloatRows) return float_rows<W, Rows, Panels, kPair>(c, row, row_end, panel, w);
+  for (int64_t k = 0; k < c.in; k++)
+    for (int p = 0; p < Panels; p++)
+      store(scratch + (k * Panels + p) * kPanel, W::get(w + ((k / kInputs<W> * kPair + p) * kInputs<W> + k % kInputs<W>)*kPanel));
+  float_rows<F32, Rows, Panels, Panels>(c, row, row_end, panel, scratch);
 }
 
 #if defined(__AVX512F__)
-// Two inputs' weights are one vector: a permutation that moves 16 of its words into the upper halves of lanes widens them.
+// Two inputs are a vector: a permutation that moves 16 of its words into the upper halves of lanes widens them.
 template <int Panels>
 void bf16_row_tile(const LinearCall& c, int64_t row, int64_t panel, const uint16_t* w) {
   const __m512i first = _mm512_slli_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0), 16);
@@ -112,44 +127,52 @@ void bf16_row_tile(const LinearCall& c, int64_t row, int64_t panel, const uint16
   Vec acc[Panels];
   for (Vec& a : acc) a = zero();
   const float* x = c.x + row * c.x_stride;
-  const int64_t in = c.in;
   int64_t k = 0;
-  for (; k + 2 <= in; k += 2) {
+  for (; k + 2 <= c.in; k += 2, w += kPair * 2 * kPanel) {
     Vec x0 = set1(x[k]), x1 = set1(x[k + 1]);
     for (int p = 0; p < Panels; p++) {
-      __m512i two = _mm512_loadu_si512(w + (p * in + k) * kPanel);
+      __m512i two = _mm512_loadu_si512(w + p * 2 * kPanel);
       acc[p] = fma(x1, widen(second, two), fma(x0, widen(first, two), acc[p]));
     }
   }
-  for (; k < in; k++)
-    for (int p = 0; p < Panels; p++) acc[p] = fma(set1(x[k]), load_bf16(w + (p * in + k) * kPanel), acc[p]);
+  if (k < c.in)
+    for (int p = 0; p < Panels; p++) acc[p] = fma(set1(x[k]), load_bf16(w + p * 2 * kPanel), acc[p]);
   for (int p = 0; p < Panels; p++) finish(c, row, panel + p, acc[p]);
 }
 #endif
 
 template <class W, int Panels>
-void row_tile(const LinearCall& c, int64_t row, int64_t panel, const typename W::Stored* w) {
+void row_tile(const LinearCall& c, int64_t row, int64_t panel) {
+  const auto* w = panel_of<W>(c, panel);
 #if defined(__AVX512F__)
   if constexpr (__is_same(W, Bf16)) return bf16_row_tile<Panels>(c, row, panel, w);
 #endif
-  float_tile<W, 1, Panels>(c, row, panel, w);
+  float_tile<W, 1, Panels, kPair>(c, row, panel, w);
 }
 
-// One row: several panels at once, because a single chain would wait for each fma.
-template <class W, int Panels>
-void float_row(const LinearCall& c, int64_t row, int64_t panel, int64_t panel_end) {
-  for (; panel + Panels <= panel_end; panel += Panels)
-    row_tile<W, Panels>(c, row, panel, (const typename W::Stored*)c.packed + panel * c.in * kPanel);
-  if constexpr (Panels > 1)
-    if (panel < panel_end) float_row<W, Panels - 1>(c, row, panel, panel_end);
+// Calls both(panel) for every whole pair of [panel, panel_end), one(panel) for a panel whose other half is outside.
+template <class Both, class One>
+inline void pairs(int64_t panel, int64_t panel_end, Both both, One one) {
+  while (panel < panel_end)
+    if (panel % kPair == 0 && panel + kPair <= panel_end)
+      both(panel), panel += kPair;
+    else
+      one(panel), panel++;
 }
 
 template <class W>
 void run_float(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, float* scratch) {
-  if (row_end - row == 1) return float_row<W, kOneRowPanels>(c, row, panel, panel_end);
-  for (; panel + kFloatPanels <= panel_end; panel += kFloatPanels)
-    float_panels<W, kFloatRows, kFloatPanels>(c, row, row_end, panel, scratch);
-  for (; panel < panel_end; panel++) float_panels<W, kFloatRows, 1>(c, row, row_end, panel, scratch);
+  if (row_end - row == 1)
+    return pairs(
+        panel, panel_end, [&](int64_t p) { row_tile<W, kPair>(c, row, p); }, [&](int64_t p) { row_tile<W, 1>(c, row, p); });
+  auto one = [&](int64_t p) { float_panels<W, kFloatRows, 1>(c, row, row_end, p, scratch); };
+  auto both = [&](int64_t p) {
+    if constexpr (kFloatPanels == kPair)
+      float_panels<W, kFloatRows, kPair>(c, row, row_end, p, scratch);
+    else
+      one(p), one(p + 1);
+  };
+  pairs(panel, panel_end, both, one);
 }
 
 // Quantized weights. A packed block: f16 scales, (f16 minima), then vectors of 4 inputs x 16 rows. As int16 lanes, a vector's
@@ -324,14 +347,14 @@ constexpr mr::LinearKernel quant_kernel(const char* format) {
 constexpr int kTileRows = 24;  // every tile height divides it
 
 constexpr mr::LinearKernel kTable[] = {
-    float_kernel<F32>("f32"),      float_kernel<F16>("f16"),      float_kernel<Bf16>("bf16"),
+    float_kernel<F32>("f32"),     float_kernel<F16>("f16"),     float_kernel<Bf16>("bf16"),
 #if defined(__AVX512F__)
-    one_row_kernel<Q4_0>("q4_0"),  one_row_kernel<Q4_1>("q4_1"),
+    one_row_kernel<Q4_0>("q4_0"), one_row_kernel<Q4_1>("q4_1"),
 #endif
 #if defined(__AVX512VNNI__)
     one_row_kernel<Q8_0>("q8_0"),
 #endif
-    quant_kernel<Q8_0>("q8_0"),    quant_kernel<Q4_0>("q4_0"),    quant_kernel<Q4_1>("q4_1"),
+    quant_kernel<Q8_0>("q8_0"),   quant_kernel<Q4_0>("q4_0"),   quant_kernel<Q4_1>("q4_1"),
 };
 constexpr mr::LinearKernels kKernels{kTable, sizeof(kTable) / sizeof(kTable[0]), kFloatPanels, kTileRows, 192 << 10};
 

@@ -17,14 +17,15 @@ namespace amx {
 
 using linear::finish;
 using linear::kBlock;
+using linear::kPair;
 using linear::kPanel;
 using mr::LinearCall;
 using mr::RoundedBlock;
 
-constexpr int kTile = 16;           // rows
-constexpr int kPieceBytes = 64;     // one piece of 32 activations
-constexpr int kTileBytes = 1024;    // 32 inputs of a panel
-constexpr int64_t kFewRows = 12;    // quantized products below run faster on vectors
+constexpr int kTile = 16;              // rows
+constexpr int kPieceBytes = 64;        // one piece of 32 activations
+constexpr int kTileBytes = 1024;       // 32 inputs of a panel
+constexpr int64_t kFewRows = 12;       // quantized products below run faster on vectors
 constexpr int64_t kScratchPanels = 4;  // widened panels that a worker's scratch holds
 
 inline int64_t blocks_of(int64_t in) { return (in + kBlock - 1) / kBlock; }
@@ -96,18 +97,19 @@ inline void split_row(const float* x, int64_t in, int64_t row, std::byte* rounde
 
 // Weights as tiles: row k of 16 holds inputs 2k and 2k + 1 of the 16 outputs as pairs (quantized: pair k of a RoundedBlock).
 
-inline void widen_bf16(const std::byte* panel, int64_t in, int64_t block, uint8_t* tile) {
+inline void widen_bf16(const uint16_t* panel, int64_t in, int64_t block, uint8_t* tile) {
   static const uint16_t order[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
   const __m512i pairs = _mm512_loadu_si512(order);
-  const auto* w = (const uint16_t*)panel + block * kBlock * kPanel;
+  constexpr int64_t kStep = kPair * 2 * kPanel;  // from two inputs to the next two
+  const uint16_t* w = panel + block * kTile * kStep;
   const int64_t left = in - block * kBlock;
   for (int k = 0; k < kTile; k++) {
     __m512i two;
     if (2 * k + 2 <= left)
-      two = _mm512_loadu_si512(w + 2 * k * kPanel);
+      two = _mm512_loadu_si512(w + k * kStep);
     else
-      two = 2 * k < left ? _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i*)(w + 2 * k * kPanel))) : _mm512_setzero_si512();
+      two = 2 * k < left ? _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i*)(w + k * kStep))) : _mm512_setzero_si512();
     if (2 * k + 1 == left) two = _mm512_inserti64x4(two, _mm256_setzero_si256(), 1);
     _mm512_storeu_si512(tile + 64 * k, _mm512_permutexvar_epi16(pairs, two));
   }
@@ -264,12 +266,13 @@ void finish_tile(const LinearCall& c, int64_t row, int64_t n_rows, int64_t panel
 template <class T, int Panels>
 void few_rows(const LinearCall& c, int64_t row, int64_t n_rows, int64_t panel) {
   alignas(64) uint8_t tile[2][kTileBytes];
-  const int64_t panel_bytes = c.in * kPanel * 2;
-  const std::byte *x = c.rounded + split_bytes(c.in, row), *w = c.packed + panel * panel_bytes;
+  const std::byte* x = c.rounded + split_bytes(c.in, row);
+  const uint16_t* w[Panels];
+  for (int p = 0; p < Panels; p++) w[p] = linear::panel_of<linear::Bf16>(c, panel + p);
   T::template zero<0>(), T::template zero<1>(), T::template zero<2>(), T::template zero<3>();
   auto panel_block = [&]<int P>(int64_t b, std::integral_constant<int, P>) {
     if constexpr (P < Panels) {
-      widen_bf16(w + P * panel_bytes, c.in, b, tile[P & 1]);
+      widen_bf16(w[P], c.in, b, tile[P & 1]);
       T::template load<6 + (P & 1)>(tile[P & 1], 64);
       T::template dot<P, 4, 6 + (P & 1)>();
       T::template dot<P, 5, 6 + (P & 1)>();
@@ -335,7 +338,7 @@ void run_bf16(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, 
       const int64_t n = least(2, panel_end - p);
       for (int64_t i = 0; i < n; i++)
         for (int64_t b = 0; b < blocks; b++)
-          widen_bf16(c.packed + (p + i) * c.in * kPanel * 2, c.in, b, tiles + (i * blocks + b) * kTileBytes);
+          widen_bf16(linear::panel_of<linear::Bf16>(c, p + i), c.in, b, tiles + (i * blocks + b) * kTileBytes);
       auto pair = n == 2 ? two_row_tiles<T, 2> : two_row_tiles<T, 1>;
       configure<T>(kTile, kTile);
       for (int64_t r = row; r < pairs_end; r += 2 * kTile) pair(c, r, kTile, p, tiles);
