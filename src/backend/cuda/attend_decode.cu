@@ -274,6 +274,9 @@ __global__ void __launch_bounds__(kThreads, kDecodeBlocks) decode_kernel(AttendC
     }
     store(call.out.data, call.out.dtype, row * call.out.stride + (kv_head * group + head) * call.out.head_stride + d, value / total);
   };
+  const bool alone = item.count - item.shared == 1;  // no other block works for this sequence and head
+  const float* parts = plan.partial + (int64_t(item.slot - item.index) * call.pages.kv_heads + kv_head) * kGroup * kPart<D>;
+  const int64_t step = int64_t(call.pages.kv_heads) * kGroup * kPart<D>;
   for (int i = threadIdx.x; i < group * D; i += kThreads) {
     const int head = i / D, d = i % D;
     float most = -INFINITY, total = 0, value = 0;
@@ -282,7 +285,14 @@ __global__ void __launch_bounds__(kThreads, kDecodeBlocks) decode_kernel(AttendC
       float weight = most == -INFINITY ? 0.0f : exp2_fast(shared.m[w][head] - most);
       total += weight * shared.l[w][head], value += weight * shared.o[w][head][d];
     }
-    if (item.count == 1) {
+    if (alone) {  // what is shared is there already
+#pragma unroll 4
+      for (int j = 0; j < item.shared; j++) {
+        const float* part = parts + j * step + head * kPart<D>;
+        const float2 ml = __ldcg(reinterpret_cast<const float2*>(part + D));
+        const float other = __ldcg(part + d), top = fmaxf(most, ml.x), mine = exp2_fast(most - top), its = exp2_fast(ml.x - top);
+        most = top, total = total * mine + ml.y * its, value = value * mine + other * its;
+      }
       write(head, d, most, total, value);
     } else {
       float* to = plan.partial + ((int64_t(item.slot) * call.pages.kv_heads + kv_head) * kGroup + head) * kPart<D>;
@@ -290,7 +300,7 @@ __global__ void __launch_bounds__(kThreads, kDecodeBlocks) decode_kernel(AttendC
       if (d == 0) to[D] = most, to[D + 1] = total;
     }
   }
-  if (item.count == 1) return;
+  if (alone) return;
 
   // Whoever comes last merges all items of this sequence and head, first to last.
   __syncthreads();
@@ -303,8 +313,6 @@ __global__ void __launch_bounds__(kThreads, kDecodeBlocks) decode_kernel(AttendC
   }
   __syncthreads();
   if (!shared.last) return;
-  const float* parts = plan.partial + (int64_t(item.slot - item.index) * call.pages.kv_heads + kv_head) * kGroup * kPart<D>;
-  const int64_t step = int64_t(call.pages.kv_heads) * kGroup * kPart<D>;
   auto value_at = [&](int i, int j) { return __ldcg(reinterpret_cast<const float4*>(parts + i / D * kPart<D> + j * step + i % D)); };
   // Values of few items are asked for before their factors are known.
   const bool few = item.count <= kHeld;
