@@ -91,7 +91,7 @@ __device__ void finish(const Product& p, int tile, int row0, int rows, float (&d
         if (e % 4 < 2) d[e] = act(d[e]) * d[e + 2];
     };
     if (p.activation == Activation::silu) {
-      gate([](float x) { return x / (1 + __expf(-x)); });
+      gate([](float x) { return activated(Activation::silu, x); });
     } else if (p.activation == Activation::gelu_tanh) {
       gate([](float x) { return activated(Activation::gelu_tanh, x); });
     } else {
