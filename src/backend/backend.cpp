@@ -82,6 +82,20 @@ void Backend::attend_new(Tensor out, Tensor q, Tensor k, Tensor v, Tensor angles
   attend(out, q, kv, batch, state, args);
 }
 
+void Backend::diag_scan_gated(Tensor out, Tensor x, Tensor dt, Tensor dt_bias, Tensor b, Tensor c, Tensor z, const DiagScan& scan,
+                              const Batch& batch, const StateMemory& state) {
+  softplus(dt, dt_bias);
+  diag_scan(out, x, dt, b, c, scan, batch, state);
+  gate(out, z, out, Activation::silu);
+}
+
+void Backend::outer_scan_gated(Tensor out, Tensor x, Tensor dt, Tensor dt_bias, Tensor b, Tensor c, Tensor z, const OuterScan& scan,
+                               const Batch& batch, const StateMemory& state) {
+  softplus(dt, dt_bias);
+  outer_scan(out, x, dt, b, c, scan, batch, state);
+  gate(out, z, out, Activation::silu);
+}
+
 void Backend::launch_sample(Tensor logits, const Batch& batch) { sample(logits, batch, launched_.emplace_back()); }
 
 void Backend::collect(std::vector<Sampled>& out) {

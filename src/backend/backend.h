@@ -205,6 +205,11 @@ class Backend {
   // may be changed
   virtual void attend_new(Tensor out, Tensor q, Tensor k, Tensor v, Tensor angles, bool interleaved, const PagedKv&, const Batch&,
                           const StateMemory&, const AttendArgs&);
+  // diag_scan() and outer_scan() with dt = log(1 + exp(dt + dt_bias)) before, and out = silu(gate) * out behind. dt may be changed
+  virtual void diag_scan_gated(Tensor out, Tensor x, Tensor dt, Tensor dt_bias, Tensor b, Tensor c, Tensor gate, const DiagScan&,
+                               const Batch&, const StateMemory&);
+  virtual void outer_scan_gated(Tensor out, Tensor x, Tensor dt, Tensor dt_bias, Tensor b, Tensor c, Tensor gate, const OuterScan&,
+                                const Batch&, const StateMemory&);
   // sample() in two halves: the next step's embed() may read the tokens after the first, the host has them after the second.
   // Launched steps are collected in order.
   virtual void launch_sample(Tensor logits, const Batch&);

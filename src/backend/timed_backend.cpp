@@ -95,6 +95,14 @@ class Timed final : public Backend, public TimedBackend {
                   const StateMemory& m) override {
     time("outer_scan", [&] { inner_->outer_scan(out, x, dt, b, c, d, batch, m); });
   }
+  void diag_scan_gated(Tensor out, Tensor x, Tensor dt, Tensor bias, Tensor b, Tensor c, Tensor z, const DiagScan& d, const Batch& batch,
+                       const StateMemory& m) override {
+    time("diag_scan", [&] { inner_->diag_scan_gated(out, x, dt, bias, b, c, z, d, batch, m); });
+  }
+  void outer_scan_gated(Tensor out, Tensor x, Tensor dt, Tensor bias, Tensor b, Tensor c, Tensor z, const OuterScan& d, const Batch& batch,
+                        const StateMemory& m) override {
+    time("outer_scan", [&] { inner_->outer_scan_gated(out, x, dt, bias, b, c, z, d, batch, m); });
+  }
   void softplus(Tensor x, Tensor bias) override {
     time("softplus", [&] { inner_->softplus(x, bias); });
   }

@@ -38,6 +38,7 @@ static int64_t all_tokens(const GridShape& s, const SchedulerLimits& limits, int
 
 void make_room(EngineFlags& f, const std::vector<GridShape>& shapes) {
   EngineOptions& o = f.options;
+  choose_device(f);
   int batch = 1;
   for (const GridShape& s : shapes) batch = std::max(batch, s.batch);
   o.max_batch_tokens = std::max(o.max_batch_tokens, 2 * batch);

@@ -122,7 +122,7 @@ static std::function<void(int64_t, int64_t)> loading_bar() {
   };
 }
 
-std::unique_ptr<Engine> start_engine(EngineFlags& f) {
+void choose_device(EngineFlags& f) {
   EngineOptions& o = f.options;
   o.device = f.device != "auto" ? f.device : cuda_available() ? "cuda" : "cpu";
   o.deterministic = f.deterministic;
@@ -131,6 +131,12 @@ std::unique_ptr<Engine> start_engine(EngineFlags& f) {
     if (f.max_batch_tokens && f.max_batch_tokens->empty() && o.max_batch_tokens >= usual.max_batch_tokens)
       o.max_batch_tokens = std::max(o.max_batch_tokens, 8192);
   }
+  f.max_seqs = f.max_batch_tokens = nullptr;
+}
+
+std::unique_ptr<Engine> start_engine(EngineFlags& f) {
+  EngineOptions& o = f.options;
+  choose_device(f);
   if (!f.isa.empty()) o.isa = isa_from(f.isa);
   if (!f.kv_dtype.empty()) o.kv_dtype = dtype_from(f.kv_dtype);
   if (!f.memory.empty()) o.state_bytes = memory_bytes(f.memory);

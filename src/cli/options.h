@@ -21,6 +21,7 @@ struct EngineFlags {
   bool deterministic = false, no_prefix_cache = false, no_kv_cache = false, no_overlap = false;
 };
 void add_engine_flags(CLI::App&, EngineFlags&);
+void choose_device(EngineFlags&);                    // and what it runs at once, unless that is given
 std::unique_ptr<Engine> start_engine(EngineFlags&);  // with a progress bar when stderr is a terminal
 
 int64_t memory_bytes(const std::string&);  // "512M", "4G", "0.4" (of the machine's memory), "1000000"; 0: it is none of these

@@ -709,7 +709,7 @@ std::vector<float> recurrent(Backend& backend, int64_t state_floats, Step step) 
   std::vector<float> all;
   int32_t slot[] = {units.take(), units.take()};
   int done[] = {0, 0};
-  for (auto steps : {std::array{40, 1}, {1, 1}, {3, 20}}) {
+  for (auto steps : {std::array{40, 1}, {1, 1}, {1, 1}, {3, 20}}) {
     Rows rows;
     for (int i = 0; i < 2; i++) {
       rows.add(done[i], steps[size_t(i)]);
@@ -754,15 +754,21 @@ TEST_P(CudaOps, recurrent) {
             const int t = batch.n_tokens;
             Array x({t, channels}, 3), dt({t, channels}), in({t, n}, 2), c({t, n}, 5), out({t, channels}, 1);
             whole(x.fill(11)), whole(dt.fill(12, 0.5f, 0.6f)), whole(in.fill(13)), whole(c.fill(14));
-            backend.diag_scan(out, x, dt, in, c, {channels, n, a, d, {{0, 64}, 0}}, batch, state);
+            // every other step with what may be fused to it
+            Array z({t, channels}, 3);
+            whole(z.fill(15));
+            const DiagScan scan{channels, n, a, d, {{0, 64}, 0}};
+            (t + batch.context[0]) % 2 ? backend.diag_scan_gated(out, x, dt, bias, in, c, z, scan, batch, state)
+                                       : backend.diag_scan(out, x, dt, in, c, scan, batch, state);
             return out.values();
           });
         },
         fmt::format("diag_scan of {} channels on {}", channels, device().name()));
   }
-  for (auto [heads, dim, n, groups] : {std::array{4, 16, 12, 2}, {3, 64, 16, 1}, {2, 5, 1, 2}, {6, 80, 33, 3}, {2, 128, 128, 1}}) {
-    Array a({heads}), d({heads});
-    a.fill(3, 1, -1.1f), d.fill(4);
+  for (auto [heads, dim, n, groups] :
+       {std::array{4, 16, 12, 2}, {3, 64, 16, 1}, {2, 5, 1, 2}, {6, 80, 33, 3}, {2, 128, 128, 1}, {600, 16, 12, 2}, {300, 64, 33, 1}}) {
+    Array a({heads}), d({heads}), bias({heads});
+    a.fill(3, 1, -1.1f), d.fill(4), bias.fill(5);
     OuterScan scan{heads, dim, n, groups, a, heads % 2 ? Tensor{} : d.view, 0.2f, 1.0f, {{0, 64}, 0}};
     agree(
         [&](Backend& b) {
@@ -770,7 +776,10 @@ TEST_P(CudaOps, recurrent) {
             const int t = batch.n_tokens;
             Array x({t, heads * dim}, 3), dt({t, heads}, 4), in({t, groups * n}, 2), c({t, groups * n}, 5), out({t, heads * dim}, 1);
             whole(x.fill(11)), whole(dt.fill(12, 0.6f, 0.6f)), whole(in.fill(13)), whole(c.fill(14));
-            backend.outer_scan(out, x, dt, in, c, scan, batch, state);
+            Array z({t, heads * dim}, 2);
+            whole(z.fill(15));
+            (t + batch.context[0]) % 2 ? backend.outer_scan_gated(out, x, dt, bias, in, c, z, scan, batch, state)
+                                       : backend.outer_scan(out, x, dt, in, c, scan, batch, state);
             return out.values();
           });
         },
@@ -780,7 +789,12 @@ TEST_P(CudaOps, recurrent) {
 
 TEST_P(CudaOps, experts) {
   auto ref = make_ref_backend();
-  for (auto [rows, n, k, out, in] : {std::array{1, 1, 1, 5, 32}, {3, 8, 2, 40, 64}, {31, 13, 3, 17, 33}, {70, 60, 4, 64, 256}}) {
+  for (auto [rows, n, k, out, in] : {std::array{1, 1, 1, 5, 32},
+                                     {3, 8, 2, 40, 64},
+                                     {31, 13, 3, 17, 33},
+                                     {70, 60, 4, 64, 256},
+                                     {16, 8, 2, 100, 104},
+                                     {300, 5, 2, 50, 576}}) {
     std::vector<std::unique_ptr<Made>> made;
     std::vector<Weight> weights;
     for (int e = 0; e < n; e++) made.push_back(std::make_unique<Made>(out, in, uint64_t(100 + e))), weights.push_back(made.back()->weight);

@@ -2,6 +2,8 @@
 // there and copies results back, so that one test serves all backends. State goes to the device and back as bytes.
 #pragma once
 
+#include <map>
+
 #include "backend/cuda/cuda_backend.h"
 #include "backend/world.h"
 #include "core/arena.h"
@@ -15,6 +17,9 @@ class OnDevice final : public Backend {
   CudaBackend& gpu() { return *gpu_; }
   std::string_view name() const override { return act_ == DType::bf16 ? "cuda, bf16" : "cuda, f32"; }
   ThreadPool& pool() override { return gpu_->pool(); }
+
+  // This weight is placed from the stored rows that it was made of, instead of from its values.
+  void keep_form(const Weight& w, std::span<const std::byte* const> rows) { stored_[w.packed.data] = {rows.begin(), rows.end()}; }
 
   void embed(Tensor out, const Weight& table, float scale, const Batch& b) override {
     Call call(*this, b);
@@ -111,6 +116,22 @@ class OnDevice final : public Backend {
     on.a = call.f32(scan.a), on.d = call.f32(scan.d);
     gpu_->outer_scan(call.out(out), call.in(x), call.in(dt), call.in(b), call.in(c), on, call.batch, call.state);
   }
+  void diag_scan_gated(Tensor out, Tensor x, Tensor dt, Tensor bias, Tensor b, Tensor c, Tensor z, const DiagScan& scan, const Batch& batch,
+                       const StateMemory& s) override {
+    Call call(*this, batch, &s);
+    DiagScan on = scan;
+    on.a = call.f32(scan.a), on.d = call.f32(scan.d);
+    gpu_->diag_scan_gated(call.out(out), call.in(x), call.in(dt), call.f32(bias), call.in(b), call.in(c), call.in(z), on, call.batch,
+                          call.state);
+  }
+  void outer_scan_gated(Tensor out, Tensor x, Tensor dt, Tensor bias, Tensor b, Tensor c, Tensor z, const OuterScan& scan,
+                        const Batch& batch, const StateMemory& s) override {
+    Call call(*this, batch, &s);
+    OuterScan on = scan;
+    on.a = call.f32(scan.a), on.d = call.f32(scan.d);
+    gpu_->outer_scan_gated(call.out(out), call.in(x), call.in(dt), call.f32(bias), call.in(b), call.in(c), call.in(z), on, call.batch,
+                           call.state);
+  }
   void softplus(Tensor x, Tensor bias) override {
     Call call(*this);
     gpu_->softplus(call.out(x), call.f32(bias));
@@ -181,6 +202,7 @@ class OnDevice final : public Backend {
       return device;
     }
     Weight weight(const Weight& w) {
+      if (auto it = on.stored_.find(w.packed.data); it != on.stored_.end()) return on.gpu_->place(*w.ops, it->second, w.in, weights);
       std::vector<float> values(size_t(w.out * w.in));
       w.ops->decode_rows(w, 0, w.out, values.data());
       std::vector<const std::byte*> rows;
@@ -237,6 +259,7 @@ class OnDevice final : public Backend {
   Buffer memory_;
   Arena arena_;
   size_t used_ = 0;
+  std::map<const void*, std::vector<const std::byte*>> stored_;
 };
 
 }  // namespace mr::test

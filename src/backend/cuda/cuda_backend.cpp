@@ -118,6 +118,15 @@ class Cuda final : public CudaBackend {
   }
 
   Weight place(const FormatOps& format, std::span<const std::byte* const> rows, int64_t in, WeightStore& store) override {
+    if (const auto packing = packing_of(format)) {
+      check(in % kBlock == 0, "a {} weight has rows of {} inputs: a multiple of {} is needed", format.format.name, in, kBlock);
+      const Staging::Room room = Staging::room(*packing, int64_t(rows.size()), in);
+      Weight w{&format, int64_t(rows.size()), in};
+      w.packed = view(store.take(size_t(room.quants)), DType::u8, {room.quants}, Device::cuda);
+      w.scale = view(store.take(size_t(room.scales)), DType::u8, {room.scales}, Device::cuda);
+      if (w.packed) staging_->send_packed(w.packed.as<std::byte>(), w.scale.as<std::byte>(), *packing, rows, in);
+      return w;
+    }
     Weight w = empty_weight(int64_t(rows.size()), in, store);
     if (w.packed) staging_->send(w.packed.as<std::byte>(), format, rows, in);
     return w;
@@ -142,26 +151,27 @@ class Cuda final : public CudaBackend {
   bool queues() const override { return true; }
 
   void embed(Tensor out, const Weight& table, float scale, const Batch& batch) override {
+    if (packing_of(*table.ops)) return embed_packed(at_, matrix(out), packed(table), scale, batch.token, sampled(batch.n_out));
     cuda::embed(at_, matrix(out), table.packed.data, table.in, scale, batch.token, sampled(batch.n_out));
   }
   void norm(Tensor out, Tensor x, const Norm& n) override {
     cuda::norm(at_, heads(out), heads(x), n.kind, n.eps, floats(n.weight), floats(n.bias), n.offset);
   }
   void linear(Tensor out, Tensor x, const Weight& weight, const Epilogue& e) override {
-    run(product_of(out, x, weight, e), nullptr, e.next);
+    run(product_of(out, x, weight, e), weight, nullptr, e.next);
   }
   void linear_gate(Tensor out, Tensor x, const Weight& weight, Activation act, Arena& arena) override {
-    run(gated_product(out, x, weight, act), &arena);
+    run(gated_product(out, x, weight, act), weight, &arena);
   }
   void linear_normed(Tensor out, Tensor x, const Norm& norm, const Weight& weight, const Epilogue& e, Arena& arena) override {
-    Product p = with_norm(product_of(out, x, weight, e), norm);
-    if (!half_normed(x, norm) || to_library(p) || !fits(p)) return Backend::linear_normed(out, x, norm, weight, e, arena);
-    run(p, nullptr, e.next);
+    const Product p = product_of(out, x, weight, e);
+    if (!half_normed(p, x, norm, weight)) return Backend::linear_normed(out, x, norm, weight, e, arena);
+    run(with_norm(p, norm), weight, nullptr, e.next);
   }
   void linear_gate_normed(Tensor out, Tensor x, const Norm& norm, const Weight& weight, Activation act, Arena& arena) override {
-    Product p = with_norm(gated_product(out, x, weight, act), norm);
-    if (!half_normed(x, norm) || to_library(p) || !fits(p)) return Backend::linear_gate_normed(out, x, norm, weight, act, arena);
-    run(p, &arena);
+    const Product p = gated_product(out, x, weight, act);
+    if (!half_normed(p, x, norm, weight)) return Backend::linear_gate_normed(out, x, norm, weight, act, arena);
+    run(with_norm(p, norm), weight, &arena);
   }
   void add(Tensor into, Tensor x, float scale) override { cuda::add(at_, matrix(into), matrix(x), scale); }
   void gate(Tensor out, Tensor g, Tensor up, Activation act) override { cuda::gate(at_, matrix(out), matrix(g), matrix(up), act); }
@@ -208,20 +218,36 @@ class Cuda final : public CudaBackend {
   }
   void diag_scan(Tensor out, Tensor x, Tensor dt, Tensor b, Tensor c, const DiagScan& scan, const Batch& batch,
                  const StateMemory& state) override {
-    cuda::diag_scan(at_, matrix(out), matrix(x), matrix(dt), matrix(b), matrix(c), scan.n_state, floats(scan.a), floats(scan.d),
-                    slots(scan.state, batch, state), recurrence(batch));
+    diag_scan_gated(out, x, dt, {}, b, c, {}, scan, batch, state);
   }
   void outer_scan(Tensor out, Tensor x, Tensor dt, Tensor b, Tensor c, const OuterScan& scan, const Batch& batch,
                   const StateMemory& state) override {
+    outer_scan_gated(out, x, dt, {}, b, c, {}, scan, batch, state);
+  }
+  void diag_scan_gated(Tensor out, Tensor x, Tensor dt, Tensor dt_bias, Tensor b, Tensor c, Tensor z, const DiagScan& scan,
+                       const Batch& batch, const StateMemory& state) override {
+    ScanRows rows{matrix(out), matrix(x), matrix(dt), matrix(b), matrix(c), floats(dt_bias), matrix(z)};
+    cuda::diag_scan(at_, rows, scan.n_state, floats(scan.a), floats(scan.d), slots(scan.state, batch, state), recurrence(batch));
+  }
+  void outer_scan_gated(Tensor out, Tensor x, Tensor dt, Tensor dt_bias, Tensor b, Tensor c, Tensor z, const OuterScan& scan,
+                        const Batch& batch, const StateMemory& state) override {
     OuterShape shape{scan.heads, scan.head_dim, scan.n_state, scan.groups, floats(scan.a), floats(scan.d), scan.dt_min, scan.dt_max};
-    cuda::outer_scan(at_, matrix(out), matrix(x), matrix(dt), matrix(b), matrix(c), shape, slots(scan.state, batch, state),
-                     recurrence(batch));
+    ScanRows rows{matrix(out), matrix(x), matrix(dt), matrix(b), matrix(c), floats(dt_bias), matrix(z)};
+    cuda::outer_scan(at_, rows, shape, slots(scan.state, batch, state), recurrence(batch));
   }
   void route(Tensor expert, Tensor weight, Tensor logits, bool renormalize) override {
     cuda::route(at_, matrix(expert), matrix(weight), matrix(logits), renormalize);
   }
   void grouped_linear(Tensor out, Tensor x, std::span<const Weight> experts, Tensor expert) override {
-    grouped(at_, matrix(out), matrix(x), pointers(experts), experts[0].in, matrix(expert));
+    const Packed shape = packed(experts[0]), *list = on_device(experts);
+    Matrix rows = matrix(x);
+    if (shape.in % 8) return grouped_any(at_, matrix(out), rows, list, shape.in, matrix(expert));
+    GroupPlan plan = group_plan(at_, out.shape[0], int64_t(experts.size()));
+    if (plan.listed) {
+      int32_t* room = scratch<int32_t>(groups, out.shape[0] + 1 + plan.n_tiles * int64_t(sizeof(GroupTile) / 4));
+      plan.n_listed = room, plan.pairs = room + 1, plan.tile = reinterpret_cast<GroupTile*>(room + 1 + out.shape[0]);
+    }
+    grouped(at_, matrix(out), as_bf16(rows), shape, list, int(experts.size()), matrix(expert), plan);
   }
   void combine(Tensor out, Tensor x, Tensor weight) override { cuda::combine(at_, matrix(out), matrix(x), matrix(weight)); }
 
@@ -317,6 +343,14 @@ class Cuda final : public CudaBackend {
     return w;
   }
 
+  static std::optional<Packing> packing_of(const FormatOps& format) {
+    if (format.format.name == "q8_0") return Packing::q8_0;
+    if (format.format.name == "q4_0") return Packing::q4_0;
+    if (format.format.name == "q4_1") return Packing::q4_1;
+    return std::nullopt;
+  }
+  static Packed packed(const Weight& w) { return {packing_of(*w.ops).value_or(Packing::bf16), w.packed.data, w.scale.data, w.out, w.in}; }
+
   // A unit's blocks of all layers, which lie n_units blocks apart on the device and side by side on the host.
   void copy_page(const UnitCopy& copy, const StateMemory::GroupMemory& memory, const StateMemory::GroupMemory& host) {
     int64_t before = 0;  // bytes of a unit that the layers so far take
@@ -362,7 +396,22 @@ class Cuda final : public CudaBackend {
   }
 
   // Memory that an operation needs for itself, by purpose; it grows when nothing is being captured.
-  enum Use { x_bf16, half_normed_x, squares, partial, arrived, sampled_tokens, choice, top_tokens, unchanged, mask_rows, masks, n_uses };
+  enum Use {
+    x_bf16,
+    half_normed_x,
+    squares,
+    partial,
+    arrived,
+    sampled_tokens,
+    choice,
+    top_tokens,
+    unchanged,
+    mask_rows,
+    masks,
+    unpacked,
+    groups,
+    n_uses
+  };
   template <class T>
   T* scratch(Use use, int64_t n) {
     Scratch& s = scratch_[use];
@@ -395,8 +444,10 @@ class Cuda final : public CudaBackend {
     const Norm* norm = nullptr;
     int64_t rows = 0, n_squares = 0;
   };
-  bool half_normed(Tensor x, const Norm& norm) const {
-    return half_normed_.of == x.data && half_normed_.norm == &norm && half_normed_.rows == x.shape[0];
+  // Is the norm of x half done, and can this product do the rest?
+  bool half_normed(const Product& p, Tensor x, const Norm& norm, const Weight& weight) const {
+    return half_normed_.of == x.data && half_normed_.norm == &norm && half_normed_.rows == x.shape[0] && !packing_of(*weight.ops) &&
+           !to_library(p) && p.in % 8 == 0 && !(p.gated && p.out % 16);
   }
   // Not in deterministic mode: products of many rows cannot, and their bits would be others.
   void half_norm(Product& p, const Norm& norm) {
@@ -417,15 +468,26 @@ class Cuda final : public CudaBackend {
     return p.x.rows > options_.skinny_rows && cublas_ && !options_.deterministic && p.out % 8 == 0 && aligned(p.y) && p.in % 8 == 0;
   }
   static bool fits(const Product& p) { return p.in % 8 == 0 && aligned(p.x) && !(p.gated && p.out % 16); }  // product()'s wants
+  Matrix as_bf16(const Matrix& from) {                                                                      // aligned
+    if (from.dtype == DType::bf16 && aligned(from)) return from;
+    const int64_t stride = (from.cols + 7) / 8 * 8;
+    Matrix x{scratch<uint16_t>(x_bf16, from.rows * stride), DType::bf16, from.rows, from.cols, stride};
+    convert(at_, x, from);
+    return x;
+  }
+  static constexpr int64_t kPackedRows = 64;  // more are multiplied with the weight unpacked
   // `arena` has room for both halves of a gated product.
-  void run(Product p, Arena* arena = nullptr, const Norm* next = nullptr) {
+  void run(Product p, const Weight& weight, Arena* arena = nullptr, const Norm* next = nullptr) {
     const int64_t rows = p.x.rows;
-    if (p.x.dtype != DType::bf16) {
-      Matrix x{scratch<uint16_t>(x_bf16, rows * p.in), DType::bf16, rows, p.in, p.in};
-      convert(at_, x, p.x);
-      p.x = x;
-    }
+    const bool blocks = packing_of(*weight.ops).has_value();
     if (half_normed_.of == p.y.data) half_normed_ = {};
+    if (p.x.dtype != DType::bf16 || blocks) p.x = as_bf16(p.x);
+    if (blocks) {
+      const Packed w = packed(weight);
+      if ((rows <= kPackedRows || options_.deterministic) && (!p.gated || p.out % 32 == 0)) return product_packed(at_, p, w);
+      p.weight = scratch<uint16_t>(unpacked, p.out * p.in);
+      unpack(at_, const_cast<void*>(p.weight), w);
+    }
     if (!to_library(p) || !aligned(p.x)) {
       if (!fits(p)) return product_any(at_, p);
       if (next) half_norm(p, *next);
@@ -449,14 +511,18 @@ class Cuda final : public CudaBackend {
     if (p.bias) cuda::add(at_, p.y, {const_cast<float*>(p.bias), DType::f32, rows, p.out, 0}, p.scale);
   }
 
-  // Where each expert's weight lies, as a list on the device; made once for every list of experts.
-  const void* const* pointers(std::span<const Weight> experts) {
-    std::vector<const void*> list;
-    for (const Weight& w : experts) list.push_back(w.packed.data);
-    auto it = experts_.find(list);
+  // The experts' weights as a list on the device; made once for every list.
+  const Packed* on_device(std::span<const Weight> experts) {
+    std::vector<const void*> key;
+    for (const Weight& w : experts) key.push_back(w.packed.data);
+    auto it = experts_.find(key);
     if (it == experts_.end()) {
-      std::byte* at = keep(list.data(), list.size() * sizeof(void*));
-      it = experts_.emplace(list, reinterpret_cast<const void* const*>(at)).first;
+      std::vector<Packed> list;
+      for (const Weight& w : experts) {
+        list.push_back(packed(w));
+        check(w.ops == experts[0].ops, "experts of {} and of {} cannot be run together", experts[0].format().name, w.format().name);
+      }
+      it = experts_.emplace(key, reinterpret_cast<const Packed*>(keep(list.data(), list.size() * sizeof(Packed)))).first;
     }
     return it->second;
   }
@@ -597,7 +663,7 @@ class Cuda final : public CudaBackend {
   std::vector<Buffer> kept_;
   Scratch scratch_[n_uses];
   std::unordered_map<const float*, std::pair<std::vector<float>, const float*>> ropes_;
-  std::map<std::vector<const void*>, const void* const*> experts_;
+  std::map<std::vector<const void*>, const Packed*> experts_;
   std::unordered_map<uint64_t, Graph> graphs_;
   Batch host_;  // what was uploaded last
   Launched launched_[4];

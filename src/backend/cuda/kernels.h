@@ -166,6 +166,18 @@ void product_any(const Launch&, const Product&);         // any shape, slowly
 // product_many.cu: the same for many rows, which product() calls; every sum in `split` parts.
 void product_many(const Launch&, const Product&, int split);
 
+// packed.cu, whose head has the layout: weights of blocks of 32 inputs, in % 32 == 0.
+enum class Packing : uint8_t { bf16, q8_0, q4_0, q4_1 };  // bf16: rows as they are
+struct Packed {
+  Packing packing = Packing::bf16;
+  const void *quants = nullptr, *scales = nullptr;
+  int64_t out = 0, in = 0;
+};
+// p's weight is w; rows of x 16-byte aligned; a gated one's halves are whole tiles: out % 32 == 0. A row's bits depend on it alone.
+void product_packed(const Launch&, const Product& p, const Packed& w);
+void unpack(const Launch&, void* bf16, const Packed&);  // [out, in]
+void embed_packed(const Launch&, Matrix out, const Packed& table, float scale, const int32_t* token, const int32_t* sampled);
+
 // attend_*.cu
 bool can_decode(const AttendCall&);  // one row a sequence, bf16 pages, heads of 64 or 128, at most kGroup of them a K/V head
 void attend_decode(const Launch&, const AttendCall&, const DecodePlan&);
@@ -194,13 +206,32 @@ struct OuterShape {
 };
 void short_conv(const Launch&, Matrix out, Matrix x, const float* weight, int width, const float* bias, Activation, const Slots&,
                 const Recurrence&);
-void diag_scan(const Launch&, Matrix out, Matrix x, Matrix dt, Matrix b, Matrix c, int n_state, const float* a, const float* d,
-               const Slots&, const Recurrence&);
-void outer_scan(const Launch&, Matrix out, Matrix x, Matrix dt, Matrix b, Matrix c, const OuterShape&, const Slots&, const Recurrence&);
+struct ScanRows {  // of the batch
+  Matrix out, x, dt, b, c;
+  const float* dt_bias = nullptr;  // dt = softplus(dt + dt_bias); null: it is that already
+  Matrix gate;                     // out = silu(gate) * out; without data: not
+};
+void diag_scan(const Launch&, const ScanRows&, int n_state, const float* a, const float* d, const Slots&, const Recurrence&);
+void outer_scan(const Launch&, const ScanRows&, const OuterShape&, const Slots&, const Recurrence&);
 
 // experts.cu
 void route(const Launch&, Matrix expert, Matrix weight, Matrix logits, bool renormalize);
-void grouped(const Launch&, Matrix out, Matrix x, const void* const* weights, int64_t in, Matrix expert);
+struct GroupTile {           // rows that chose one expert
+  int32_t expert, first, n;  // first: in the list of pairs
+};
+// How n_pairs of row and expert are cut into groups of at most `most`; the lists are the caller's, where listed.
+struct GroupPlan {
+  int most = 8;
+  int64_t n_tiles = 0;  // at most
+  bool listed = false;
+  GroupTile* tile = nullptr;  // [n_tiles]
+  int32_t *n_listed = nullptr, *pairs = nullptr;
+};
+GroupPlan group_plan(const Launch&, int64_t n_pairs, int64_t n_experts);
+// in % 8 == 0, rows of x bf16 and 16-byte aligned. Reads every weight that is chosen once every `most` rows that chose it.
+void grouped(const Launch&, Matrix out, Matrix x, const Packed& shape, const Packed* experts, int n_experts, Matrix expert,
+             const GroupPlan&);
+void grouped_any(const Launch&, Matrix out, Matrix x, const Packed* experts, int64_t in, Matrix expert);  // of bf16 alone
 void combine(const Launch&, Matrix out, Matrix x, Matrix weight);
 
 // sample.cu

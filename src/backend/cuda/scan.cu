@@ -1,8 +1,10 @@
-// Recurrent layers: short convolution, Mamba's and Mamba-2's scans, one token after the other, with the state in shared memory, or in
-// registers where every sequence has one row. Each
-// sequence reads the slot src and rows write slots dst, which may be src itself: whatever is read of it is read first. In a tree a
-// row starts from its parent's state, which is computed anew from the context's along the path.
-#include "backend/cuda/device.cuh"
+// Recurrent layers: short convolution, Mamba's and Mamba-2's scans, one token after the other, with the state in registers, or in shared
+// memory for odd shapes. Each sequence reads the slot src and rows write slots dst, which may be src itself: whatever is read of it is read
+// first. In a tree a row starts from its parent's state, which is computed anew from the context's along the path.
+#include <algorithm>
+
+#include "backend/cuda/outer_stream.cuh"
+#include "backend/cuda/scan.cuh"
 
 namespace mr::cuda {
 
@@ -10,8 +12,6 @@ namespace {
 
 constexpr int kMostWidth = 8;  // of a convolution
 constexpr int kMostRows = 64;  // of a tree
-
-__device__ float* slot_at(const Slots& s, int32_t unit) { return reinterpret_cast<float*>(s.base + unit * s.unit_bytes); }
 
 // The rows of a tree from the context down to `row`, itself included.
 __device__ int path_to(const Recurrence& r, int row, int first, int (&path)[kMostRows]) {
@@ -21,32 +21,97 @@ __device__ int path_to(const Recurrence& r, int row, int first, int (&path)[kMos
   return n;
 }
 
-// One thread a channel of a sequence.
-__global__ void short_conv_kernel(Matrix out, Matrix x, const float* weight, int width, const float* bias, Activation act, Slots slots,
-                                  Recurrence r) {
+// One thread a channel of `tile` rows. A sequence's slot may be written where it was read: that is left to the tile of its first row,
+// which alone reads it, does all rows that need it, and all of a tree. Reads and writes every value about once.
+constexpr int kConvRows = 8;
+
+template <int Width>  // 0: any
+__global__ void __launch_bounds__(128) short_conv_kernel(Matrix out, Matrix x, const float* weight, int some_width, const float* bias,
+                                                         Activation act, Slots slots, Recurrence r, int tile) {
+  const int width = Width ? Width : some_width;
+  const bool single = tile == 1;  // every sequence has one row
+  const int channels = int(x.cols), at = blockIdx.x * blockDim.x + threadIdx.x, c = min(at, channels - 1);
+  const bool there = at < channels;
+  const int row0 = blockIdx.y * tile, row1 = row0 + tile;
+  float before[kMostWidth], w[kMostWidth];  // before: the context's last inputs, oldest first
+#pragma unroll
+  for (int j = 0; j < kMostWidth; j++) w[j] = j < width ? weight[c * width + j] : 0;
+  const float more = bias ? bias[c] : 0;
+  int seq = single ? row0 : 0;  // the last that begins at row0 or before
+  for (int high = single ? 0 : r.n_seqs - 1; seq < high;) {
+    const int middle = (seq + high + 1) / 2;
+    if (r.row_begin[middle] <= row0)
+      seq = middle;
+    else
+      high = middle - 1;
+  }
+  int32_t src = slots.src[seq];
+  auto read_slot = [&] {
+#pragma unroll
+    for (int j = 0; j < width - 1; j++) before[j] = slot_at(slots, src)[j * channels + c];
+  };
+  if (single) read_slot();
   launch_next();
   wait_before();
-  const int c = blockIdx.x * blockDim.x + threadIdx.x, seq = blockIdx.y, channels = int(x.cols);
-  if (c >= channels) return;
-  const int first = r.row_begin[seq], last = r.row_begin[seq + 1];
-  float before[kMostWidth], w[kMostWidth];  // before: the context's last inputs, oldest first
-  for (int j = 0; j < width - 1; j++) before[j] = slot_at(slots, slots.src[seq])[j * channels + c];
-  for (int j = 0; j < width; j++) w[j] = weight[c * width + j];
-  for (int row = first; row < last; row++) {
-    float sum = bias ? bias[c] : 0, window[kMostWidth];
-    int at = row, missing = 0;  // inputs that the context must give
-    for (int j = width - 1; j >= 0; j--) {
-      if (at >= first) {
-        window[j] = load(x.data, x.dtype, at * x.stride + c);
-        at = r.parent && r.corner[seq] == Corner::bits ? r.parent[at] : at - 1;
-      } else {
-        window[j] = before[width - 2 - missing++];
+  auto read = [&](int row) { return load(x.data, x.dtype, row * x.stride + c); };
+  for (; seq < r.n_seqs && (single ? seq : r.row_begin[seq]) < row1; seq++) {
+    const int first = single ? seq : r.row_begin[seq], last = single ? seq + 1 : r.row_begin[seq + 1],
+              alone = first + width - 1;  // rows from here on need no slot
+    const bool tree = r.parent && r.corner[seq] == Corner::bits, mine = first >= row0;
+    const int begin = mine ? first : max(alone, row0), end = tree ? last : min(last, mine ? max(alone, row1) : row1);
+    if (begin >= end || (tree && !mine)) continue;
+    if (!single) src = slots.src[seq];
+    if (mine && !single) read_slot();
+    auto window_at = [&](int row, float(&window)[kMostWidth]) {  // a row's inputs, its own last
+      int missing = 0;
+#pragma unroll
+      for (int j = width - 1; j >= 0; j--) {
+        if (row >= first) {
+          window[j] = read(row);
+          row = tree ? r.parent[row] : row - 1;
+        } else {
+#pragma unroll
+          for (int k = 0; k < width - 1; k++)
+            if (k == width - 2 - missing) window[j] = before[k];
+          missing++;
+        }
+      }
+    };
+    auto keep = [&](int32_t slot, const float(&window)[kMostWidth]) {
+#pragma unroll
+      for (int j = 1; j < width; j++)
+        if (there) slot_at(slots, slot)[(j - 1) * channels + c] = window[j];
+    };
+    float window[kMostWidth], next[kConvRows];
+    window_at(begin, window);
+    if (!tree) {
+#pragma unroll
+      for (int i = 1; i < kConvRows; i++) next[i] = begin + i < end ? read(begin + i) : 0;
+    }
+    for (int row = begin; row < end; row++) {
+      if (tree && row > begin) window_at(row, window);
+      float sum = more;
+#pragma unroll
+      for (int j = 0; j < kMostWidth; j++) sum += j < width ? w[j] * window[j] : 0;
+      if (there) store(out.data, out.dtype, row * out.stride + c, activated(act, sum));
+      const int32_t dst = slots.dst[row];
+      if (dst >= 0 && (mine || dst != src)) keep(dst, window);
+      if (tree) continue;
+#pragma unroll
+      for (int j = 0; j + 1 < kMostWidth; j++) window[j] = j + 1 < width ? window[j + 1] : window[j];
+      float after = row + 1 - begin < kConvRows || row + 1 == end ? 0 : read(row + 1);
+#pragma unroll
+      for (int i = 1; i < kConvRows; i++) after = row + 1 - begin == i ? next[i] : after;
+#pragma unroll
+      for (int j = 0; j < kMostWidth; j++) window[j] = j == width - 1 ? after : window[j];
+    }
+    for (int base = end; mine && base < last; base += 32) {  // rows of other tiles that write where this one read
+      const int row = base + int(threadIdx.x % 32);
+      for (unsigned all = __ballot_sync(~0u, row < last && slots.dst[row] == src); all; all &= all - 1) {
+        window_at(base + __ffs(int(all)) - 1, window);
+        keep(src, window);
       }
     }
-    for (int j = 0; j < width; j++) sum += w[j] * window[j];
-    store(out.data, out.dtype, row * out.stride + c, activated(act, sum));
-    if (slots.dst[row] >= 0)
-      for (int j = 1; j < width; j++) slot_at(slots, slots.dst[row])[(j - 1) * channels + c] = window[j];
   }
 }
 
@@ -69,8 +134,8 @@ __device__ void each_row(const Recurrence& r, int seq, Reset reset, Step step) {
 }
 
 // One thread a channel of a sequence; shared: h [n_state][threads], and of a tree the context's.
-__global__ void diag_scan_kernel(Matrix out, Matrix x, Matrix dt, Matrix b, Matrix c, int n, const float* a, const float* d, Slots slots,
-                                 Recurrence r) {
+__global__ void diag_scan_kernel(ScanRows rows, int n, const float* a, const float* d, Slots slots, Recurrence r) {
+  const Matrix &x = rows.x, &b = rows.b, &c = rows.c;
   extern __shared__ float shared[];
   launch_next();
   wait_before();
@@ -86,7 +151,7 @@ __global__ void diag_scan_kernel(Matrix out, Matrix x, Matrix dt, Matrix b, Matr
     for (int j = 0; j < n; j++) h[j * width + t] = context[j * width + t];
   };
   each_row(r, seq, reset, [&](int row, bool wanted) {
-    const float step = load(dt.data, dt.dtype, row * dt.stride + i), in = load(x.data, x.dtype, row * x.stride + i);
+    const float step = step_at(rows, row, i), in = load(x.data, x.dtype, row * x.stride + i);
     float sum = d ? d[i] * in : 0.0f;
     for (int j = 0; j < n; j++) {
       float& value = h[j * width + t];
@@ -94,7 +159,7 @@ __global__ void diag_scan_kernel(Matrix out, Matrix x, Matrix dt, Matrix b, Matr
       sum += load(c.data, c.dtype, row * c.stride + j) * value;
     }
     if (!wanted) return;
-    store(out.data, out.dtype, row * out.stride + i, sum);
+    write_at(rows, row, i, sum);
     if (slots.dst[row] < 0) return;
     float* to = slot_at(slots, slots.dst[row]) + int64_t(i) * n;
     for (int j = 0; j < n; j++) to[j] = h[j * width + t];
@@ -102,7 +167,8 @@ __global__ void diag_scan_kernel(Matrix out, Matrix x, Matrix dt, Matrix b, Matr
 }
 
 // One block a head of a sequence, one thread a channel of it; shared: h [n_state][head_dim], and of a tree the context's.
-__global__ void outer_scan_kernel(Matrix out, Matrix x, Matrix dt, Matrix b, Matrix c, OuterShape s, Slots slots, Recurrence r) {
+__global__ void outer_scan_kernel(ScanRows rows, OuterShape s, Slots slots, Recurrence r) {
+  const Matrix &x = rows.x, &b = rows.b, &c = rows.c;
   extern __shared__ float shared[];
   launch_next();
   wait_before();
@@ -120,7 +186,7 @@ __global__ void outer_scan_kernel(Matrix out, Matrix x, Matrix dt, Matrix b, Mat
     for (int j = 0; j < n; j++) h[j * width + i] = context[j * width + i];
   };
   each_row(r, seq, reset, [&](int row, bool wanted) {
-    const float step = fminf(fmaxf(load(dt.data, dt.dtype, row * dt.stride + head), s.dt_min), s.dt_max);
+    const float step = fminf(fmaxf(step_at(rows, row, head), s.dt_min), s.dt_max);
     const float in = load(x.data, x.dtype, row * x.stride + head * width + i), decay = expf(step * s.a[head]), gain = step * in;
     float sum = s.d ? s.d[head] * in : 0.0f;
     for (int j = 0; j < n; j++) {
@@ -129,143 +195,282 @@ __global__ void outer_scan_kernel(Matrix out, Matrix x, Matrix dt, Matrix b, Mat
       sum += load(c.data, c.dtype, row * c.stride + group * n + j) * value;
     }
     if (!wanted) return;
-    store(out.data, out.dtype, row * out.stride + head * width + i, sum);
+    write_at(rows, row, head * width + i, sum);
     if (slots.dst[row] < 0) return;
     float* to = slot_at(slots, slots.dst[row]) + at;
     for (int j = 0; j < n; j++) to[int64_t(j) * width] = h[j * width + i];
   });
 }
 
-// One row a sequence. A block takes one head: `lanes` threads side by side hold four channels each, and rows of states go round among
-// the others. Reads and writes heads * n_state * head_dim * 4 bytes; what it reads of the state is asked for before the wait.
-constexpr int kStepThreads = 256, kStepStates = 8;  // states that a thread asks for at once
+// The fast kernels: states stay in registers while rows go by, kAtOnce of which are brought to shared memory together. One row or
+// many, the arithmetic of a row is the same.
+constexpr int kScanThreads = 128, kScanWarps = kScanThreads / 32, kAtOnce = 16;
 
-__global__ void __launch_bounds__(kStepThreads)
-    outer_step_kernel(Matrix out, Matrix x, Matrix dt, Matrix b, Matrix c, OuterShape s, Slots slots) {
-  __shared__ float4 sums[kStepThreads];
-  const int head = blockIdx.x, row = blockIdx.y, lanes = s.head_dim / 4, apart = kStepThreads / lanes, lane = threadIdx.x % lanes,
-            first = threadIdx.x / lanes, n = s.n_state, group = head / (s.heads / s.groups);
-  const int32_t from = slots.src[row], to = slots.dst[row];
-  const int64_t at = int64_t(head) * n * s.head_dim + 4 * lane;
-  const float* h = slot_at(slots, from) + at;
-  float* kept = to < 0 ? nullptr : slot_at(slots, to) + at;
-  launch_next();
-  const bool works = first < apart;
-  float4 held[kStepStates];
-  auto ask = [&](int j0) {
-#pragma unroll
-    for (int i = 0; i < kStepStates; i++) {
-      const int j = j0 + i * apart;
-      if (works && j < n) held[i] = *reinterpret_cast<const float4*>(h + int64_t(j) * s.head_dim);
-    }
-  };
-  ask(first);
-  wait_before();
-  const float step = fminf(fmaxf(load(dt.data, dt.dtype, row * dt.stride + head), s.dt_min), s.dt_max), decay = expf(step * s.a[head]);
-  float in[4], gain[4];
-  float4 sum{};
-  for (int e = 0; e < 4; e++) in[e] = load(x.data, x.dtype, row * x.stride + head * s.head_dim + 4 * lane + e), gain[e] = step * in[e];
-  for (int j0 = first; works && j0 < n; j0 += kStepStates * apart) {
-    float bj[kStepStates], cj[kStepStates];
-#pragma unroll
-    for (int i = 0; i < kStepStates; i++) {
-      const int j = min(j0 + i * apart, n - 1);
-      bj[i] = load(b.data, b.dtype, row * b.stride + group * n + j), cj[i] = load(c.data, c.dtype, row * c.stride + group * n + j);
-    }
-#pragma unroll
-    for (int i = 0; i < kStepStates; i++) {
-      const int j = j0 + i * apart;
-      if (j >= n) break;
-      float4 v = held[i];
-      v.x = decay * v.x + gain[0] * bj[i], v.y = decay * v.y + gain[1] * bj[i];
-      v.z = decay * v.z + gain[2] * bj[i], v.w = decay * v.w + gain[3] * bj[i];
-      sum.x += cj[i] * v.x, sum.y += cj[i] * v.y, sum.z += cj[i] * v.z, sum.w += cj[i] * v.w;
-      if (kept) __stcs(reinterpret_cast<float4*>(kept + int64_t(j) * s.head_dim), v);
-    }
-    if (j0 + kStepStates * apart < n) ask(j0 + kStepStates * apart);
+__device__ float4 fma4(float a, float4 x, float4 y) { return {fmaf(a, x.x, y.x), fmaf(a, x.y, y.y), fmaf(a, x.z, y.z), fmaf(a, x.w, y.w)}; }
+__device__ float4 times(float a, float4 x) { return {a * x.x, a * x.y, a * x.z, a * x.w}; }
+
+// Runs over a sequence's rows (at_once 1: it has one, as all have): stage(row, n) brings n of them, step(i, row, wanted) does the i-th,
+// finish(row, n) writes n results.
+template <bool Trees, class Reset, class Stage, class Step, class Finish>
+__device__ void staged_rows(const Recurrence& r, int seq, int at_once, Reset reset, Stage stage, Step step, Finish finish) {
+  if constexpr (Trees) {
+    if (r.corner[seq] == Corner::bits)
+      return each_row(r, seq, reset, [&](int row, bool wanted) {
+        stage(row, 1);
+        __syncthreads();
+        step(0, row, wanted);
+        __syncthreads();
+        if (wanted) finish(row, 1);
+        __syncthreads();
+      });
   }
-  sums[threadIdx.x] = sum;
-  __syncthreads();
-  if (threadIdx.x >= lanes) return;
-  for (int i = 1; i < apart; i++) {
-    const float4 v = sums[i * lanes + lane];
-    sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+  const int first = at_once == 1 ? seq : r.row_begin[seq], last = at_once == 1 ? seq + 1 : r.row_begin[seq + 1];
+  for (int row = first; row < last; row += at_once) {
+    const int n = min(at_once, last - row);
+    stage(row, n);
+    __syncthreads();
+    for (int i = 0; i < n; i++) step(i, row + i, true);
+    __syncthreads();
+    finish(row, n);
+    if (row + n < last) __syncthreads();
   }
-  const float d = s.d ? s.d[head] : 0.0f, y[4] = {sum.x + d * in[0], sum.y + d * in[1], sum.z + d * in[2], sum.w + d * in[3]};
-  for (int e = 0; e < 4; e++) store(out.data, out.dtype, row * out.stride + head * s.head_dim + 4 * lane + e, y[e]);
 }
 
-// One row a sequence, kStepRows of them a block; four states a thread, n_state / 4 (a power of two of at most 32) threads a channel.
-constexpr int kStepRows = 2;
+// A block takes `slice` channels of one head, four of them a thread; 4 / slice of the threads share the head's states. States: that a
+// thread holds at most. Reads and writes heads * n_state * head_dim * 4 bytes, which it asks for before the wait.
+template <int States, bool Trees>
+__global__ void __launch_bounds__(kScanThreads)
+    outer_held_kernel(ScanRows rows, OuterShape s, Slots slots, Recurrence r, int slice, int at_once) {
+  const Matrix &x = rows.x, &b = rows.b, &c = rows.c;
+  extern __shared__ float shared[];
+  const int slices = s.head_dim / slice, head = blockIdx.x / slices, seq = blockIdx.y, n = s.n_state, group = head / (s.heads / s.groups);
+  const int lanes = slice / 4, lane = threadIdx.x % lanes, first = threadIdx.x / lanes, apart = kScanThreads / lanes;
+  const int warp = threadIdx.x / 32, col = head * s.head_dim + blockIdx.x % slices * slice;
+  float *in = shared, *sums = in + at_once * slice, *steps = sums + at_once * kScanWarps * slice, *decays = steps + at_once,
+        *bc = decays + at_once;
+  const int64_t at = int64_t(head) * n * s.head_dim + blockIdx.x % slices * slice + 4 * lane;
+  float4 held[States], context[Trees ? States : 1];
+  const float* from = slot_at(slots, slots.src[seq]) + at;
+#pragma unroll
+  for (int i = 0; i < States; i++) {
+    const int j = first + i * apart;
+    if (j < n) held[i] = *reinterpret_cast<const float4*>(from + int64_t(j) * s.head_dim);
+    if (Trees) context[i] = held[i];
+  }
+  const float rate = s.a[head], d = s.d ? s.d[head] : 0.0f;
+  const int32_t only_to = at_once == 1 ? slots.dst[seq] : -1;
+  launch_next();
+  wait_before();
 
-__global__ void __launch_bounds__(kStepThreads)
-    diag_step_kernel(Matrix out, Matrix x, Matrix dt, Matrix b, Matrix c, int n, const float* a, const float* d, Slots slots) {
+  auto reset = [&] {
+    if constexpr (Trees)
+#pragma unroll
+      for (int i = 0; i < States; i++) held[i] = context[i];
+  };
+  auto stage = [&](int row, int n_rows) {
+    for (int j = threadIdx.x; j < n; j += kScanThreads)
+      for (int k0 = 0; k0 < n_rows; k0 += 8) {
+        float bk[8], ck[8];  // on their way together
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+          const int64_t at = row + min(k0 + i, n_rows - 1);
+          bk[i] = load(b.data, b.dtype, at * b.stride + group * n + j), ck[i] = load(c.data, c.dtype, at * c.stride + group * n + j);
+        }
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+          if (k0 + i < n_rows) bc[(k0 + i) * 2 * n + j] = bk[i], bc[(k0 + i) * 2 * n + n + j] = ck[i];
+      }
+#pragma unroll 4
+    for (int e = threadIdx.x; e < n_rows * slice; e += kScanThreads)
+      in[e] = load(x.data, x.dtype, (row + e / slice) * x.stride + col + e % slice);
+    for (int k = threadIdx.x; k < n_rows; k += kScanThreads) {
+      steps[k] = fminf(fmaxf(step_at(rows, row + k, head), s.dt_min), s.dt_max);
+      decays[k] = expf(steps[k] * rate);
+    }
+  };
+  auto step = [&](int k, int row, bool wanted) {
+    const float decay = decays[k], *bk = bc + k * 2 * n, *ck = bk + n;
+    const float4 gain = times(steps[k], *reinterpret_cast<const float4*>(in + k * slice + 4 * lane));
+    float4 sum{};
+    const int32_t to = !wanted ? -1 : at_once == 1 ? only_to : slots.dst[row];
+    float* kept = slot_at(slots, max(to, 0)) + at;
+#pragma unroll
+    for (int i = 0; i < States; i++) {
+      const int j = first + i * apart;
+      if (j >= n) break;
+      held[i] = fma4(decay, held[i], times(bk[j], gain));
+      sum = fma4(ck[j], held[i], sum);
+      if (to >= 0) __stcs(reinterpret_cast<float4*>(kept + int64_t(j) * s.head_dim), held[i]);
+    }
+    for (int m = lanes; m < 32; m *= 2) {
+      sum.x += __shfl_xor_sync(~0u, sum.x, m), sum.y += __shfl_xor_sync(~0u, sum.y, m);
+      sum.z += __shfl_xor_sync(~0u, sum.z, m), sum.w += __shfl_xor_sync(~0u, sum.w, m);
+    }
+    if (threadIdx.x % 32 < lanes) *reinterpret_cast<float4*>(sums + (k * kScanWarps + warp) * slice + 4 * lane) = sum;
+  };
+  auto finish = [&](int row, int n_rows) {
+    for (int e = threadIdx.x; e < n_rows * slice; e += kScanThreads) {
+      const int k = e / slice, i = e % slice;
+      float sum = d * in[e];
+      for (int w = 0; w < kScanWarps; w++) sum += sums[(k * kScanWarps + w) * slice + i];
+      write_at(rows, row + k, col + i, sum);
+    }
+  };
+  staged_rows<Trees>(r, seq, at_once, reset, stage, step, finish);
+}
+
+// Four states of a channel, one row on: their part of the output.
+__device__ float diag_update(float4& h, float4 rate, float step, float in, float4 b, float4 c) {
+  const float gain = step * in;
+  h.x = fmaf(exp2_fast(step * rate.x), h.x, gain * b.x), h.y = fmaf(exp2_fast(step * rate.y), h.y, gain * b.y);
+  h.z = fmaf(exp2_fast(step * rate.z), h.z, gain * b.z), h.w = fmaf(exp2_fast(step * rate.w), h.w, gain * b.w);
+  return fmaf(c.w, h.w, fmaf(c.z, h.z, fmaf(c.y, h.y, c.x * h.x)));
+}
+// Over the `parts` neighbouring lanes that hold a channel.
+__device__ float over_parts(float sum, int parts) {
+  for (int k = parts / 2; k; k /= 2) sum += __shfl_xor_sync(~0u, sum, k);
+  return sum;
+}
+// Of exponents to the base two.
+__device__ float4 rates_at(const float* a, int64_t place) { return times(1.44269504f, *reinterpret_cast<const float4*>(a + place)); }
+
+// Four states a thread, n_state / 4 (a power of two of at most 32) threads a channel.
+template <bool Trees>
+__global__ void __launch_bounds__(kScanThreads)
+    diag_held_kernel(ScanRows rows, int n, const float* a, const float* d, Slots slots, Recurrence r) {
+  const Matrix &x = rows.x, &b = rows.b, &c = rows.c;
+  extern __shared__ float shared[];
+  const int parts = n / 4, channels = kScanThreads / parts, mine = threadIdx.x / parts, part = threadIdx.x % parts, seq = blockIdx.y;
+  const int col = blockIdx.x * channels, width = min(channels, int(x.cols) - col), i = col + min(mine, width - 1);
+  float *bc = shared, *in = bc + kAtOnce * 2 * n, *steps = in + kAtOnce * channels, *sums = steps + kAtOnce * channels;
+  const int64_t place = int64_t(i) * n + 4 * part;
+  const bool there = mine < width;
+  float4 held = *reinterpret_cast<const float4*>(slot_at(slots, slots.src[seq]) + place), context = held;
+  const float4 rate = rates_at(a, place);
+  launch_next();
+  wait_before();
+  auto stage = [&](int row, int n_rows) {
+    for (int e = threadIdx.x; e < n_rows * n; e += kScanThreads) {
+      const int k = e / n, j = e % n;
+      bc[k * 2 * n + j] = load(b.data, b.dtype, (row + k) * b.stride + j);
+      bc[k * 2 * n + n + j] = load(c.data, c.dtype, (row + k) * c.stride + j);
+    }
+    for (int e = threadIdx.x; e < n_rows * channels; e += kScanThreads) {
+      const int k = e / channels, j = min(e % channels, width - 1);
+      in[e] = load(x.data, x.dtype, (row + k) * x.stride + col + j);
+      steps[e] = step_at(rows, row + k, col + j);
+    }
+  };
+  auto step = [&](int k, int row, bool wanted) {
+    const float4 *bk = reinterpret_cast<const float4*>(bc + k * 2 * n), *ck = bk + parts;
+    const float sum = over_parts(diag_update(held, rate, steps[k * channels + mine], in[k * channels + mine], bk[part], ck[part]), parts);
+    const int32_t to = wanted ? slots.dst[row] : -1;
+    if (there && to >= 0) __stcs(reinterpret_cast<float4*>(slot_at(slots, to) + place), held);
+    if (part == 0) sums[k * channels + mine] = sum;
+  };
+  auto finish = [&](int row, int n_rows) {
+    for (int e = threadIdx.x; e < n_rows * channels; e += kScanThreads) {
+      const int k = e / channels, j = e % channels;
+      if (j < width) write_at(rows, row + k, col + j, fmaf(d ? d[col + j] : 0.0f, in[e], sums[e]));
+    }
+  };
+  staged_rows<Trees>(
+      r, seq, kAtOnce, [&] { held = context; }, stage, step, finish);
+}
+
+// The same for one row a sequence, kStepRows of them a block, whose states are all asked for at once.
+constexpr int kStepThreads = 256, kStepRows = 4;
+
+template <bool Vectors>  // B and C may be read four at a time
+__global__ void __launch_bounds__(kStepThreads, 3) diag_step_kernel(ScanRows rows, int n, const float* a, const float* d, Slots slots) {
+  const Matrix &x = rows.x, &b = rows.b, &c = rows.c;
   const int parts = n / 4, row0 = blockIdx.y * kStepRows, n_rows = min(kStepRows, int(x.rows) - row0);
   const int at = blockIdx.x * kStepThreads + threadIdx.x, i = min(at / parts, int(x.cols) - 1), part = at % parts;
   const bool there = at / parts < x.cols;
   const int64_t place = int64_t(i) * n + 4 * part;
-  launch_next();
   float4 h[kStepRows];
+  uint2 bj[kStepRows], cj[kStepRows];  // vectors of bf16
+  float step[kStepRows], in[kStepRows], gate[kStepRows];
 #pragma unroll
   for (int r = 0; r < kStepRows; r++)
     if (r < n_rows) h[r] = *reinterpret_cast<const float4*>(slot_at(slots, slots.src[row0 + r]) + place);
-  const float4 rate = *reinterpret_cast<const float4*>(a + place);
+  const float4 rate = rates_at(a, place);
+  const float through = d ? d[i] : 0.0f;
+  int32_t to[kStepRows];
+#pragma unroll
+  for (int r = 0; r < kStepRows; r++) to[r] = r < n_rows ? slots.dst[row0 + r] : -1;
+  launch_next();
   wait_before();
-  float step[kStepRows], in[kStepRows], bj[kStepRows][4], cj[kStepRows][4];
+  auto ask = [&](const Matrix& m, int64_t row) {
+    return Vectors ? *reinterpret_cast<const uint2*>(static_cast<const bf16*>(m.data) + row * m.stride + 4 * part) : uint2{};
+  };
+  auto four = [&](const Matrix& m, int64_t row, uint2 v) -> float4 {
+    if (Vectors) return {low(v.x), high(v.x), low(v.y), high(v.y)};
+    const int64_t from = row * m.stride + 4 * part;
+    return {load(m.data, m.dtype, from), load(m.data, m.dtype, from + 1), load(m.data, m.dtype, from + 2), load(m.data, m.dtype, from + 3)};
+  };
 #pragma unroll
   for (int r = 0; r < kStepRows; r++) {
-    const int64_t row = row0 + min(r, n_rows - 1);
-    step[r] = load(dt.data, dt.dtype, row * dt.stride + i), in[r] = load(x.data, x.dtype, row * x.stride + i);
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-      bj[r][e] = load(b.data, b.dtype, row * b.stride + 4 * part + e);
-      cj[r][e] = load(c.data, c.dtype, row * c.stride + 4 * part + e);
-    }
+    if (r >= n_rows) break;
+    const int64_t row = row0 + r;
+    step[r] = step_at(rows, row, i), in[r] = load(x.data, x.dtype, row * x.stride + i), gate[r] = gate_at(rows, row, i);
+    bj[r] = ask(b, row), cj[r] = ask(c, row);
   }
 #pragma unroll
   for (int r = 0; r < kStepRows; r++) {
     if (r >= n_rows) break;
     const int64_t row = row0 + r;
-    const float gain = step[r] * in[r];
-    float4 v = h[r];
-    v.x = expf(step[r] * rate.x) * v.x + gain * bj[r][0], v.y = expf(step[r] * rate.y) * v.y + gain * bj[r][1];
-    v.z = expf(step[r] * rate.z) * v.z + gain * bj[r][2], v.w = expf(step[r] * rate.w) * v.w + gain * bj[r][3];
-    float sum = cj[r][0] * v.x + cj[r][1] * v.y + cj[r][2] * v.z + cj[r][3] * v.w;
-    for (int k = parts / 2; k; k /= 2) sum += __shfl_xor_sync(~0u, sum, k);
-    const int32_t to = slots.dst[row];
-    if (there && to >= 0) __stcs(reinterpret_cast<float4*>(slot_at(slots, to) + place), v);
-    if (there && part == 0) store(out.data, out.dtype, row * out.stride + i, sum + (d ? d[i] * in[r] : 0.0f));
+    const float sum = over_parts(diag_update(h[r], rate, step[r], in[r], four(b, row, bj[r]), four(c, row, cj[r])), parts);
+    if (there && to[r] >= 0) __stcs(reinterpret_cast<float4*>(slot_at(slots, to[r]) + place), h[r]);
+    if (there && part == 0) store(rows.out.data, rows.out.dtype, row * rows.out.stride + i, fmaf(through, in[r], sum) * gate[r]);
   }
 }
 
 // Four values at a time?
+bool vectors(const Matrix& m) { return m.dtype == DType::bf16 && reinterpret_cast<uintptr_t>(m.data) % 8 == 0 && m.stride % 4 == 0; }
 bool by_four(const Slots& s, int64_t n) { return n % 4 == 0 && reinterpret_cast<uintptr_t>(s.base) % 16 == 0 && s.unit_bytes % 16 == 0; }
 
 }  // namespace
 
 void short_conv(const Launch& at, Matrix out, Matrix x, const float* weight, int width, const float* bias, Activation act,
                 const Slots& slots, const Recurrence& r) {
-  launch(at, short_conv_kernel, grid2(div_up(x.cols, 128), r.n_seqs), 128, 0, out, x, weight, width, bias, act, slots, r);
+  const int tile = x.rows == r.n_seqs ? 1 : kConvRows;
+  launch(at, width == 4 ? short_conv_kernel<4> : short_conv_kernel<0>, grid2(div_up(x.cols, 128), div_up(x.rows, tile)), 128, 0, out, x,
+         weight, width, bias, act, slots, r, tile);
 }
 
-void diag_scan(const Launch& at, Matrix out, Matrix x, Matrix dt, Matrix b, Matrix c, int n_state, const float* a, const float* d,
-               const Slots& slots, const Recurrence& r) {
-  // Deterministic: one order of sums for all.
+void diag_scan(const Launch& at, const ScanRows& rows, int n_state, const float* a, const float* d, const Slots& slots,
+               const Recurrence& r) {
   const int parts = n_state / 4;
-  if (!at.deterministic && x.rows == r.n_seqs && by_four(slots, n_state) && parts <= 32 && (parts & (parts - 1)) == 0 &&
-      reinterpret_cast<uintptr_t>(a) % 16 == 0)
-    return launch(at, diag_step_kernel, grid2(div_up(x.cols * parts, kStepThreads), div_up(r.n_seqs, kStepRows)), kStepThreads, 0, out, x,
-                  dt, b, c, n_state, a, d, slots);
+  if (by_four(slots, n_state) && parts <= 32 && (parts & (parts - 1)) == 0 && reinterpret_cast<uintptr_t>(a) % 16 == 0) {
+    if (rows.x.rows == r.n_seqs) {
+      auto kernel = vectors(rows.b) && vectors(rows.c) ? diag_step_kernel<true> : diag_step_kernel<false>;
+      return launch(at, kernel, grid2(div_up(rows.x.cols * parts, kStepThreads), div_up(r.n_seqs, kStepRows)), kStepThreads, 0, rows,
+                    n_state, a, d, slots);
+    }
+    const int channels = kScanThreads / parts;
+    return launch(at, r.parent ? diag_held_kernel<true> : diag_held_kernel<false>, grid2(div_up(rows.x.cols, channels), r.n_seqs),
+                  kScanThreads, size_t(kAtOnce) * (2 * n_state + 3 * channels) * 4, rows, n_state, a, d, slots, r);
+  }
   const size_t shared = size_t(n_state) * 64 * 4 * (r.parent ? 2 : 1);
-  launch(at, diag_scan_kernel, grid2(div_up(x.cols, 64), r.n_seqs), 64, shared, out, x, dt, b, c, n_state, a, d, slots, r);
+  launch(at, diag_scan_kernel, grid2(div_up(rows.x.cols, 64), r.n_seqs), 64, shared, rows, n_state, a, d, slots, r);
 }
 
-void outer_scan(const Launch& at, Matrix out, Matrix x, Matrix dt, Matrix b, Matrix c, const OuterShape& s, const Slots& slots,
-                const Recurrence& r) {
-  if (!at.deterministic && x.rows == r.n_seqs && by_four(slots, s.head_dim) && s.head_dim <= 4 * kStepThreads)
-    return launch(at, outer_step_kernel, grid2(s.heads, r.n_seqs), kStepThreads, 0, out, x, dt, b, c, s, slots);
+void outer_scan(const Launch& at, const ScanRows& rows, const OuterShape& s, const Slots& slots, const Recurrence& r) {
+  if (!at.deterministic && rows.x.rows == r.n_seqs && rows.x.rows * s.heads >= 2 * at.n_sm && by_four(slots, s.head_dim) && can_stream(s))
+    return outer_stream(at, rows, s, slots);
+  const int slice = s.head_dim % 32 == 0 ? 32 : 16, states = int(div_up(s.n_state, 4 * kScanThreads / slice));
+  if (by_four(slots, s.head_dim) && s.head_dim % slice == 0 && states <= 16) {
+    const int at_once = rows.x.rows == r.n_seqs ? 1 : kAtOnce;
+    const size_t shared = size_t(at_once) * (2 * s.n_state + slice * (1 + kScanWarps) + 2) * 4;
+    auto kernel = states <= 4   ? r.parent ? outer_held_kernel<4, true> : outer_held_kernel<4, false>
+                    : states <= 8 ? r.parent ? outer_held_kernel<8, true> : outer_held_kernel<8, false>
+                    : r.parent ? outer_held_kernel<16, true>
+                                : outer_held_kernel<16, false>;
+    return launch(at, kernel, grid2(s.heads * (s.head_dim / slice), r.n_seqs), kScanThreads, shared, rows, s, slots, r, slice, at_once);
+  }
   const size_t shared = size_t(s.n_state) * s.head_dim * 4 * (r.parent ? 2 : 1);
-  launch(at, outer_scan_kernel, grid2(s.heads, r.n_seqs), int(div_up(s.head_dim, 32) * 32), shared, out, x, dt, b, c, s, slots, r);
+  launch(at, outer_scan_kernel, grid2(s.heads, r.n_seqs), int(div_up(s.head_dim, 32) * 32), shared, rows, s, slots, r);
 }
 
 }  // namespace mr::cuda

@@ -1,4 +1,5 @@
-// Weights on their way to the device: threads write rows, as bf16, into one pinned buffer while the others are being copied.
+// Weights on their way to the device: threads write rows, as bf16 or packed, into one pinned buffer while the others are being
+// copied.
 #pragma once
 
 #include <span>
@@ -13,6 +14,12 @@ class Staging {
   ~Staging();
   // Stored rows of any format to bf16 [rows, in]. When it returns the rows are no longer needed; the copies are in the stream.
   void send(std::byte* device, const FormatOps&, std::span<const std::byte* const> rows, int64_t in);
+  // Stored rows of blocks in packed.cu's layout.
+  struct Room {
+    int64_t quants, scales;  // bytes
+  };
+  static Room room(Packing, int64_t out, int64_t in);
+  void send_packed(std::byte* quants, std::byte* scales, Packing, std::span<const std::byte* const> rows, int64_t in);
 
  private:
   static constexpr size_t kBytes = size_t(16) << 20;

@@ -43,10 +43,8 @@ class Mamba final : public Mixer {
     }
     Tensor dt = step.arena.tensor(DType::f32, {rows, inner});  // an exponent: 8 bits of it would be too few
     dt_.into(dt, low, step);
-    ops.softplus(dt, dt_bias_);
     Tensor y = step.activation({rows, inner});
-    ops.diag_scan(y, u, dt, b, c, scan_, step.batch, step.state);
-    ops.gate(y, xz.cols(inner, inner), y, Activation::silu);
+    ops.diag_scan_gated(y, u, dt, dt_bias_, b, c, xz.cols(inner, inner), scan_, step.batch, step.state);
     out_.into(out, y, step, epilogue);
   }
 

@@ -30,10 +30,9 @@ class Mamba2 final : public Mixer {
     Tensor z = all.cols(0, inner), dt = all.cols(inner + channels, spec_.heads);
     Tensor xbc = step.activation({rows, channels});
     ops.short_conv(xbc, all.cols(inner, channels), conv_, conv_bias_, Activation::silu, conv_state_, step.batch, step.state);
-    ops.softplus(dt, dt_bias_);
     Tensor y = step.activation({rows, inner});
-    ops.outer_scan(y, xbc.cols(0, inner), dt, xbc.cols(inner, bc), xbc.cols(inner + bc, bc), scan_, step.batch, step.state);
-    ops.gate(y, z, y, Activation::silu);
+    ops.outer_scan_gated(y, xbc.cols(0, inner), dt, dt_bias_, xbc.cols(inner, bc), xbc.cols(inner + bc, bc), z, scan_, step.batch,
+                         step.state);
     ops.norm(y, y, norm_);
     out_.into(out, y, step, epilogue);
   }
