@@ -67,7 +67,7 @@ struct Pieces {
 // Panels that a piece takes: as many as leave each worker several pieces, of those the number with which the worker that gets
 // most has least; whole pairs if these do as well.
 static int64_t group_of(int64_t panels, int64_t panel_bytes, int workers) {
-  constexpr int64_t kBytes = 64 << 10, kFew = 8;
+  constexpr int64_t kBytes = 192 << 10, kFew = 8;
   const int64_t share = (panels + workers - 1) / workers;
   const int64_t most = share <= kFew ? share : std::min(share / 4, std::max<int64_t>(kPair, kBytes / panel_bytes));
   int64_t best = 1, least = panels;
