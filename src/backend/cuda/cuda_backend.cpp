@@ -10,9 +10,9 @@
 
 #include "backend/cuda/cublas.h"
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/sampling.h"
 #include "backend/cuda/staging.h"
 #include "backend/cuda/step_memory.h"
-#include "backend/sample.h"
 #include "core/arena.h"
 #include "core/error.h"
 
@@ -33,13 +33,6 @@ const float* floats(Tensor t) { return t.as<const float>(); }
 
 bool aligned(const Matrix& m) { return reinterpret_cast<uintptr_t>(m.data) % 16 == 0 && m.stride * size_of(m.dtype) % 16 == 0; }
 
-float max_of(const float* x, int64_t n) { return *std::max_element(x, x + n); }
-float sum_exp(const float* x, int64_t n, float max, float factor) {
-  double sum = 0;
-  for (int64_t i = 0; i < n; i++) sum += std::exp(double(x[i] - max) * factor);
-  return float(sum);
-}
-
 class Cuda final : public CudaBackend {
  public:
   explicit Cuda(const CudaOptions& options) : options_(options), pool_(int(std::max(1u, std::thread::hardware_concurrency()))) {
@@ -55,13 +48,13 @@ class Cuda final : public CudaBackend {
                                          StepMemory::Rules{options.deterministic, options.share_prefixes ? kPrefillRows / options.group : 0,
                                                            std::max(1, at_.n_sm * kDecodeBlocks / options.kv_heads)});
     staging_ = std::make_unique<Staging>(at_.stream, pool_);
-    for (Launched& l : launched_) must(cudaEventCreateWithFlags(&l.done, cudaEventDisableTiming));
+    sampling_ = std::make_unique<Sampling>(at_, pool_);
   }
   ~Cuda() override {
     cudaStreamSynchronize(at_.stream);
     forget_graphs();
     for (auto& s : scratch_) cudaFree(s.data);
-    for (Launched& l : launched_) cudaEventDestroy(l.done), cudaFreeHost(l.choice), cudaFreeHost(l.top);
+    sampling_.reset();
     staging_.reset();
     step_.reset();
     cublas_.reset();
@@ -252,47 +245,9 @@ class Cuda final : public CudaBackend {
   void combine(Tensor out, Tensor x, Tensor weight) override { cuda::combine(at_, matrix(out), matrix(x), matrix(weight)); }
 
   void launch_sample(Tensor logits, const Batch& batch) override {
-    Launched& l = launched_[n_launched_++ % std::size(launched_)];
-    l.n = batch.n_out;
-    l.row.assign(host_.sample, host_.sample + l.n);
-    for (int i = 0; i < l.n; i++)
-      if (host_.out[i] != Out::token) l.row[size_t(i)] = {};
-    l.drawn.clear();
-    if (l.n > l.room) {
-      must(cudaFreeHost(l.choice)), must(cudaFreeHost(l.top));
-      l.choice = nullptr, l.top = nullptr, l.room = std::max(2 * l.n, 256);
-      must(cudaMallocHost(reinterpret_cast<void**>(&l.choice), size_t(l.room) * sizeof(Choice)));
-      must(cudaMallocHost(reinterpret_cast<void**>(&l.top), size_t(l.room) * kMostTop * sizeof(TopToken)));
-    }
-    const bool more = std::ranges::any_of(l.row, wants_more), tops = std::ranges::any_of(l.row, &SampleRow::n_logprobs);
-    Choice* choices = scratch<Choice>(choice, std::max(l.n, 1024));
-    TopToken* top = scratch<TopToken>(top_tokens, std::max(l.n, 256) * kMostTop);
-    fetch_logits(logits, l);                                 // before they are edited
-    if (more || host_.mask_row || options_.deterministic) {  // one way for all rows, so that what others ask for changes nobody's last bits
-      SampleCall call{matrix(logits), batch.out, batch.sample, batch.edit};
-      call.unchanged = scratch<float>(unchanged, std::max<int64_t>(step_->n_edits(), 1024));
-      call.choice = choices, call.top = top, call.sampled = sampled(l.n);
-      if (host_.mask_row) send_masks(call, l.n);
-      cuda::sample(at_, call);
-    } else {
-      greedy(at_, matrix(logits), batch.out, choices, sampled(l.n));
-    }
-    must(cudaMemcpyAsync(l.choice, choices, size_t(l.n) * sizeof(Choice), cudaMemcpyDeviceToHost, at_.stream));
-    if (tops) must(cudaMemcpyAsync(l.top, top, size_t(l.n) * kMostTop * sizeof(TopToken), cudaMemcpyDeviceToHost, at_.stream));
-    must(cudaEventRecord(l.done, at_.stream));
-    if (!l.drawn.empty()) draw(logits.shape[1], l);
+    sampling_->launch(logits, host_, batch, step_->n_edits(), sampled(batch.n_out));
   }
-  void collect(std::vector<Sampled>& out) override {
-    check(n_collected_ < n_launched_, "no step was launched whose tokens could be collected");
-    Launched& l = launched_[n_collected_++ % std::size(launched_)];
-    must(cudaEventSynchronize(l.done));
-    out.resize(size_t(l.n));
-    for (int i = 0; i < l.n; i++) {
-      const TopToken* top = l.top + i * kMostTop;
-      out[size_t(i)] = {l.choice[i].token, l.choice[i].logprob, {top, top + std::min(l.row[size_t(i)].n_logprobs, kMostTop)}};
-    }
-    for (size_t i = 0; i < l.drawn.size(); i++) out[size_t(l.drawn[i])] = std::move(l.sampled[i]);
-  }
+  void collect(std::vector<Sampled>& out) override { sampling_->collect(out); }
   void sample(Tensor logits, const Batch& batch, std::vector<Sampled>& out) override {
     launch_sample(logits, batch);
     collect(out);
@@ -396,22 +351,7 @@ class Cuda final : public CudaBackend {
   }
 
   // Memory that an operation needs for itself, by purpose; it grows when nothing is being captured.
-  enum Use {
-    x_bf16,
-    half_normed_x,
-    squares,
-    partial,
-    arrived,
-    sampled_tokens,
-    choice,
-    top_tokens,
-    unchanged,
-    mask_rows,
-    masks,
-    unpacked,
-    groups,
-    n_uses
-  };
+  enum Use { x_bf16, half_normed_x, squares, partial, arrived, sampled_tokens, unpacked, groups, n_uses };
   template <class T>
   T* scratch(Use use, int64_t n) {
     Scratch& s = scratch_[use];
@@ -605,49 +545,6 @@ class Cuda final : public CudaBackend {
     attend_decode(at_, call, d);
   }
 
-  struct Launched {  // a step whose tokens are being chosen
-    int n = 0, room = 0;
-    Choice* choice = nullptr;  // [room], pinned
-    TopToken* top = nullptr;   // [room, kMostTop], pinned
-    std::vector<SampleRow> row;
-    std::vector<int> drawn;        // rows that the host chooses for
-    std::vector<Sampled> sampled;  // [drawn]
-    cudaEvent_t done;
-  };
-  static bool wants_more(const SampleRow& r) { return r.temperature > 0 || r.n_edits || r.n_logprobs; }
-
-  void send_masks(SampleCall& call, int n_out) {
-    const int64_t words = (call.logits.cols + 31) / 32, n_masks = 1 + *std::max_element(host_.mask_row, host_.mask_row + n_out);
-    int32_t* rows = scratch<int32_t>(mask_rows, n_out);
-    uint32_t* bits = scratch<uint32_t>(masks, n_masks * words);
-    must(cudaMemcpyAsync(rows, host_.mask_row, size_t(n_out) * 4, cudaMemcpyHostToDevice, at_.stream));
-    must(cudaMemcpyAsync(bits, host_.mask, size_t(n_masks * words) * 4, cudaMemcpyHostToDevice, at_.stream));
-    call.mask_row = rows, call.mask = bits;
-  }
-
-  // Rows with more alternatives than the device reports are chosen on the host, at once.
-  void fetch_logits(Tensor logits, Launched& l) {
-    for (int i = 0; i < l.n; i++)
-      if (host_.out[i] == Out::token && l.row[size_t(i)].n_logprobs > kMostTop) l.drawn.push_back(i);
-    const size_t vocab = size_t(logits.shape[1]);
-    host_logits_.resize(std::max(host_logits_.size(), vocab * l.drawn.size()));
-    for (size_t i = 0; i < l.drawn.size(); i++) copy_out(host_logits_.data() + i * vocab, logits.row<float>(l.drawn[i]), vocab * 4);
-  }
-  void draw(int64_t vocab, Launched& l) {
-    l.sampled.assign(l.drawn.size(), {});
-    pool_.parallel(int64_t(l.drawn.size()), 1, [&](int64_t begin, int64_t end, int) {
-      SampleScratch scratch;
-      for (int64_t d = begin; d < end; d++) {
-        const int i = l.drawn[size_t(d)];
-        const int32_t mask_row = host_.mask_row ? host_.mask_row[i] : -1;
-        const uint32_t* mask = mask_row < 0 ? nullptr : host_.mask + mask_row * ((vocab + 31) / 32);
-        sample_row(host_logits_.data() + d * vocab, vocab, host_.sample[i], host_.edit, mask, {max_of, sum_exp}, scratch,
-                   l.sampled[size_t(d)]);
-      }
-    });
-    for (size_t d = 0; d < l.drawn.size(); d++) copy_in(sampled(l.n) + l.drawn[d], &l.sampled[d].token, 4);
-  }
-
   struct Scratch {
     void* data = nullptr;
     size_t bytes = 0;
@@ -660,15 +557,13 @@ class Cuda final : public CudaBackend {
   std::unique_ptr<Cublas> cublas_;  // may be null
   std::unique_ptr<StepMemory> step_;
   std::unique_ptr<Staging> staging_;
+  std::unique_ptr<Sampling> sampling_;
   std::vector<Buffer> kept_;
   Scratch scratch_[n_uses];
   std::unordered_map<const float*, std::pair<std::vector<float>, const float*>> ropes_;
   std::map<std::vector<const void*>, const Packed*> experts_;
   std::unordered_map<uint64_t, Graph> graphs_;
   Batch host_;  // what was uploaded last
-  Launched launched_[4];
-  size_t n_launched_ = 0, n_collected_ = 0;
-  std::vector<float> host_logits_;
 };
 
 }  // namespace
