@@ -1,7 +1,7 @@
 // The workloads that vLLM 0.26 was measured with on one H200, through the engine: decode steps, prefill, 256 requests at once, the
 // same behind a shared prefix, start to first token. Prints each beside vLLM's figure. MODEL is a directory with the config.json of
 // the Llama-3.1-8B shape; its weights are made up.
-//   cuda_peers MODEL [--only d1,d16,d64,d128,d256,p1,p8,mixed,prefix] [--deterministic] [--memory GB] [--explain]
+//   cuda_peers MODEL [--only d1,d16,d64,d128,d256,p1,p8,mixed,prefix] [--deterministic] [--memory GB]
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,7 +13,6 @@
 #include <string>
 #include <vector>
 
-#include "backend/timed_backend.h"
 #include "engine/engine.h"
 
 namespace mr {
@@ -135,37 +134,15 @@ struct Bench {
   }
 };
 
-// Where the time of a prefill and of a decode step goes, each operation waited for.
-void explain(const char* model, EngineOptions options) {
-  options.timed = true;
-  auto engine = Engine::create(model, options);
-  auto& timed = dynamic_cast<TimedBackend&>(engine->backend());
-  Bench bench{*engine, {}};
-  auto table = [&](const std::string& what, int n_steps, const std::vector<std::vector<int32_t>>& prompts, int n_out) {
-    bench.run(prompts, n_out);
-    double all = 0;
-    timed.reset();
-    bench.run(prompts, n_out);  // its prompts are cached but for their last page
-    for (auto& [op, t] : timed.times()) all += t.seconds;
-    fmt::print("{}: {:.2f} ms a step\n", what, all / n_steps * 1e3);
-    for (auto& [op, t] : timed.times())
-      fmt::print("  {:32} {:6} calls {:9.3f} ms a step  {:6.2f} TB/s\n", op, t.calls, t.seconds / n_steps * 1e3,
-                 t.bytes / t.seconds * 1e-12);
-  };
-  table("decode B=1", 33, bench.prompts(1, 992), 33);
-  table("decode B=64", 33, bench.prompts(64, 992), 33);
-}
-
 int run(int argc, char** argv) {
   std::string only;  // the lines that are wanted, each with a comma behind it; empty: all
   auto wanted = [&](const std::string& line) { return only.empty() || only.find(line + ",") != std::string::npos; };
   EngineOptions options{.device = "cuda", .max_seqs = 256, .max_batch_tokens = 16384, .max_context = 4096, .random_weights = 0};
-  if (argc < 2) return fmt::print(stderr, "cuda_peers MODEL [--only d1,mixed] [--deterministic] [--memory GB] [--explain]\n"), 2;
+  if (argc < 2) return fmt::print(stderr, "cuda_peers MODEL [--only d1,mixed] [--deterministic] [--memory GB]\n"), 2;
   for (int i = 2; i < argc; i++) {
     options.deterministic |= !std::strcmp(argv[i], "--deterministic");
     if (!std::strcmp(argv[i], "--only") && i + 1 < argc) only = std::string(argv[++i]) + ",";
     if (!std::strcmp(argv[i], "--memory") && i + 1 < argc) options.state_bytes = int64_t(std::atof(argv[++i]) * 1e9);
-    if (!std::strcmp(argv[i], "--explain")) return explain(argv[1], options), 0;
   }
   std::vector<double> decode_steps;
   options.on_step = [&](const StepWork& work) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """`millrace serve` beside llama-server on this machine: the same GGUF files, threads and load, alternating.
 
-    bench/peers/llama_server.py --millrace build/release/millrace [--isa avx2] [--threads N] [--json FILE] [--html FILE]
+    bench/peers/llama_server.py --millrace build/release/millrace [--isa avx2] [--threads N] [--json FILE] [--html FILE] [--svg FOLDER]
 
 llama-server comes from the source package llama-cpp-python and is compiled here for this processor, or for AVX2 only. It
 gets what it asks for to be fast: a slot for each stream, flash attention, continuous batching, all threads for prompts too, no prompt
@@ -18,6 +18,7 @@ import shlex
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -33,7 +34,7 @@ def load(args, url, name, streams, workload, seed):
     """One row of `millrace bench --url --json`: at least two waves of every stream."""
     prompt, answer = workload
     command = [args.millrace, "bench", "--url", url, "--label", name, "--streams", streams, "--requests",
-               max(args.waves * streams, 6), "--prompt-tokens", prompt, "--max-tokens", answer, "--seed", seed, "--json"]
+               max(args.waves * streams, 6), "--prompt-tokens", prompt, "--max-tokens", answer, "--seed", seed, "--repeat", 1, "--json"]
     done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, check=True)
     row, = json.loads(done.stdout)
     if row["failed"] or row["output_tokens"] != row["requests"] * answer:
@@ -121,16 +122,18 @@ def llama_text(args, program):
     return shlex.join(map(str, words))
 
 
-def write_page(args, runs):
+def write_pictures(args, runs):
     """The best round of each server and load as curves in one picture, drawn by `millrace bench --compare`."""
     best = {}
     for r in runs:
         key = (r["label"], r["format"], r["prompt_length"], r["streams"])
         if key not in best or r["tokens_per_s"] > best[key]["tokens_per_s"]:
             best[key] = r | {"label": f"{r['label']} {r['format']} {r['prompt_length']}/{r['output_length']}"}
-    rows = args.html.with_suffix(".json")
-    rows.write_text(json.dumps(list(best.values())))
-    subprocess.run([args.millrace, "bench", "--compare", rows, "--html", args.html], check=True, stdout=subprocess.DEVNULL)
+    files = [word for option, path in (("--html", args.html), ("--svg", args.svg)) if path for word in (option, path)]
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as rows:
+        json.dump(list(best.values()), rows)
+        rows.flush()
+        subprocess.run([args.millrace, "bench", "--compare", rows.name, *files], check=True, stdout=subprocess.DEVNULL)
 
 
 def workload_of(text):
@@ -155,7 +158,9 @@ def parse_args():
     parser.add_argument("--pause", nargs="+", default=[], metavar="NAME", help="processes to stop while a measurement runs: cc1plus")
     parser.add_argument("--rest", type=float, default=0, help="seconds between measurements, for those that were stopped")
     parser.add_argument("--json", type=Path, help="write every run and the summary there")
+    parser.add_argument("--add", nargs="+", type=Path, default=[], metavar="FILE", help="runs of earlier measurements (--json), to be shown too")
     parser.add_argument("--html", type=Path, help="write the latency-throughput curves there")
+    parser.add_argument("--svg", type=Path, help="the same pictures alone, into this folder: ttft.svg, tpot.svg")
     return parser.parse_args()
 
 
@@ -163,12 +168,13 @@ def main():
     args = parse_args()
     resume_on_term()
     program = args.llama_server or llama_server(args.isa)
+    earlier = [run for file in args.add for run in json.loads(file.read_text())["runs"]]
     runs = measure(args, program)
     rows = summary(args, runs)
     if args.json:
         args.json.write_text(json.dumps({"cpu": cpu_name(), "threads": args.threads, "isa": args.isa, "rows": rows, "runs": runs}, indent=1))
-    if args.html:
-        write_page(args, runs)
+    if args.html or args.svg:
+        write_pictures(args, [*earlier, *runs])
     print_markdown(args, rows, runs, program)
 
 

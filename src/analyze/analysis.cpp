@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "analyze/report.h"
 #include "core/error.h"
 
 namespace mr {
@@ -10,10 +11,21 @@ namespace mr {
 namespace {
 
 constexpr double kTokensAWord = 4.0 / 3;
+constexpr int64_t most_batch = 1 << 24, most_context = 1 << 30;
 
 double memory_per_chip(const Question& q, double batch, double context) {
   return parameter_bytes(q.subject.spec, q.subject.storage) / q.on.tp +
          batch * state_bytes(q.subject.spec, q.subject.storage, context, q.on.tp);
+}
+
+// With what a draft model takes beside it.
+bool fits(const Question& q, double batch, double context) {
+  double needed = memory_per_chip(q, batch, context);
+  if (q.draft) {
+    const Subject& d = q.draft->subject;
+    needed += parameter_bytes(d.spec, d.storage) / q.on.tp + batch * state_bytes(d.spec, d.storage, context, q.on.tp);
+  }
+  return needed <= q.on.chip.memory;
 }
 
 StepCost cost_of(const Question& q, const Phase& phase) { return step_cost(q.subject.spec, q.subject.storage, phase, q.on); }
@@ -36,7 +48,7 @@ AnalysisRow row_of(const Question& q, int64_t batch, int64_t context) {
   r.state_bytes_per_sequence = state_bytes(q.subject.spec, q.subject.storage, double(context));
   r.memory_bytes = r.parameter_bytes + double(batch) * r.state_bytes_per_sequence;
   r.memory_per_chip = memory_per_chip(q, double(batch), double(context));
-  r.fits = r.memory_per_chip <= q.on.chip.memory;
+  r.fits = fits(q, double(batch), double(context));
   r.latency_s = r.memory_per_chip / q.on.chip.bandwidth;
   r.tokens_per_s = double(batch) / r.latency_s * q.on.replicas;
   r.step = cost_of(q, Phase::generation(double(batch), double(context)));
@@ -50,15 +62,14 @@ Fitting limits_at(const Question& q, int64_t context) {
   Fitting l{context};
   const double s = double(context);
   l.ttft_s = cost_of(q, Phase::prefill(1, s)).seconds;
-  auto fits = [&](int64_t b) { return memory_per_chip(q, double(b), s) <= q.on.chip.memory; };
   auto fast = [&](int64_t b) { return cost_of(q, Phase::generation(double(b), s)).seconds <= 1 / q.user_tokens_per_s; };
   auto prompt = [&](int64_t b) { return cost_of(q, Phase::prefill(double(b), s)).seconds <= q.deadline_s; };
-  l.largest_batch = largest(fits);
-  l.users = largest([&](int64_t b) { return fits(b) && fast(b); });
-  l.within_deadline = largest([&](int64_t b) { return fits(b) && prompt(b); });
+  l.largest_batch = largest([&](int64_t b) { return fits(q, double(b), s); });
+  l.users = largest([&](int64_t b) { return fits(q, double(b), s) && fast(b); });
+  l.within_deadline = largest([&](int64_t b) { return fits(q, double(b), s) && prompt(b); });
   l.both = std::min(l.users, l.within_deadline);
-  if (!l.users) return l;
-  double each = double(l.users) / cost_of(q, Phase::generation(double(l.users), s)).seconds;
+  if (!l.both) return l;
+  double each = double(l.both) / cost_of(q, Phase::generation(double(l.both), s)).seconds;
   l.tokens_per_s = each * q.on.replicas;
   l.price_per_million = price_per_million(q, each);
   if (q.demand_words > 0) l.chips_for_demand = int64_t(std::ceil(q.demand_words * kTokensAWord / 86400 / each)) * q.on.tp;
@@ -67,28 +78,82 @@ Fitting limits_at(const Question& q, int64_t context) {
 
 void check_question(const Question& q) {
   check(!q.batches.empty() && !q.contexts.empty(), "an analysis needs a batch and a context");
-  for (int64_t n : q.batches) check(n >= 1 && n <= 1 << 24, "a batch of {} sequences was asked for", n);
-  for (int64_t n : q.contexts) check(n >= 1 && n <= 1 << 30, "a context of {} tokens was asked for", n);
+  for (int64_t n : q.batches)
+    check(n >= 1 && n <= most_batch, "a batch of {} sequences was asked for: 1 to {} can be analysed", n, most_batch);
+  for (int64_t n : q.contexts)
+    check(n >= 1 && n <= most_context, "a context of {} tokens was asked for: 1 to {} can be analysed", n, most_context);
   check(q.on.tp >= 1 && q.on.replicas >= 1, "{} replicas of {} chips were asked for", q.on.replicas, q.on.tp);
   check(q.on.tp == 1 || q.on.chip.link > 0, "{} chips of kind '{}' cannot share a layer: they have no link", q.on.tp, q.on.chip.name);
   check(q.user_tokens_per_s > 0 && q.deadline_s > 0 && q.price >= 0 && q.demand_words >= 0,
         "speeds and deadlines must be above 0, prices and demand not below");
+  check_split(q.subject.spec, q.on.tp);
+  if (q.draft) check_split(q.draft->subject.spec, q.on.tp);
   if (q.draft)
     check(q.draft->acceptance >= 0 && q.draft->acceptance <= 1 && q.draft->lookahead >= 1,
           "an acceptance of {} with {} drafted tokens was asked for", q.draft->acceptance, q.draft->lookahead);
 }
 
+std::vector<std::string> warnings_about(const Question& q) {
+  std::vector<std::string> out;
+  if (!q.draft) return out;
+  const Subject &draft = q.draft->subject, &target = q.subject;
+  const int64_t small = active_parameters(draft.spec), large = active_parameters(target.spec);
+  if (small >= large)
+    out.push_back(
+        fmt::format("the draft model {} uses {} parameters a token and its target {} only {}: drafting costs more than it can gain",
+                    draft.name, grouped(small), target.name, grouped(large)));
+  if (draft.spec.vocab != target.spec.vocab)
+    out.push_back(
+        fmt::format("the draft model {} has {} tokens and its target {} has {}: drafts are tokens of one vocabulary, so take the "
+                    "speed-up for that of a model of this size",
+                    draft.name, grouped(draft.spec.vocab), target.name, grouped(target.spec.vocab)));
+  return out;
+}
+
+// Of the first layer that sees everything.
+std::optional<FlashCost> flash_of(const Question& q) {
+  for (const LayerSpec& layer : q.subject.spec.layers)
+    if (auto* a = std::get_if<AttentionSpec>(&layer.mixer); a && !a->window && q.on.chip.unit_memory > 0)
+      return flash_attention(double(q.contexts[0]), a->head_dim, q.on.chip.unit_memory / 2);
+  return {};
+}
+
+void check_even(const char* what, int n, int chips) {
+  if (n % chips == 0) return;
+  std::string can;
+  for (int i = 1; i <= n; i++)
+    if (n % i == 0 && i <= 64) can += fmt::format("{}{}", can.empty() ? "" : ", ", i);
+  fail("{} {} cannot be split over {} chips: {} can share them", n, what, chips, can);
+}
+
 }  // namespace
+
+void check_split(const ModelSpec& spec, int chips) {
+  if (chips == 1) return;
+  for (const LayerSpec& layer : spec.layers) {
+    if (auto* a = std::get_if<AttentionSpec>(&layer.mixer)) {
+      check_even("query heads", a->heads, chips);
+      if (chips % a->kv_heads != 0) check_even("key/value heads", a->kv_heads, chips);
+    }
+    if (auto* m = std::get_if<MlaSpec>(&layer.mixer)) check_even("query heads", m->heads, chips);
+    if (auto* m = std::get_if<MambaSpec>(&layer.mixer)) check_even("channels", m->inner, chips);
+    if (auto* m = std::get_if<Mamba2Spec>(&layer.mixer)) check_even("heads", m->heads, chips);
+    if (auto* m = std::get_if<MlpSpec>(&layer.ffn)) check_even("feed-forward channels", m->hidden, chips);
+    if (auto* m = std::get_if<MoeSpec>(&layer.ffn)) check_even("channels of an expert", m->hidden, chips);
+  }
+}
 
 Analysis analyze(Question question) {
   check_question(question);
   Analysis a{std::move(question)};
   const Question& q = a.question;
+  a.warnings = warnings_about(q);
   const Subject& subject = q.subject;
   a.parameters_with_norms = parameters(subject.spec);
   a.parameters = a.parameters_with_norms - norm_parameters(subject.spec);
   a.active_parameters = active_parameters(subject.spec);
   a.state = state_kinds(subject.spec, subject.storage);
+  a.flash = flash_of(q);
   for (int64_t context : q.contexts) {
     a.limits.push_back(limits_at(q, context));
     for (int64_t batch : q.batches) a.rows.push_back(row_of(q, batch, context));
@@ -96,8 +161,7 @@ Analysis analyze(Question question) {
   for (int64_t batch = 1; batch <= std::clamp<int64_t>(a.limits[0].largest_batch, 1, 4096); batch *= 2)
     a.curve.push_back(row_of(q, batch, q.contexts[0]));
   for (int64_t batch : q.batches)
-    a.longest_context.emplace_back(batch,
-                                   largest([&](int64_t s) { return memory_per_chip(q, double(batch), double(s)) <= q.on.chip.memory; }));
+    a.longest_context.emplace_back(batch, largest([&](int64_t s) { return fits(q, double(batch), double(s)); }));
 
   auto add = [&](bool prefill, Phase phase) {
     for (Operation& o : operations(subject.spec, subject.storage, phase, q.on.tp)) {

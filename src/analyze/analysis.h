@@ -46,14 +46,15 @@ struct Fitting {
   int64_t largest_batch = 0;    // that fits in memory; 0: not even one
   int64_t users = 0;            // that fit and get user_tokens_per_s each
   int64_t within_deadline = 0;  // that fit and whose prompts, read all at once, take no longer than the deadline
-  int64_t both = 0;
-  double tokens_per_s = 0;       // with `users`
-  double price_per_million = 0;  // with `users`
-  int64_t chips_for_demand = 0;  // with `users` on each group; 0: no demand, or no user is served
+  int64_t both = 0;             // the batch that the rest speaks of; 0: nobody is served in time, and all of it is 0
+  double tokens_per_s = 0;
+  double price_per_million = 0;
+  int64_t chips_for_demand = 0;  // 0: no demand either
 };
 
 struct Analysis {
   Question question;
+  std::vector<std::string> warnings;  // sentences about what was asked for and makes little sense
   int64_t parameters = 0, parameters_with_norms = 0, active_parameters = 0;
   std::vector<StateKind> state;
   std::vector<AnalysisRow> rows;                             // every batch at every context
@@ -66,10 +67,14 @@ struct Analysis {
     Operation op;
     RoofTime time;
   };
-  std::vector<Point> operations;  // prefill of one prompt, then generation of every batch, at the first context
+  std::optional<FlashCost> flash;  // of the first context, where the model has such heads and the chip's unit memory is known
+  std::vector<Point> operations;   // prefill of one prompt, then generation of every batch, at the first context
 };
 
 Analysis analyze(Question);
+
+// Throws where chips cannot share a layer evenly: heads and widths are split whole, key/value heads may be repeated.
+void check_split(const ModelSpec&, int chips);
 
 // The largest n >= 0 for which ok(n) holds, where ok(n) implies ok(n - 1); at most 2^40.
 template <class Ok>

@@ -3,8 +3,11 @@
 #include <fmt/ranges.h>
 
 #include "core/error.h"
+#include "core/other_programs.h"
 
 namespace mr {
+
+bool Chip::busy() const { return others > busy_share; }
 
 static constexpr double T = 1e12, G = 1e9, KiB = 1024, MiB = 1048576;
 
@@ -60,6 +63,7 @@ Json json_of(const Chip& c) {
          {"units", c.units},         {"unit_memory_bytes", c.unit_memory},
          {"cache_bytes", c.cache},   {"link_bytes_per_s", c.link},
          {"ratio", c.ratio()},       {"activation_bytes", c.activation_bytes}};
+  if (c.others > 0) j["others_share"] = c.others;
   for (const Chip::Rate& r : c.rates) j["rates"].push_back({{"name", r.name}, {"flops", r.flops}});
   return j;
 }

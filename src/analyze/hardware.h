@@ -23,6 +23,7 @@ struct Chip {
   // Block-quantized weights (q4_1, int4 with scales) times unrounded activations; 0: they are widened to bf16 first.
   double quantized = 0;
   double activation_bytes = 2;  // of one value that flows between operations
+  double others = 0;            // share of the processors that other programs used while it was measured
 
   struct Rate {
     std::string name;  // "avx2 f32"
@@ -30,6 +31,7 @@ struct Chip {
   };
   std::vector<Rate> rates;  // of every instruction set and type, where they were measured
 
+  bool busy() const;                                 // others were running while it was measured: its true limits are higher
   double ratio() const { return bf16 / bandwidth; }  // flops a byte, where memory and arithmetic take equally long
 };
 

@@ -6,6 +6,7 @@
 #include "backend/cpu/probe.h"
 #include "core/config.h"
 #include "core/error.h"
+#include "core/other_programs.h"
 #include "core/tensor.h"
 
 namespace mr {
@@ -48,18 +49,10 @@ static double measure_bandwidth(ThreadPool& pool) {
   return read_bandwidth(std::span(&all, 1), best_isa(), pool);
 }
 
-// Programs that wanted to run in the last minute, on average.
-static double load_average() {
-  double load = 0;
-  std::ifstream("/proc/loadavg") >> load;
-  return load;
-}
-
-LocalMachine probe_local(int threads) {
+Chip probe_local(int threads) {
   ThreadPool pool(threads);
-  LocalMachine m;
-  m.busy = load_average() > 0.5 * threads;
-  Chip& c = m.chip;
+  Chip c;
+  OtherPrograms others;
   for (Isa isa : available_isas()) {
     c.bf16 = float_rate(isa, pool);  // weights of 16 bits meet activations of 32
     c.int8 = c.quantized = quantized_rate(isa, pool);
@@ -74,7 +67,8 @@ LocalMachine probe_local(int threads) {
   c.unit_memory = cache_bytes("2");
   c.cache = cache_bytes("3");
   c.activation_bytes = 4;
-  return m;
+  c.others = others.share();
+  return c;
 }
 
 static bool read_cached(const fs::path& path, int threads, Chip& chip) {
@@ -89,17 +83,17 @@ static bool read_cached(const fs::path& path, int threads, Chip& chip) {
   return chip.title == title(threads) && chip.memory == double(physical_memory()) && chip.bandwidth > 0 && chip.bf16 > 0;
 }
 
-LocalMachine local_machine(int threads, bool probe_again) {
+Chip local_machine(int threads, bool probe_again) {
   if (threads == 0) threads = default_threads();
   fs::path path = cache_dir() / "hardware.json";
-  LocalMachine m;
-  if (!probe_again && read_cached(path, threads, m.chip)) return m;
-  m = probe_local(threads);
-  if (m.busy) return m;     // not worth keeping
+  Chip c;
+  if (!probe_again && read_cached(path, threads, c)) return c;
+  c = probe_local(threads);
+  if (c.busy()) return c;   // not worth keeping
   std::error_code ignored;  // a folder that cannot be written costs the next run a second probe, no more
   fs::create_directories(path.parent_path(), ignored);
-  std::ofstream(path) << json_of(m.chip).dump(1) << "\n";
-  return m;
+  std::ofstream(path) << json_of(c).dump(1) << "\n";
+  return c;
 }
 
 }  // namespace mr

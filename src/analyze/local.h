@@ -8,13 +8,11 @@
 
 namespace mr {
 
-struct LocalMachine {
-  Chip chip;          // "local", at its best instruction set; activations are f32
-  bool busy = false;  // others were running while it was measured: the true limits are higher
-};
+// "local", at its best instruction set; activations are f32. Measures for a few seconds.
+Chip probe_local(int threads);
 
-LocalMachine probe_local(int threads);  // measures for a few seconds
-LocalMachine local_machine(int threads,
-                           bool probe_again);  // 0 threads: one per core. From cache_dir()/hardware.json, if that is of this machine
+// 0 threads: one per core. From cache_dir()/hardware.json, if that is of this machine; measured limits are kept there, unless
+// others were running.
+Chip local_machine(int threads, bool probe_again);
 
 }  // namespace mr

@@ -92,20 +92,82 @@ void Plot::point(Point p, int color, const std::string& tooltip) {
   body_ += fmt::format(R"(<circle cx="{:.1f}" cy="{:.1f}" r="4.5" fill="{}"><title>{}</title></circle>)", px(p.x), py(p.y), color_of(color),
                        escaped(tooltip));
   body_ += "\n";
+  taken_.push_back({px(p.x) - 4, py(p.y), 8, 8, 0});
 }
 
-void Plot::text(Point p, int color, const std::string& text, int degrees) {
-  double x = px(p.x) + 7, y = py(p.y) + (degrees ? 10 : -7);
-  body_ += fmt::format(R"_(<text class="l" x="{0:.1f}" y="{1:.1f}" fill="{2}" transform="rotate({3} {0:.1f} {1:.1f})">{4}</text>)_", x, y,
-                       color_of(color), degrees, escaped(text));
-  body_ += "\n";
+// Of 12 pixels, on average; no letter of a label is much wider.
+static double width_of(const std::string& text) {
+  return 6.6 * double(std::ranges::count_if(text, [](char c) { return (c & 0xc0) != 0x80; }));  // characters, not bytes
 }
 
-void Plot::legend(int color, const std::string& text) {
-  double y = kTop + 18 + 18 * n_legend_++;
-  body_ += fmt::format(R"(<rect x="{}" y="{}" width="10" height="10" fill="{}"/><text class="l" x="{}" y="{}">{}</text>)", kLeft + 14,
-                       y - 9, color_of(color), kLeft + 30, y, escaped(text));
+std::array<Plot::Point, 4> Plot::Box::corners() const {
+  const double c = std::cos(angle), s = std::sin(angle), h = height / 2;
+  auto at = [&](double along, double across) { return Point{x + along * c - across * s, y + along * s + across * c}; };
+  return {at(0, -h), at(width, -h), at(width, h), at(0, h)};
+}
+
+// Two rectangles are apart where a line along a side of one of them has all corners of the other beyond it.
+static bool are_apart(const std::array<Plot::Point, 4>& a, const std::array<Plot::Point, 4>& b) {
+  for (const auto& box : {a, b})
+    for (size_t i = 0; i < 2; i++) {
+      const double nx = box[i + 1].x - box[i].x, ny = box[i + 1].y - box[i].y;
+      auto range = [&](const std::array<Plot::Point, 4>& corners) {
+        double low = 1e300, high = -1e300;
+        for (Plot::Point p : corners) low = std::min(low, p.x * nx + p.y * ny), high = std::max(high, p.x * nx + p.y * ny);
+        return std::pair(low, high);
+      };
+      auto [a_low, a_high] = range(a);
+      auto [b_low, b_high] = range(b);
+      if (a_high < b_low || b_high < a_low) return true;
+    }
+  return false;
+}
+
+bool Plot::is_free(const Box& box) const {
+  const auto corners = box.corners();
+  for (Point p : corners)
+    if (p.x < kLeft || p.x > kWidth - 2 || p.y < kTop || p.y > kHeight - kBottom) return false;
+  return std::ranges::all_of(taken_, [&](const Box& other) { return are_apart(corners, other.corners()); });
+}
+
+void Plot::write(const Box& box, int color, const std::string& text) {
+  body_ +=
+      fmt::format(R"_(<text class="l" x="{0:.1f}" y="{1:.1f}" fill="{2}" dy="4" transform="rotate({3:.0f} {0:.1f} {1:.1f})">{4}</text>)_",
+                  box.x, box.y, color_of(color), box.angle * 180 / M_PI, escaped(text));
   body_ += "\n";
+  taken_.push_back(box);
+}
+
+void Plot::text(Point p, int color, const std::string& text) { write({px(p.x) + 7, py(p.y) - 11, width_of(text), 13, 0}, color, text); }
+
+// A short one lies somewhere around its point; a long one hangs down from it to the right, at an angle, or rises to it from the left.
+bool Plot::label(Point p, int color, const std::string& text) {
+  const double x = px(p.x), y = py(p.y), width = width_of(text);
+  std::vector<Box> places;
+  if (width < 50) {
+    for (auto [dx, dy] : {Point{9, 0}, {6, 12}, {6, -12}, {-9 - width, 0}, {-width / 2, -14}, {-width / 2, 14}})
+      places.push_back({x + dx, y + dy, width, 13, 0});
+  } else {
+    for (double away : {9.0, 20.0, 34.0})
+      for (int degrees : {12, 30, 48, 66, -14, 84, -24, -42, -60}) {
+        const double angle = degrees * M_PI / 180, from = degrees < -20 ? -away - width : away;
+        places.push_back({x + from * std::cos(angle), y + from * std::sin(angle), width, 13, angle});
+      }
+  }
+  auto place = std::ranges::find_if(places, [&](const Box& box) { return is_free(box); });
+  if (place == places.end()) return false;
+  write(*place, color, text);
+  return true;
+}
+
+void Plot::legend(int color, const std::string& text, Corner corner) {
+  const double down = 18.0 * n_legend_++, width = 16 + width_of(text);
+  const bool top = corner == Corner::top_left;
+  const double x = top ? kLeft + 14 : kWidth - kRight - 14 - width, y = top ? kTop + 18 + down : kHeight - kBottom - 14 - down;
+  body_ += fmt::format(R"(<rect x="{:.1f}" y="{}" width="10" height="10" fill="{}"/><text class="l" x="{:.1f}" y="{}">{}</text>)", x, y - 9,
+                       color_of(color), x + 16, y, escaped(text));
+  body_ += "\n";
+  taken_.push_back({x, y - 4, width, 14, 0});
 }
 
 std::string Plot::svg() const {

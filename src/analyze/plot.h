@@ -1,6 +1,7 @@
 // A small picture, as SVG. Both axes are logarithmic unless they say otherwise.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -27,8 +28,11 @@ class Plot {
   static constexpr int n_colors = 8;  // color 0 is that of text
   void line(const std::vector<Point>&, int color, bool dashed = false);
   void point(Point, int color, const std::string& tooltip);
-  void text(Point, int color, const std::string&, int degrees = 0);
-  void legend(int color, const std::string&);
+  void text(Point, int color, const std::string&);
+  // Beside a point, turned and moved so that it covers no label, point or legend before it; false: there was no room, and nothing is drawn.
+  bool label(Point, int color, const std::string&);
+  enum class Corner : uint8_t { top_left, bottom_right };
+  void legend(int color, const std::string&, Corner = Corner::top_left);
   double x_low() const { return x_.low; }
   double x_high() const { return x_.high; }
   std::string svg() const;
@@ -39,7 +43,14 @@ class Plot {
   void grid();
   std::string title_;
   Axis x_, y_;
+  struct Box {
+    double x, y, width, height, angle;  // pixels, radians; turned around (x, y), the middle of its left side
+    std::array<Point, 4> corners() const;
+  };
+  bool is_free(const Box&) const;  // within the picture, and of every box that is taken
+  void write(const Box&, int color, const std::string&);
   std::string body_;
+  std::vector<Box> taken_;
   int n_legend_ = 0;
 };
 

@@ -77,10 +77,16 @@ std::string limits_table(const Analysis& a) {
   std::vector<std::vector<std::string>> rows;
   for (const Fitting& l : a.limits)
     rows.push_back({grouped(l.context), with_unit(l.ttft_s, "s"), grouped(l.largest_batch), grouped(l.users), grouped(l.within_deadline),
-                    grouped(l.both), fmt::format("{:.1f}", l.tokens_per_s), l.chips_for_demand ? grouped(l.chips_for_demand) : ""});
-  return table(
-      {"context", "first token", "largest batch", "at user speed", "within deadline", "both", "tokens/s at user speed", "chips for demand"},
-      rows);
+                    grouped(l.both), l.both ? fmt::format("{:.1f}", l.tokens_per_s) : "none",
+                    l.both ? fmt::format("{:.4g}", l.price_per_million) : "none",
+                    l.chips_for_demand ? grouped(l.chips_for_demand) : "none"});
+  std::vector<std::string> head{"context", "first token",        "largest batch", "at user speed",   "within deadline",
+                                "both",    "tokens/s with both", "$/M tokens",    "chips for demand"};
+  if (a.question.demand_words <= 0) {
+    head.pop_back();
+    for (auto& row : rows) row.pop_back();
+  }
+  return table(head, rows);
 }
 
 std::string operations_table(const Analysis& a, bool prefill, int64_t batch) {
@@ -100,14 +106,13 @@ std::string roofline_svg(const Analysis& a) {
   const double bandwidth = c.bandwidth * a.question.on.tp;
   struct Series {
     Color color;
-    int degrees;  // of its labels, so that those of one place do not cover each other
     std::string name;
     std::vector<Dot> dots;
   };
   int64_t first = a.question.batches[0], shown = shown_batch(a);
-  std::vector<Series> series{{green, 62, "prefill of one prompt", dots(a, true, 1)}};
-  if (shown != first) series.push_back({blue, 38, fmt::format("generation, batch {}", shown), dots(a, false, shown)});
-  series.push_back({red, 12, fmt::format("generation, batch {}", first), dots(a, false, first)});
+  std::vector<Series> series{{green, "prefill of one prompt", dots(a, true, 1)}};
+  if (shown != first) series.push_back({blue, fmt::format("generation, batch {}", shown), dots(a, false, shown)});
+  series.push_back({red, fmt::format("generation, batch {}", first), dots(a, false, first)});
   double roof = product_rate(c, a.question.subject.storage.block_product) * a.question.on.tp;
   double top = std::max(roof, c.bf16 * a.question.on.tp), low = 1, high = 4 * top / bandwidth;
   for (const Series& s : series)
@@ -115,13 +120,24 @@ std::string roofline_svg(const Analysis& a) {
   Plot plot("Roofline: " + a.question.subject.name + " on " + a.question.on.chip.name, {"flops a byte", "", low, high},
             {"FLOP/s that can be reached", "FLOP/s", std::pow(10, std::floor(std::log10(low))) * bandwidth, 1.5 * top});
   plot.line({{plot.x_low(), plot.x_low() * bandwidth}, {roof / bandwidth, roof}, {plot.x_high(), roof}}, ink);
+  for (const Series& s : series) plot.legend(s.color, s.name);
+  struct Label {
+    int rank;  // in its series: what takes longest is first
+    double x;
+    const Dot* dot;
+    Color color;
+  };
+  std::vector<Label> labels;
   for (const Series& s : series) {
-    plot.legend(s.color, s.name);
+    int rank = 0;
     for (const Dot& d : s.dots) {
       plot.point({d.x, d.y}, s.color, fmt::format("{}: {:.4g} flops a byte, {}", d.name, d.x, with_unit(d.y, "FLOP/s")));
-      if (!d.label.empty()) plot.text({d.x, d.y}, s.color, shortened(d.label), s.degrees);
+      if (!d.label.empty()) labels.push_back({rank++, d.x, &d, s.color});
     }
   }
+  // There may not be room for all. Those at the right have the least of it.
+  std::ranges::sort(labels, std::less{}, [](const Label& l) { return std::pair(l.rank, -l.x); });
+  for (const Label& l : labels) plot.label({l.dot->x, l.dot->y}, l.color, shortened(l.dot->label));
   return plot.svg();
 }
 
@@ -188,11 +204,16 @@ std::string html_report(const Analysis& a) {
       "for memory.</p>\n",
       grouped(a.parameters), with_unit(parameter_bytes(s.spec, s.storage), "B"), escaped(s.storage.block_name), escaped(s.storage.kv_name),
       with_unit(c.bandwidth, "B/s"), with_unit(c.bf16, "FLOP/s"), c.ratio());
+  if (c.busy())
+    out += fmt::format("<p><b>It was measured while other programs used {:.0f} % of the processors: its true limits are higher.</b></p>\n",
+                       100 * c.others);
+  for (const std::string& w : a.warnings) out += "<p><b>Warning:</b> " + escaped(w) + ".</p>\n";
   out += roofline_svg(a) + throughput_svg(a) + memory_svg(a);
   out += "<h2>Generation</h2><p>Memory, latency and tokens/s by the napkin law, then by what the operations of a step move.</p><div>" +
          rows_table(a) + "</div>\n";
   out += fmt::format(
-             "<h2>What fits</h2><p>{:g} tokens/s for every user, the first token within {:g} s when all prompts come at once.</p><div>",
+             "<h2>What fits</h2><p>{:g} tokens/s for every user, the first token within {:g} s when all prompts come at once. The last "
+             "columns are those of the largest batch with both.</p><div>",
              a.question.user_tokens_per_s, a.question.deadline_s) +
          limits_table(a) + "</div>\n";
   out += "<h2>Prefill of one prompt, by operation</h2><div>" + operations_table(a, true, 1) + "</div>\n";

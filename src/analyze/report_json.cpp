@@ -52,7 +52,7 @@ static Json limits_json(const Fitting& l) {
          {"largest_batch_within_deadline", l.within_deadline},
          {"largest_batch_with_both", l.both},
          {"tokens_per_s", l.tokens_per_s},
-         {"price_per_million_tokens", l.price_per_million}};
+         {"price_per_million_tokens", l.both ? Json(l.price_per_million) : Json()}};
   if (l.chips_for_demand) j["chips_for_demand"] = l.chips_for_demand;
   return j;
 }
@@ -100,6 +100,18 @@ Json json_report(const Analysis& a) {
   for (const Fitting& l : a.limits) j["limits"].push_back(limits_json(l));
   for (auto [batch, context] : a.longest_context) j["longest_context"].push_back({{"batch", batch}, {"context", context}});
   for (const Analysis::Point& p : a.operations) j["operations"].push_back(operation_json(p));
+  j["warnings"] = a.warnings;
+  if (a.flash)
+    j["flash_attention"] = {{"context", whole(a.flash->context)},
+                            {"head_dim", whole(a.flash->head_dim)},
+                            {"fast_words", whole(a.flash->fast_words)},
+                            {"tile_tokens", whole(a.flash->tile)},
+                            {"flops", whole(a.flash->flops)},
+                            {"law_flops", whole(a.flash->law_flops)},
+                            {"words", whole(a.flash->words)},
+                            {"law_words", a.flash->law_words},
+                            {"extra_words", whole(a.flash->extra_words)},
+                            {"law_extra_words", whole(a.flash->law_extra_words)}};
   if (q.demand_words > 0) j["demand_words_per_day"] = q.demand_words;
   if (q.draft) j["draft"] = {{"model", q.draft->subject.name}, {"acceptance", q.draft->acceptance}, {"lookahead", q.draft->lookahead}};
   for (const NumberFormat& f : number_formats())

@@ -1,4 +1,4 @@
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 
@@ -27,7 +27,10 @@ static std::string speed(double tokens_per_s) {
   return tokens_per_s >= 1000 ? grouped(int64_t(std::llround(tokens_per_s))) : fmt::format("{:.1f}", tokens_per_s);
 }
 
-static std::string count_or(int64_t n, int64_t unlimited) { return n >= unlimited ? "any" : grouped(n); }
+// What follows from limits that were measured on a busy machine is marked with it.
+static std::string about(const Analysis& a, std::string text) { return (a.question.on.chip.busy() ? "~" : "") + text; }
+
+static std::string count_or(int64_t n, int64_t unlimited) { return n >= unlimited ? "any" : n == 0 ? "none" : grouped(n); }
 
 Json symbols(const ModelSpec& spec) {
   Json j{{"L", spec.layers.size()}, {"D", spec.dim}, {"V", spec.vocab}};
@@ -75,6 +78,9 @@ static std::string about_chip(const Analysis& a) {
   std::string out = fmt::format("  chip         {} ({} for {} weights), {}, {}\n", with_unit(c.bf16, "FLOP/s"), with_unit(rate, "FLOP/s"),
                                 a.question.subject.storage.block_name, with_unit(c.bandwidth, "B/s"), with_unit(c.memory, "B"));
   out += fmt::format("               ratio {:.0f}: an operation of fewer flops a byte waits for memory\n", c.ratio());
+  if (c.busy())
+    out += fmt::format("               ~ measured while other programs used {:.0f} % of the processors: its true limits are higher\n",
+                       100 * c.others);
   if (!c.rates.empty()) {
     out += "               measured, in GFLOP/s:";
     for (const Chip::Rate& r : c.rates) out += fmt::format(" {} {:.0f}{}", r.name, r.flops / 1e9, &r == &c.rates.back() ? "\n" : ",");
@@ -93,30 +99,64 @@ static std::string rows_table(const Analysis& a) {
                      "latency", "tok/s", "step", "latency", "tok/s", "bound", "$/Mtok", draft ? "   drafts" : "");
   for (const AnalysisRow& r : a.rows)
     out += fmt::format("  {:>6} {:>8} {:>10} {:>5} {:>10} {:>9}  | {:>10} {:>10} {:>9} {:>8} {:>9.4g}{}\n", r.batch, r.context,
-                       with_unit(r.memory_bytes, "B"), r.fits ? "yes" : "no", with_unit(r.latency_s, "s"), speed(r.tokens_per_s),
-                       with_unit(r.step.bytes, "B"), with_unit(r.step.seconds, "s"), speed(r.step_tokens_per_s), name_of(r.step.bound),
-                       r.price_per_million, draft ? fmt::format("   × {:.2f}", r.draft_speedup) : "");
+                       with_unit(r.memory_bytes, "B"), r.fits ? "yes" : "no", about(a, with_unit(r.latency_s, "s")),
+                       about(a, speed(r.tokens_per_s)), with_unit(r.step.bytes, "B"), about(a, with_unit(r.step.seconds, "s")),
+                       about(a, speed(r.step_tokens_per_s)), name_of(r.step.bound), r.price_per_million,
+                       draft ? fmt::format("   × {:.2f}", r.draft_speedup) : "");
   out += fmt::format("  $/Mtok at {} an hour for a chip.", fmt::format("${:g}", a.question.price));
   if (draft)
-    out += fmt::format(" drafts: {} tokens of {} at a time, {:.0f} % accepted.", a.question.draft->lookahead,
-                       a.question.draft->subject.name, 100 * a.question.draft->acceptance);
+    out += fmt::format(" drafts: {} tokens of {} at a time, {:.0f} % accepted; its weights and state count in what fits.",
+                       a.question.draft->lookahead, a.question.draft->subject.name, 100 * a.question.draft->acceptance);
   return out + "\n";
+}
+
+// What would hold weights that are too large for a chip: more of them, fewer bits a weight, or both.
+static std::string room_for_weights(const Analysis& a) {
+  const Question& q = a.question;
+  const double all = parameter_bytes(q.subject.spec, q.subject.storage), chip = q.on.chip.memory;
+  const double bits = 8 * chip * q.on.tp / double(a.parameters);
+  std::vector<std::string> ways;
+  if (q.on.chip.link > 0) ways.push_back(fmt::format("at least {:.0f} chips (--tp)", std::floor(all / chip) + 1));
+  if (bits > 4) ways.push_back(fmt::format("weights of less than {:.1f} bits (--weight-format)", bits));
+  return ways.empty() ? "no flag makes it fit here" : fmt::format("it takes {}", fmt::join(ways, ", or "));
+}
+
+// Why no batch at all gives every user the speed and the first token in time.
+static std::string why_none(const Analysis& a, const Fitting& l) {
+  const Question& q = a.question;
+  const double weights = parameter_bytes(q.subject.spec, q.subject.storage) / q.on.tp;
+  const double one = weights + state_bytes(q.subject.spec, q.subject.storage, double(l.context), q.on.tp);
+  if (weights > q.on.chip.memory)
+    return fmt::format("the weights alone take {} of a chip's {}: {}", with_unit(weights, "B"), with_unit(q.on.chip.memory, "B"),
+                       room_for_weights(a));
+  if (l.largest_batch == 0)
+    return fmt::format("one sequence needs {} of a chip's {}", with_unit(one, "B"), with_unit(q.on.chip.memory, "B"));
+  if (l.users == 0) return fmt::format("a single user gets less than {:g} tokens/s (--user-speed)", q.user_tokens_per_s);
+  return fmt::format("one prompt alone takes {} (--deadline {:g})", with_unit(l.ttft_s, "s"), q.deadline_s);
 }
 
 static std::string limits_table(const Analysis& a) {
   const Question& q = a.question;
-  std::string out =
-      fmt::format("\nWhat fits: the largest batch by memory; with {:g} tokens/s for every user; with all prompts read within {:g} s.\n",
-                  q.user_tokens_per_s, q.deadline_s);
-  out += fmt::format("  {:>8} {:>12} {:>12} {:>10} {:>10} {:>10} {:>11} {:>9}{}\n", "context", "first token", "by memory", "by speed",
-                     "by prompt", "by both", "tok/s", "$/Mtok", q.demand_words > 0 ? "      chips" : "");
-  for (const Fitting& l : a.limits)
-    out += fmt::format("  {:>8} {:>12} {:>12} {:>10} {:>10} {:>10} {:>11} {:>9.4g}{}\n", l.context, with_unit(l.ttft_s, "s"),
+  const bool demand = q.demand_words > 0;
+  std::string out = fmt::format(
+      "\nWhat fits: the largest batch by memory; with {:g} tokens/s for every user; with all prompts, coming at once, read within {:g} s; "
+      "and with both.\nRight of the line: that last batch, and what it makes.\n",
+      q.user_tokens_per_s, q.deadline_s);
+  out += fmt::format("  {:>8} {:>12} {:>12} {:>10} {:>10} | {:>10} {:>11} {:>9}{}\n", "context", "first token", "by memory", "by speed",
+                     "by prompt", "by both", "tok/s", "$/Mtok", demand ? "      chips" : "");
+  for (const Fitting& l : a.limits) {
+    auto made = [&](std::string text) { return l.both ? text : "none"; };
+    out += fmt::format("  {:>8} {:>12} {:>12} {:>10} {:>10} | {:>10} {:>11} {:>9}{}\n", l.context, about(a, with_unit(l.ttft_s, "s")),
                        count_or(l.largest_batch, int64_t(1) << 39), grouped(l.users), grouped(l.within_deadline), grouped(l.both),
-                       speed(l.tokens_per_s), l.price_per_million,
-                       q.demand_words > 0 ? fmt::format(" {:>10}", l.chips_for_demand ? grouped(l.chips_for_demand) : "none") : "");
-  if (q.demand_words > 0)
-    out += fmt::format("  chips: for {} words a day, 4 tokens for 3 words, spread evenly.\n", with_unit(q.demand_words, ""));
+                       made(about(a, speed(l.tokens_per_s))), made(fmt::format("{:.4g}", l.price_per_million)),
+                       demand ? fmt::format(" {:>10}", made(grouped(l.chips_for_demand))) : "");
+  }
+  for (const Fitting& l : a.limits)
+    if (!l.both) out += fmt::format("  Nobody is served so at {} tokens: {}.\n", grouped(l.context), why_none(a, l));
+  if (demand)
+    out +=
+        fmt::format("  chips: for {} words a day, 4 tokens for 3 words, spread evenly, every user as fast and every first token as soon.\n",
+                    with_unit(q.demand_words, ""));
   out += "  Longest context by memory:";
   for (auto [batch, context] : a.longest_context) out += fmt::format("  {} for batch {}", count_or(context, int64_t(1) << 39), batch);
   return out + fmt::format(" (the model was made for {}).\n", grouped(q.subject.spec.max_context));
@@ -131,7 +171,7 @@ static std::string operations_table(const Analysis& a, bool prefill, double batc
     std::string law = p.op.law.empty() ? "" : fmt::format("{:>9.4g} = {}", p.op.law_intensity, p.op.law);
     out += fmt::format("  {:<24} {:>4} {:>12} {:>10} {:>10} {:>10.4g} {:>10} {:<8} {}\n", p.op.name, p.op.layers,
                        with_unit(p.op.flops, "FLOP"), with_unit(p.op.weights + p.op.state + p.op.read, "B"), with_unit(p.op.written, "B"),
-                       p.op.intensity(), with_unit(p.time.seconds, "s"), name_of(p.time.bound), law);
+                       p.op.intensity(), about(a, with_unit(p.time.seconds, "s")), name_of(p.time.bound), law);
   }
   std::string head =
       fmt::format("\n{}, batch {:g}, context {}: {}, {}, {}\n", prefill ? "Prefill" : "Generation", batch, a.question.contexts[0],
@@ -142,28 +182,40 @@ static std::string operations_table(const Analysis& a, bool prefill, double batc
          out;
 }
 
-static std::string flash_line(const Analysis& a) {
-  const Chip& c = a.question.on.chip;
-  for (const LayerSpec& layer : a.question.subject.spec.layers) {
-    auto* at = std::get_if<AttentionSpec>(&layer.mixer);
-    if (!at || c.unit_memory <= 0) continue;
-    double s = double(a.question.contexts[0]), words = c.unit_memory / 2;
-    return fmt::format(
-        "\nA head of attention over a prompt of {} tokens: {} if nothing is masked; the matrix of scores would be {}; in tiles that fit "
-        "beside a unit\n({}) it is never written, extra memory grows with S alone and at least {} words move.\n",
-        a.question.contexts[0], with_unit(4 * s * s * at->head_dim, "FLOP"), with_unit(2 * s * s, "B"), with_unit(c.unit_memory, "B"),
-        grouped(int64_t(flash_traffic(s, at->head_dim, words))));
-  }
-  return {};
+// FlashAttention beside its law, where the chip's memory beside a unit is known.
+static std::string flash_table(const Analysis& a) {
+  if (!a.flash) return {};
+  const FlashCost& f = *a.flash;
+  const double s = f.context, words = f.fast_words;
+  auto row = [](const char* name, const std::string& exact, const std::string& law, const char* symbols) {
+    return fmt::format("  {:<22} {:>14} {:>14} = {}\n", name, exact, law, symbols);
+  };
+  std::string out = fmt::format(
+      "\nFlashAttention, one head of {:g} over a prompt of {:g} tokens, in tiles of {:g} tokens: those of queries, keys, values and "
+      "results fit the {}\n"
+      "beside a unit, M = {} words of 2 bytes. The law leaves out constants and counts every pair of tokens; a causal prompt has half of "
+      "them.\n",
+      f.head_dim, s, f.tile, with_unit(2 * words, "B"), grouped(int64_t(words)));
+  out += fmt::format("  {:<22} {:>14} {:>14}\n", "", "exact", "law");
+  out += row("flops", with_unit(f.flops, "FLOP"), with_unit(f.law_flops, "FLOP"), "4·S²·H");
+  out += row("words moved", grouped(int64_t(f.words)), grouped(int64_t(f.law_words)), "S²·H²/M");
+  out += row("extra memory, words", grouped(int64_t(f.extra_words)), grouped(int64_t(f.law_extra_words)), "S");
+  return out + fmt::format("  {:<22} {:>14}   words of scores that are never written\n", "", grouped(int64_t(s * s)));
+}
+
+static std::string warnings(const Analysis& a) {
+  std::string out;
+  for (const std::string& w : a.warnings) out += fmt::format("\nWarning: {}.\n", w);
+  return out;
 }
 
 std::string text_report(const Analysis& a) {
   double shown = double(a.question.batches[0]);  // the largest batch that fits
   for (const AnalysisRow& r : a.rows)
     if (r.fits && r.context == a.question.contexts[0]) shown = std::max(shown, double(r.batch));
-  return about_model(a) + about_chip(a) + rows_table(a) + limits_table(a) + operations_table(a, true, 1) +
+  return about_model(a) + about_chip(a) + warnings(a) + rows_table(a) + limits_table(a) + operations_table(a, true, 1) +
          "  The laws of attention count every pair of tokens; a causal prompt has half of them.\n" + operations_table(a, false, shown) +
-         flash_line(a);
+         flash_table(a);
 }
 
 std::string formats_table() {

@@ -10,8 +10,18 @@ namespace mr {
 
 double experts_read(double experts, double used, double rows) { return experts * (1 - std::pow(1 - used / experts, rows)); }
 
-double flash_traffic(double context, double head_dim, double fast_words) {
-  return std::max(4 * context * head_dim, context * context * head_dim * head_dim / fast_words);  // q, k, v and the result at least once
+FlashCost flash_attention(double s, double h, double fast_words) {
+  FlashCost c{s, h, fast_words};
+  c.tile = std::clamp(std::floor(fast_words / (4 * h)), 1.0, s);
+  const double whole = std::floor(s / c.tile);                                          // tiles of queries
+  const double keys = c.tile * whole * (whole + 1) / 2 + (whole * c.tile < s ? s : 0);  // that they pass
+  c.flops = 4 * h * s * (s + 1) / 2;
+  c.words = 2 * s * h + 2 * h * keys;
+  c.extra_words = 2 * s;
+  c.law_flops = 4 * s * s * h;
+  c.law_words = s * s * h * h / fast_words;
+  c.law_extra_words = s;
+  return c;
 }
 
 namespace {

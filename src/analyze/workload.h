@@ -58,8 +58,18 @@ inline std::vector<Operation> operations(const ModelSpec& m, const Storage& s, c
 // Experts that at least one of `rows` tokens uses, when each takes `used` of them evenly: E (1 - (1 - k/E)^rows).
 double experts_read(double experts, double used, double rows);
 
-// FlashAttention (Dao et al. 2022) on one head of a sequence of S tokens: words read and written with M words of fast memory.
-double flash_traffic(double context, double head_dim, double fast_words);
+// FlashAttention (Dao et al. 2022) on one head over a causal prompt of S tokens, with M words of fast memory. Tiles of M / 4H
+// tokens of queries, keys, values and results lie there; a tile of queries passes all keys and values before it, once
+// (the order of Dao 2023). Beside it the laws, which count every pair and leave out constants.
+struct FlashCost {
+  double context = 0, head_dim = 0, fast_words = 0;
+  double tile = 0;                                           // tokens
+  double flops = 0;                                          // of the pairs that a causal prompt has
+  double words = 0;                                          // read and written, of slow memory
+  double extra_words = 0;                                    // kept beside the result: a maximum and a sum for each row
+  double law_flops = 0, law_words = 0, law_extra_words = 0;  // 4 S^2 H, S^2 H^2 / M, S
+};
+FlashCost flash_attention(double context, double head_dim, double fast_words);
 
 double parameter_bytes(const ModelSpec&, const Storage&);  // of all matrices; the norms are left out, as in the napkin law
 double state_bytes(const ModelSpec&, const Storage&, double context, int chips = 1);  // of one sequence, on one chip

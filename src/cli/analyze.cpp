@@ -37,14 +37,12 @@ void read_experts(const std::string& text, WhatIf& w) {
   check(ok && w.experts > 0 && w.experts <= 4096, "--experts {} is not of the form EXPERTS:USED, like 8:2", text);
 }
 
-// busy: it is this machine, and others were running while it was measured.
-Chip chip_from(const AnalyzeFlags& f, bool& busy) {
+Chip chip_from(const AnalyzeFlags& f) {
   Chip chip;
   if (f.hardware == "local") {
     if (isatty(STDERR_FILENO)) fmt::print(stderr, "measuring this machine\r");
-    LocalMachine machine = local_machine(f.threads, f.probe);
+    chip = local_machine(f.threads, f.probe);
     if (isatty(STDERR_FILENO)) fmt::print(stderr, "\033[K");
-    chip = machine.chip, busy = machine.busy;
   } else {
     chip = chip_named(f.hardware);
   }
@@ -75,16 +73,18 @@ int run(AnalyzeFlags& f) {
   read_experts(f.experts, f.what_if);
   check(f.what_if.window || !f.what_if.global_every, "--global-every {} needs --window", f.what_if.global_every);
   q.subject.spec = apply(f.what_if, std::move(q.subject.spec));
-  bool busy = false;
-  q.on.chip = chip_from(f, busy);
+  q.on.chip = chip_from(f);
   store(q.subject, f, q.on.chip);
   if (!f.draft.empty()) {
     q.draft = {subject_of(f.draft), f.acceptance, f.lookahead};
     store(q.draft->subject, f, q.on.chip);
   }
   Analysis analysis = analyze(std::move(q));
-  if (busy)
-    fmt::print(stderr, "millrace: other programs were running while this machine was measured: its limits are too low, and not kept\n");
+  if (const Chip& chip = analysis.question.on.chip; chip.busy())
+    fmt::print(stderr,
+               "millrace: other programs used {:.0f} % of the processors while this machine was measured: its limits are too low, and not "
+               "kept\n",
+               100 * chip.others);
   if (!f.html.empty()) write_file(f.html, html_report(analysis));
   if (!f.svg.empty()) {
     std::filesystem::create_directories(f.svg);

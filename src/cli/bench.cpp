@@ -65,7 +65,7 @@ void print_times(const GridRow& row, const StepCosts& costs) {
     std::string rates = t.flops > 0 ? fmt::format("{:>9.1f} {:>9.1f}", t.bytes / t.seconds / 1e9, t.flops / t.seconds / 1e9) : "";
     double least = least_time(name, t, row, costs);
     fmt::print("  {:<34} {:>7} {:>9.2f} {:>5.1f}% {:<19} {}\n", name, t.calls, t.seconds * 1e3, 100 * t.seconds / all, rates,
-               least > 0 ? fmt::format("{:>8.0f}%", 100 * least / t.seconds) : "");
+               least > 0 ? fmt::format("{:>9}", share_text(least / t.seconds, row.m.busy())) : "");
   }
   double rest = std::max(0.0, all - counted);
   fmt::print("  {:<34} {:>7} {:>9.2f} {:>5.1f}%\n", "scheduling, text, all else", "", rest * 1e3, 100 * rest / all);
@@ -83,10 +83,22 @@ void print_rows(const std::vector<GridRow>& rows) {
       continue;
     }
     std::string spread = r.m.spread() ? fmt::format("{:.1f}%", 100 * *r.m.spread()) : "";
-    fmt::print(" {:>9.1f} {:>9.4f} {:>9.4f} {:>6} {:>10} {:>12} {:>11.1f} {:>5.0f}%  {}\n", r.tokens() / r.m.best(), r.m.best(),
-               r.m.median(), spread, with_unit(r.m.limit.bytes, "B"), with_unit(r.m.limit.flops, "FLOP"), r.tokens() / r.m.limit.seconds,
-               100 * r.m.share(), mr::name_of(r.m.limit.bound));
+    fmt::print(" {:>9.1f} {:>9.4f} {:>9.4f} {:>6} {:>10} {:>12} {:>11.1f} {:>6}  {}\n", r.tokens() / r.m.best(), r.m.best(), r.m.median(),
+               spread, with_unit(r.m.limit.bytes, "B"), with_unit(r.m.limit.flops, "FLOP"), r.tokens() / r.m.limit.seconds,
+               share_text(r.m.share(), r.m.busy()), mr::name_of(r.m.limit.bound));
   }
+}
+
+// The machine's limits: the median of those that were probed for each row.
+std::string limits_text(const std::vector<GridRow>& rows, const StepCosts& costs) {
+  std::vector<Chip> probed;
+  for (const GridRow& r : rows)
+    if (r.error.empty()) probed.push_back(r.m.chip);
+  if (probed.empty()) return "";
+  const Chip limits = median_of(probed);
+  const char* about = std::ranges::any_of(rows, [](const GridRow& r) { return r.m.busy(); }) ? "~" : "";
+  return fmt::format(": reads {0}{1:.1f} GB/s, linear layers at most {0}{2:.0f} GFLOP/s (measured, the median of the rows)", about,
+                     limits.bandwidth / 1e9, product_rate(limits, costs.storage().block_product) / 1e9);
 }
 
 int bench_grid(BenchFlags& f) {
@@ -105,21 +117,14 @@ int bench_grid(BenchFlags& f) {
   for (const GridShape& shape : shapes) rows.push_back(bench.row(shape, f.patience));
 
   double others = 0;
-  Chip limits;
-  for (const GridRow& r : rows) {
-    others = std::max(others, r.m.others);
-    limits.bandwidth = std::max(limits.bandwidth, r.m.chip.bandwidth);
-    limits.bf16 = std::max(limits.bf16, r.m.chip.bf16);
-    limits.quantized = limits.int8 = std::max(limits.quantized, r.m.chip.quantized);
-  }
+  for (const GridRow& r : rows) others = std::max(others, r.m.others);
   if (f.json) {
     Json out = Json::array();
     for (const GridRow& row : rows) out.push_back(row_json(row));
     fmt::print("{}\n", out.dump());
   } else {
-    fmt::print("{}, {} threads, {}: reads at up to {:.1f} GB/s, linear layers at most {:.0f} GFLOP/s (measured)\n",
-               engine->checkpoint().path().filename().string(), engine->backend().pool().size(), engine->backend().name(),
-               limits.bandwidth / 1e9, product_rate(limits, costs.storage().block_product) / 1e9);
+    fmt::print("{}, {} threads, {}{}\n", engine->checkpoint().path().filename().string(), engine->backend().pool().size(),
+               engine->backend().name(), limits_text(rows, costs));
     print_rows(rows);
     for (const GridRow& r : rows)
       if (!r.times.empty()) print_times(r, costs);
@@ -130,7 +135,7 @@ int bench_grid(BenchFlags& f) {
 }
 
 int bench(BenchFlags& f) {
-  if (!f.load.url.empty() || !f.load.compare.empty()) return bench_url(f.load, f.engine.model, f.json);
+  if (!f.load.url.empty() || !f.load.compare.empty()) return bench_url(f.load, f.engine.model, f.patience, f.json);
   if (f.load.here || !f.load.file.empty()) return bench_mix(f.load, f.engine, f.patience, f.json);
   if (!f.techniques.empty()) return bench_techniques(f.engine, f.techniques, f.patience.repeat ? f.patience.repeat : 3, f.json);
   return bench_grid(f);

@@ -21,7 +21,7 @@ struct LoadFlags {
   uint64_t seed = 0;
 
   // Servers only.
-  std::string url, api_key, label, html;
+  std::string url, api_key, label, html, svg;
   std::vector<std::string> compare;  // JSON files of earlier runs
   int warmup = 1, vocab = 21000;
   double ttft_deadline = 0, tpot_deadline = 0, timeout = 600;
@@ -32,12 +32,14 @@ Workload workload_of(const LoadFlags&);
 int n_requests(const LoadFlags&, const Workload&, int streams, double rate);  // of a row
 
 // One row for each number of streams, or rate. `model`: as the server names it; empty: the first that it lists.
-int bench_url(const LoadFlags&, const std::string& model, bool json);
+int bench_url(const LoadFlags&, const std::string& model, const Patience&, bool json);
 
 // The same on the engine here, with its share of the limit.
 int bench_mix(const LoadFlags&, EngineFlags, const Patience&, bool json);
 
 // A page with the latency-throughput curves of `rows`, one curve a label; nothing in it is loaded from elsewhere.
 std::string load_page(const Json& rows);
+std::string ttft_svg(const Json& rows);  // its pictures alone
+std::string tpot_svg(const Json& rows);
 
 }  // namespace mr

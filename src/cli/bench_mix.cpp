@@ -61,17 +61,16 @@ void print_rows(const std::vector<MixRow>& rows) {
     const LoadOutcome& o = r.outcome;
     std::string pace = r.rate > 0 ? fmt::format("{:g}/s", r.rate) : r.streams ? fmt::format("{}", r.streams) : "all";
     std::string spread = r.m.spread() ? fmt::format("{:.1f}%", 100 * *r.m.spread()) : "";
-    fmt::print("  {:>8} {:>8} {:>8} {:>8} {:>9.1f} {:>10.1f} {:>8.3f} {:>9.3f} {:>6} {:>8.3f} {:>10} {:>12} {:>11.1f} {:>5.0f}%  {}\n",
-               pace, r.n_jobs, o.prompt, o.generated, double(o.generated) / r.m.best(), double(o.prompt + o.generated) / r.m.best(),
-               r.m.best(), r.m.median(), spread, percentile(o.ttft_s, 0.5), with_unit(r.m.limit.bytes, "B"),
-               with_unit(r.m.limit.flops, "FLOP"), double(o.generated) / r.m.limit.seconds, 100 * r.m.share(), name_of(r.m.limit.bound));
+    fmt::print("  {:>8} {:>8} {:>8} {:>8} {:>9.1f} {:>10.1f} {:>8.3f} {:>9.3f} {:>6} {:>8.3f} {:>10} {:>12} {:>11.1f} {:>6}  {}\n", pace,
+               r.n_jobs, o.prompt, o.generated, double(o.generated) / r.m.best(), double(o.prompt + o.generated) / r.m.best(), r.m.best(),
+               r.m.median(), spread, percentile(o.ttft_s, 0.5), with_unit(r.m.limit.bytes, "B"), with_unit(r.m.limit.flops, "FLOP"),
+               double(o.generated) / r.m.limit.seconds, share_text(r.m.share(), r.m.busy()), name_of(r.m.limit.bound));
   }
 }
 
 MixRow measure_row(Engine& engine, std::vector<StepWork>& log, LimitProbe& probe, const StepCosts& costs, const Patience& patience,
-                   const std::vector<Job>& jobs, const Pace& pace) {
+                   const std::vector<Job>& jobs, const Pace& pace, unsigned& seed) {
   MixRow row{.streams = pace.streams, .n_jobs = jobs.size()};
-  unsigned seed = 0;
   row.m = measure(fmt::format("{} requests", jobs.size()), patience, probe, costs, [&] {
     log.clear();
     LoadOutcome outcome = run_load(engine, jobs, pace, seed++);
@@ -93,11 +92,12 @@ int bench_mix(const LoadFlags& f, EngineFlags flags, const Patience& patience, b
   StepCosts costs(*engine);
   LimitProbe probe(*engine, isa);
   std::vector<MixRow> rows;
+  unsigned seed = 0;  // another one for each run of every row: none finds the prompts of an earlier one in the prefix cache
   auto add = [&](int streams, double rate) {
     std::vector<Job> jobs = jobs_of(work, n_requests(f, work, streams, rate), engine->tokenizer());
     Pace pace{streams};
     if (rate > 0) pace.arrivals = poisson_arrivals(rate, jobs.size(), f.seed);
-    rows.push_back(measure_row(*engine, log, probe, costs, patience, jobs, pace));
+    rows.push_back(measure_row(*engine, log, probe, costs, patience, jobs, pace, seed));
     rows.back().rate = rate;
   };
   for (double rate : f.rates) add(0, rate);

@@ -47,17 +47,18 @@ std::string draw(const Json& rows, const std::string& title, const char* key) {
   if (high == 0) right = low = high = 1;
   Plot plot(title, {"output tokens per second, all streams together", "", 0, 1.02 * right, Plot::Scale::linear},
             {"time", "s", low, high, Plot::Scale::fine});
+  // Color 0 is that of text. Curves rise to the right, and some of them steeply: the corner below them is free.
+  for (size_t i = curves.size(); i-- > 0;) plot.legend(int(i) + 1, curves[i].label, Plot::Corner::bottom_right);
   for (size_t i = 0; i < curves.size(); i++) {
-    const int color = int(i) + 1;  // 0 is that of text
     std::vector<Plot::Point> line;
     for (const Point& p : curves[i].points) line.push_back({p.x, p.y});
-    plot.line(line, color);
-    for (const Point& p : curves[i].points) {
-      plot.point({p.x, p.y}, color, fmt::format("{}, {}: {:.1f} tok/s, {}", curves[i].label, p.load, p.x, with_unit(p.y, "s")));
-      plot.text({p.x, p.y}, color, p.load);
-    }
-    plot.legend(color, curves[i].label);
+    plot.line(line, int(i) + 1);
   }
+  for (size_t i = 0; i < curves.size(); i++)
+    for (const Point& p : curves[i].points)
+      plot.point({p.x, p.y}, int(i) + 1, fmt::format("{}, {}: {:.1f} tok/s, {}", curves[i].label, p.load, p.x, with_unit(p.y, "s")));
+  for (size_t i = 0; i < curves.size(); i++)
+    for (const Point& p : curves[i].points) plot.label({p.x, p.y}, int(i) + 1, p.load);
   return plot.svg();
 }
 
@@ -87,13 +88,15 @@ th, td { padding: .25rem .6rem; text-align: right; border-bottom: 1px solid var(
 
 }  // namespace
 
+std::string ttft_svg(const Json& rows) { return draw(rows, "Waiting for the first token (median)", "ttft_s"); }
+std::string tpot_svg(const Json& rows) { return draw(rows, "Time per output token after it (median)", "tpot_s"); }
+
 std::string load_page(const Json& rows) {
   return fmt::format(
       "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width\"><title>Latency and throughput"
       "</title><style>{}</style><h1>Latency and throughput</h1><p>A number at a point is how many streams were open, or how many requests "
       "came a second. Lower and further right is better.</p><div class=pictures>{}{}</div><div class=wide>{}</div></html>\n",
-      style, draw(rows, "Waiting for the first token (median)", "ttft_s"), draw(rows, "Time per output token after it (median)", "tpot_s"),
-      table(rows));
+      style, ttft_svg(rows), tpot_svg(rows), table(rows));
 }
 
 }  // namespace mr

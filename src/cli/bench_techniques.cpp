@@ -1,11 +1,14 @@
-// millrace bench --techniques: what each technique gains over its plain form, both measured here, one after the other, on the
-// same made-up load. The first line of a technique is the plain form.
+// millrace bench --techniques: what each technique gains over its plain form, both measured here, in turn, on the same made-up
+// load, so that what disturbs the machine disturbs both. The first line of a technique is the plain form.
 #include "cli/bench_techniques.h"
+
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <random>
 
+#include "backend/timed_backend.h"
 #include "cli/offline_load.h"
 #include "core/config.h"
 #include "core/error.h"
@@ -35,6 +38,7 @@ struct Technique {
 
 struct Outcome : LoadOutcome {
   double bytes = 0, flops = 0, attention_flops = 0;  // by the analysis
+  double attention_s = 0;                            // of the time, where the engine notes it
 };
 
 double value_of(const Outcome& o, In in) { return in == In::seconds ? o.seconds : in == In::gap ? o.gap_s : percentile(o.e2e_s, 0.5); }
@@ -70,10 +74,12 @@ EngineFlags with(EngineFlags flags, Change change) {
 Technique kv_cache(const EngineFlags& base, const Facts&) {
   Technique t{"kv-cache", "keys and values are kept; without them every token computes its whole context anew", {}};
   t.grows = true;
-  for (int n : {16, 32, 64, 128}) {
-    std::vector<Job> one{{n, n}};
-    t.settings.push_back({fmt::format("none, {} + {} tokens", n, n), with(base, [](auto& f) { f.no_kv_cache = true; }), one, true});
-    t.settings.push_back({fmt::format("kept, {} + {} tokens", n, n), base, one});
+  const EngineFlags kept = with(base, [](auto& f) { f.options.timed = true; });  // attention's part
+  for (int n : {32, 64, 128, 256}) {
+    std::vector<Job> one{{n, n / 4}};
+    std::string tokens = fmt::format("{} + {} tokens", n, n / 4);
+    t.settings.push_back({"none, " + tokens, with(kept, [](auto& f) { f.no_kv_cache = true; }), one, true});
+    t.settings.push_back({"kept, " + tokens, kept, one});
   }
   return t;
 }
@@ -241,23 +247,41 @@ void count_costs(Outcome& o, const std::vector<StepWork>& steps, const StepCosts
     }
 }
 
-// The best of several runs.
-Outcome measure(const Setting& setting, int repeat) {
+Outcome run_once(const Setting& setting, unsigned round) {
   EngineFlags flags = setting.flags;
   std::vector<StepWork> log;
   flags.options.on_step = [&log](const StepWork& work) { log.push_back(work); };
   auto engine = start_engine(flags);
   StepCosts costs(*engine);
   run_load(*engine, {{16, 4}}, {}, 999);  // touches memory that is new
+  auto* timed = dynamic_cast<TimedBackend*>(&engine->backend());
+  if (timed) timed->reset();
+  log.clear();
+  Outcome out{run_load(*engine, setting.jobs, setting.pace, round)};
+  count_costs(out, log, costs);
+  if (timed)
+    if (auto attend = timed->times().find("attend"); attend != timed->times().end()) out.attention_s = attend->second.seconds;
+  return out;
+}
+
+struct Measurement {
   Outcome best;
-  for (int i = 0; i < repeat; i++) {
-    log.clear();
-    Outcome out{run_load(*engine, setting.jobs, setting.pace, unsigned(i))};
-    if (out.seconds >= best.seconds) continue;
-    best = out;
-    count_costs(best, log, costs);
-  }
-  return best;
+  Measured runs;  // their times alone
+};
+
+// All settings once, then all of them again.
+std::vector<Measurement> measure(const Technique& t, int repeat) {
+  std::vector<Measurement> out(t.settings.size());
+  const bool shown = isatty(STDERR_FILENO);
+  for (int round = 0; round < repeat; round++)
+    for (size_t i = 0; i < out.size(); i++) {
+      if (shown) fmt::print(stderr, "\r\033[K{}, {}: run {} of {}", t.name, t.settings[i].name, round + 1, repeat), std::fflush(stderr);
+      Outcome once = run_once(t.settings[i], unsigned(round));
+      out[i].runs.seconds.push_back(once.seconds);
+      if (once.seconds < out[i].best.seconds) out[i].best = std::move(once);
+    }
+  if (shown) fmt::print(stderr, "\r\033[K");
+  return out;
 }
 
 Facts facts_of(EngineFlags flags, bool speed) {
@@ -268,10 +292,14 @@ Facts facts_of(EngineFlags flags, bool speed) {
   return facts;
 }
 
-Json row_json(const Technique& t, const Setting& s, const Outcome& o, double gain) {
+Json row_json(const Technique& t, const Setting& s, const Measurement& m, double gain) {
+  const Outcome& o = m.best;
   return {{"technique", t.name},
           {"workload", s.name},
           {"seconds", o.seconds},
+          {"median_seconds", m.runs.median()},
+          {"spread", m.runs.spread() ? Json(*m.runs.spread()) : Json()},
+          {"repeat", m.runs.seconds.size()},
           {"tokens_per_s", o.tokens_per_s()},
           {"gain", gain},
           {"gain_in", t.in == In::seconds ? "seconds"
@@ -292,34 +320,45 @@ Json row_json(const Technique& t, const Setting& s, const Outcome& o, double gai
 }
 
 void print_head(const Technique& t) {
-  fmt::print("\n{}: {}\n  {:<24} {:>8} {:>9} {:>6} {:>9} {:>8} {:>8} {:>8} {:>7} {:>7} {:>12}\n", t.name, t.says, "", "seconds", "tok/s",
-             "gain", "computed", "TTFT s", "end s", "gap s", "at once", "preempt", "waste in+ex");
+  fmt::print("\n{}: {}\n  {:<24} {:>8} {:>6} {:>9} {:>6} {:>9} {:>8} {:>8} {:>8} {:>7} {:>7} {:>12}\n", t.name, t.says, "", "seconds",
+             "spread", "tok/s", "gain", "computed", "TTFT s", "end s", "gap s", "at once", "preempt", "waste in+ex");
 }
 
-void print_row(const Setting& s, const Outcome& o, double gain) {
+void print_row(const Setting& s, const Measurement& m, double gain) {
+  const Outcome& o = m.best;
   std::string waste = fmt::format("{:.0f} % + {:.0f} %", 100 * o.internal_waste, 100 * o.external_waste);
-  fmt::print("  {:<24} {:>8.3f} {:>9.1f} {:>6.2f} {:>9} {:>8.3f} {:>8.3f} {:>8.3f} {:>7} {:>7} {:>12}\n", s.name, o.seconds,
+  std::string spread = m.runs.spread() ? fmt::format("{:.1f}%", 100 * *m.runs.spread()) : "";
+  fmt::print("  {:<24} {:>8.3f} {:>6} {:>9.1f} {:>6.2f} {:>9} {:>8.3f} {:>8.3f} {:>8.3f} {:>7} {:>7} {:>12}\n", s.name, o.seconds, spread,
              o.tokens_per_s(), gain, o.computed, percentile(o.ttft_s, 0.5), percentile(o.e2e_s, 0.5), o.gap_s, o.running, o.preemptions,
              waste);
-  std::fflush(stdout);
 }
 
 // With which power of the length something grows, from one outcome to another of twice the length.
 double power(double shorter, double longer) { return std::log2(longer / shorter); }
 
-void print_growth(const std::vector<Outcome>& outcomes) {
-  for (size_t i = 2; i < outcomes.size(); i += 2) {
-    const Outcome *plain = &outcomes[i], *kept = &outcomes[i + 1];
-    auto both = [&](auto of) {
-      return fmt::format("T^{:.2f} and T^{:.2f}", power(of(plain[-2]), of(plain[0])), power(of(kept[-2]), of(kept[0])));
-    };
-    fmt::print("  doubled {}, without and with it: time grows with {}, flops with {}, those of attention with {}\n",
-               i == 2   ? "once"
-               : i == 4 ? "twice"
-                        : "three times",
-               both([](auto& o) { return o.seconds; }), both([](auto& o) { return o.flops; }),
-               both([](auto& o) { return o.attention_flops; }));
-  }
+Json growth_json(const Outcome& shorter, const Outcome& longer) {
+  Json j{{"seconds", power(shorter.seconds, longer.seconds)},
+         {"flops", power(shorter.flops, longer.flops)},
+         {"attention_flops", power(shorter.attention_flops, longer.attention_flops)}};
+  if (shorter.attention_s > 0) j["attention_seconds"] = power(shorter.attention_s, longer.attention_s);
+  return j;
+}
+
+// Time itself, and attention's part of it, at every length, with the factor over half the length and that of the flops beside it.
+void print_growth(const Technique& t, const std::vector<Measurement>& m) {
+  fmt::print(
+      "  Growth with the length T. Linear layers: twice the time for twice T with the cache, 4 times without. Attention: 4 times (T^2) "
+      "with it, 8 times (T^3) without.\n");
+  fmt::print("  {:<24} {:>9} {:>9} {:>9} | {:>12} {:>9} {:>9}\n", "", "seconds", "doubled", "its flops", "attention ms", "doubled",
+             "its flops");
+  for (size_t form : {size_t(0), size_t(1)})
+    for (size_t i = form; i < m.size(); i += 2) {
+      const Outcome& o = m[i].best;
+      auto times = [&](auto of) { return i < 2 ? "" : fmt::format("× {:.2f}", of(o) / of(m[i - 2].best)); };
+      fmt::print("  {:<24} {:>9.4f} {:>9} {:>9} | {:>12.2f} {:>9} {:>9}\n", t.settings[i].name, o.seconds,
+                 times([](auto& x) { return x.seconds; }), times([](auto& x) { return x.flops; }), 1e3 * o.attention_s,
+                 times([](auto& x) { return x.attention_s; }), times([](auto& x) { return x.attention_flops; }));
+    }
 }
 
 }  // namespace
@@ -339,24 +378,20 @@ int bench_techniques(const EngineFlags& base, const std::vector<std::string>& ch
     if (!is_chosen(entry.name)) continue;
     Technique t = entry.make(base, facts);
     t.settings[0].plain = true;
+    const std::vector<Measurement> measured = measure(t, repeat);
     if (!json) print_head(t);
-    std::vector<Outcome> outcomes;
     double plain = 0;
-    for (const Setting& s : t.settings) {
-      outcomes.push_back(measure(s, repeat));
-      const Outcome& o = outcomes.back();
-      const double value = value_of(o, t.in);
+    for (size_t i = 0; i < measured.size(); i++) {
+      const Setting& s = t.settings[i];
+      const double value = value_of(measured[i].best, t.in);
       if (s.plain) plain = value;
-      rows.push_back(row_json(t, s, o, plain / value));
-      if (t.grows && outcomes.size() > 2) {
-        const Outcome& shorter = outcomes[outcomes.size() - 3];
-        rows.back()["growth"] = {{"seconds", power(shorter.seconds, o.seconds)},
-                                 {"flops", power(shorter.flops, o.flops)},
-                                 {"attention_flops", power(shorter.attention_flops, o.attention_flops)}};
-      }
-      if (!json) print_row(s, o, plain / value);
+      rows.push_back(row_json(t, s, measured[i], plain / value));
+      if (t.grows) rows.back()["attention_seconds"] = measured[i].best.attention_s;
+      if (t.grows && i >= 2) rows.back()["growth"] = growth_json(measured[i - 2].best, measured[i].best);
+      if (!json) print_row(s, measured[i], plain / value);
     }
-    if (t.grows && !json) print_growth(outcomes);
+    if (t.grows && !json) print_growth(t, measured);
+    std::fflush(stdout);
   }
   if (json) fmt::print("{}\n", rows.dump());
   warn_if_busy(others.share());

@@ -8,6 +8,8 @@ void LimitMeter::measure(Engine& engine, const EngineFlags& flags) {
   probe.take();
   chip_ = probe.median();
   costs_.emplace(engine);
+  sums_.bytes_per_s = chip_.bandwidth;
+  sums_.flops_per_s = product_rate(chip_, costs_->storage().block_product);
 }
 
 int64_t LimitMeter::now() { return std::chrono::duration_cast<std::chrono::seconds>(Clock::now().time_since_epoch()).count(); }

@@ -3,8 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <ctime>
-#include <fstream>
 
 #include "analyze/subject.h"
 #include "backend/cpu/probe.h"
@@ -13,7 +11,6 @@
 namespace mr {
 
 static constexpr double default_budget_s = 5;
-static constexpr double busy_share = 0.05;  // more than the system itself takes of a quiet machine
 
 // "30", "30s", "2m"; 0: it is none of these.
 static double seconds_of(const std::string& text) {
@@ -69,11 +66,11 @@ static double median_of(std::vector<double> values) {
   return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
-Chip LimitProbe::median() const {
+Chip median_of(const std::vector<Chip>& taken) {
   Chip chip;
   for (double Chip::*rate : {&Chip::bandwidth, &Chip::bf16, &Chip::quantized, &Chip::int8}) {
     std::vector<double> values;
-    for (const Chip& c : taken_) values.push_back(c.*rate);
+    for (const Chip& c : taken) values.push_back(c.*rate);
     chip.*rate = median_of(std::move(values));
   }
   return chip;
@@ -106,35 +103,14 @@ StepCost StepCosts::of(const std::vector<StepWork>& steps, const Chip& chip) con
   return sum;
 }
 
-OtherPrograms::OtherPrograms() : begin_(now()) {}
-
-OtherPrograms::Ticks OtherPrograms::now() {
-  std::ifstream in("/proc/stat");
-  std::string cpu;
-  double user, nice, system, idle, iowait, irq, softirq, steal;
-  Ticks t;
-  if (!(in >> cpu >> user >> nice >> system >> idle >> iowait >> irq >> softirq >> steal)) return t;
-  constexpr double tick = 0.01;  // what the kernel promises programs, whatever it counts in
-  t.busy = tick * (user + nice + system + irq + softirq + steal);
-  t.all = t.busy + tick * (idle + iowait);
-  timespec own;
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &own);
-  t.own = double(own.tv_sec) + 1e-9 * double(own.tv_nsec);
-  return t;
-}
-
-double OtherPrograms::share() const {
-  Ticks end = now();
-  double all = end.all - begin_.all, others = (end.busy - begin_.busy) - (end.own - begin_.own);
-  return all > 0 ? std::clamp(others / all, 0.0, 1.0) : 0;
-}
-
 void warn_if_busy(double share) {
   if (share > busy_share)
     fmt::print(stderr,
                "millrace: other programs used {:.0f} % of the processors meanwhile: speeds and limits are those of a busy machine\n",
                100 * share);
 }
+
+std::string share_text(double share, bool busy) { return fmt::format("{}{:.0f}%", busy ? "~" : "", 100 * share); }
 
 double Measured::best() const { return *std::ranges::min_element(seconds); }
 
@@ -145,7 +121,7 @@ std::optional<double> Measured::spread() const {
   return (median() - best()) / best();
 }
 
-static bool is_enough(const Measured& m, const Patience& p, double spent_s) {
+bool is_enough(const Measured& m, const Patience& p, double spent_s) {
   if (p.repeat > 0) return int(m.seconds.size()) >= p.repeat;
   return spent_s >= p.budget_s() || (m.seconds.size() >= 3 && m.spread() <= p.spread);
 }

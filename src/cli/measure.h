@@ -10,6 +10,7 @@
 #include "analyze/roofline.h"
 #include "cli/options.h"
 #include "core/json.h"
+#include "core/other_programs.h"
 
 namespace mr {
 
@@ -22,13 +23,15 @@ struct Patience {
 };
 void add_patience_flags(CLI::App&, Patience&);
 
+Chip median_of(const std::vector<Chip>&);  // each rate by itself; at least one
+
 // What the machine allows at the moment: the speed of reading the model's own weights, and of products; or what its GPU says.
 class LimitProbe {
  public:
   LimitProbe(Engine&, Isa);
   void take(double budget_s = 0.05);
   void forget() { taken_.clear(); }
-  Chip median() const;  // of all probes since it last forgot
+  Chip median() const { return median_of(taken_); }  // of all probes since it last forgot
 
  private:
   Engine& engine_;
@@ -50,20 +53,8 @@ class StepCosts {
   Storage storage_;
 };
 
-// The share of this machine's processors that other programs used since this object was made; 0 where nobody can tell.
-class OtherPrograms {
- public:
-  OtherPrograms();
-  double share() const;
-
- private:
-  struct Ticks {
-    double busy = 0, all = 0, own = 0;  // seconds of processor time
-  };
-  static Ticks now();
-  Ticks begin_;
-};
-void warn_if_busy(double share);  // on stderr
+void warn_if_busy(double share);            // on stderr
+std::string share_text(double, bool busy);  // "77%", or "~77%" where both the speed and the limit are those of a busy machine
 
 struct Run {
   double seconds = 0;
@@ -77,6 +68,7 @@ struct Measured {
   Chip chip;                    // those limits
   double others = 0;            // share of the processors that other programs used meanwhile
 
+  bool busy() const { return others > busy_share; }
   double best() const;
   double median() const;
   std::optional<double> spread() const;  // (median - best) / best; none of a single run
@@ -84,6 +76,8 @@ struct Measured {
   // would be held against the best of a few long runs.
   double share() const { return limit.seconds / median(); }
 };
+
+bool is_enough(const Measured&, const Patience&, double spent_s);
 
 // The first run only touches memory that is new, unless it takes a good part of the budget. A terminal is told how far `what` is.
 Measured measure(const std::string& what, const Patience&, LimitProbe&, const StepCosts&, const std::function<Run()>& once);

@@ -83,6 +83,10 @@ void declare(CLI::App& app, ServeFlags& f) {
   app.add_option("--drain-seconds", o.drain_seconds, "what runs may go on so long after SIGTERM")
       ->check(CLI::Range(0, 86400))
       ->capture_default_str();
+  app.footer(
+      "The limits behind memory_limit_ratio and compute_limit_ratio at /metrics are measured once, when the model is loaded, in a tenth "
+      "of\n"
+      "a second: on a busy machine they come out too low, and the ratios too high. Both are there too, as *_limit_*_per_second.");
 }
 
 }  // namespace

@@ -59,8 +59,9 @@ EngineMemory plan_engine(const Model& model, const EngineOptions& options, int64
   const int64_t swap = own ? 0 : plan.state.host_bytes(), needed = plan.weights + plan.workspace + plan.state.bytes() + swap;
   int64_t others = plan.weights + plan.workspace + swap;
   std::string advice =
-      others < machine
-          ? fmt::format("leave at most {} to the state (--memory)", size_text(machine - others))
+      others < machine ? fmt::format("leave at most {} to the state (--memory)", size_text(machine - others))
+      : plan.weights >= machine
+          ? "the weights alone do not fit: only weights of fewer bits or a smaller model would help"
           : "only fewer rows a step (--max-batch-tokens), fewer sequences (--max-seqs), less --swap or a smaller model would help";
   check(needed <= machine, "this needs {} (weights {}, state {}, workspace {}, swap {}) but the machine has {}: {}", size_text(needed),
         size_text(plan.weights), size_text(plan.state.bytes()), size_text(plan.workspace), size_text(swap), size_text(machine), advice);

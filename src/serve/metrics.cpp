@@ -107,8 +107,13 @@ std::string ServeMetrics::text(const Stats& s, const MemoryPlan& plan, const Que
   if (limits) {
     one("engine_bytes_total", "counter", "Bytes of weights and state that the steps had to move, by the analysis.", limits->bytes);
     one("engine_flops_total", "counter", "Flops that the steps had to compute, by the analysis.", limits->flops);
-    one("memory_limit_ratio", "gauge", "The share of the memory's measured speed that the last 10 seconds used.", limits->memory_share);
-    one("compute_limit_ratio", "gauge", "The share of the measured product speed that the last 10 seconds used.", limits->compute_share);
+    one("memory_limit_bytes_per_second", "gauge", "The memory's speed, measured once, before the first request.", limits->bytes_per_s);
+    one("compute_limit_flops_per_second", "gauge", "The speed of products, measured once, before the first request.", limits->flops_per_s);
+    one("memory_limit_ratio", "gauge",
+        "The share of the memory's measured speed that the last 10 seconds used; above 1 if others slowed the measurement.",
+        limits->memory_share);
+    one("compute_limit_ratio", "gauge", "The share of the measured product speed that the last 10 seconds used; above 1 likewise.",
+        limits->compute_share);
   }
   write_answers(out);
   return out;

@@ -31,14 +31,15 @@ struct QueueStats {
   double step_age_s = 0;  // since the engine last moved; 0: it is idle
 };
 
-// Any thread.
 // How near the engine comes to the machine's limits: what its steps had to move and compute, by the analysis.
 struct LimitStats {
   static constexpr int interval_s = 10;
+  double bytes_per_s = 0, flops_per_s = 0;     // the limits, as measured before the first request; others may have run then
   double bytes = 0, flops = 0;                 // since the start
   double memory_share = 0, compute_share = 0;  // of what the machine could have moved and computed in the last interval
 };
 
+// Any thread.
 class ServeMetrics {
  public:
   ServeMetrics();

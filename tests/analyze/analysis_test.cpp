@@ -240,9 +240,32 @@ TEST(Laws, ExpertsReadInAStep) {
   EXPECT_NEAR(experts_read(8, 2, 1000), 8, 1e-12);
 }
 
+// Against the loop itself: every tile of queries is read and its result written, and it passes the keys and values up to its end.
 TEST(Laws, FlashAttentionMovesLessWithMoreFastMemory) {
-  EXPECT_EQ(flash_traffic(8192, 128, 65536), 8192.0 * 8192 * 128 * 128 / 65536);
-  EXPECT_EQ(flash_traffic(8192, 128, 1e9), 4.0 * 8192 * 128);  // no less than its inputs and its result
+  for (auto [s, h, m] :
+       {std::tuple{8192, 128, 65536}, {1000, 64, 32768}, {1000, 64, 30000}, {77, 128, 114000}, {300, 64, 256}, {1, 64, 4096}}) {
+    const FlashCost c = flash_attention(s, h, m);
+    double words = 0, pairs = 0;
+    int tile = std::min(s, std::max(1, m / (4 * h)));
+    for (int begin = 0; begin < s; begin += tile) {
+      const int end = std::min(s, begin + tile);
+      words += 2.0 * (end - begin) * h + 2.0 * end * h;
+      for (int row = begin; row < end; row++) pairs += row + 1;
+    }
+    EXPECT_EQ(c.tile, tile);
+    EXPECT_LE(4 * c.tile * h, std::max(m, 4 * h));
+    EXPECT_EQ(c.words, words) << s << " " << m;
+    EXPECT_EQ(c.flops, 4 * pairs * h);
+    EXPECT_EQ(c.law_flops, 4.0 * s * s * h);
+    EXPECT_DOUBLE_EQ(c.law_words, double(s) * s * h * h / m);
+    EXPECT_GE(c.words, 4.0 * s * h);  // no less than its inputs and its result
+    EXPECT_EQ(c.extra_words, 2.0 * s);
+  }
+  // Long prompts: four times the law (tiles of a quarter, keys and values, half of the pairs), and half of it with twice the memory.
+  const FlashCost small = flash_attention(1 << 20, 128, 65536), large = flash_attention(1 << 20, 128, 131072);
+  EXPECT_NEAR(small.words / small.law_words, 4, 0.01);
+  EXPECT_NEAR(small.words / large.words, 2, 0.01);
+  EXPECT_NEAR(flash_attention(1 << 21, 128, 65536).words / small.words, 4, 0.01);  // S^2
 }
 
 std::vector<fs::path> fixtures() {
@@ -330,6 +353,11 @@ TEST(WhatFits, IsTheLargestThatHolds) {
   q.deadline_s = 0.1;
   a = analyze(q);
   auto prompts = [&](int64_t n) { return step_cost(q.subject.spec, q.subject.storage, Phase::prefill(double(n), 1024), q.on).seconds; };
+  const Fitting& l = a.limits[0];  // speed, price and chips are those of users who wait no longer than that
+  EXPECT_EQ(l.both, std::min(l.users, l.within_deadline));
+  EXPECT_LT(l.both, l.users);
+  EXPECT_DOUBLE_EQ(l.tokens_per_s, double(l.both) / step(l.both));
+  EXPECT_DOUBLE_EQ(l.price_per_million, 1e6 / 3600 / l.tokens_per_s);
   EXPECT_LE(prompts(a.limits[0].within_deadline), 0.1);
   EXPECT_GT(prompts(a.limits[0].within_deadline + 1), 0.1);
 }
@@ -363,6 +391,8 @@ TEST(WhatIf, FormatsChipsReplicasAndDemand) {
   EXPECT_EQ(a.rows[0].tokens_per_s, 8 * plain.tokens_per_s);
   EXPECT_EQ(a.rows[0].price_per_million, plain.price_per_million);
   EXPECT_EQ(a.limits[0].chips_for_demand, int64_t(std::ceil(100e9 * 4 / 3 / 86400 / (a.limits[0].tokens_per_s / 8))));
+  many.deadline_s = 1e-3;  // nobody reads 26 TFLOP in it
+  EXPECT_EQ(analyze(many).limits[0].chips_for_demand, 0);
 }
 
 TEST(WhatIf, Drafts) {
@@ -378,6 +408,29 @@ TEST(WhatIf, Drafts) {
   EXPECT_LT(none, 1);
   q.draft->acceptance = 0.7;
   EXPECT_NEAR(analyze(q).rows[0].draft_speedup / none, (1 - std::pow(0.7, 5)) / 0.3, 1e-9);
+  // Both models and both states share the memory.
+  q.draft->subject = subject_of(*find_preset("llama-3.1-8b"));
+  const Subject& draft = q.draft->subject;
+  double left = 141e9, each = 0;
+  for (const Subject* s : {static_cast<const Subject*>(&q.subject), &draft}) {
+    left -= parameter_bytes(s->spec, s->storage);
+    each += state_bytes(s->spec, s->storage, 1024);
+  }
+  EXPECT_EQ(analyze(q).limits[0].largest_batch, int64_t(left / each));
+}
+
+TEST(WhatIf, ADraftThatCannotPayIsASentence) {
+  Question q = question("llama-2-7b", "h100");
+  q.draft = {subject_of(*find_preset("llama-2-13b")), 0.7, 4};
+  Analysis a = analyze(q);
+  ASSERT_EQ(a.warnings.size(), 1u);
+  EXPECT_NE(a.warnings[0].find("13,015,864,320"), std::string::npos);
+  EXPECT_NE(a.warnings[0].find("6,738,415,616"), std::string::npos);
+  std::swap(q.subject, q.draft->subject);
+  EXPECT_TRUE(analyze(q).warnings.empty());
+  q.draft->subject = subject_of(*find_preset("smollm2-135m"));  // of another vocabulary
+  ASSERT_EQ(analyze(q).warnings.size(), 1u);
+  EXPECT_NE(analyze(q).warnings[0].find("49,152"), std::string::npos);
 }
 
 TEST(WhatIf, ImpossibleOnesAreSentences) {
@@ -388,6 +441,14 @@ TEST(WhatIf, ImpossibleOnesAreSentences) {
   Question q = question("llama-2-13b", "h100");
   q.batches = {0};
   EXPECT_THROW(analyze(q), Error);
+  q.batches = {1};
+  for (int chips : {3, 7, 16}) {  // 40 heads
+    q.on.tp = chips;
+    EXPECT_THROW(analyze(q), Error) << chips;
+  }
+  for (int chips : {2, 4, 8}) EXPECT_NO_THROW(check_split(llama, chips)) << chips;
+  EXPECT_THROW(check_split(apply({.kv_heads = 8}, llama), 5), Error);  // 8 heads on 5 chips
+  EXPECT_NO_THROW(check_split(apply({.kv_heads = 2}, llama), 8));      // each on four of them
   EXPECT_THROW(chip_named("abacus"), Error);
   EXPECT_THROW(number_format("int3"), Error);
 }

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstdio>
+
 namespace mr {
 namespace {
 
@@ -19,6 +22,25 @@ TEST(Text, PrintsTheExamplesDigits) {
   for (const char* digits : {"13,015,449,600", "13,015,864,320", "26.87 GB", "8.02 ms", "124.7", "39.45 GB", "11.78 ms", "1,359",
                              "79.72 GB", "23.80 ms", "2,689", "240.8 GB", "71.87 ms", "3,562", "ratio 295"})
     EXPECT_NE(text.find(digits), std::string::npos) << digits;
+}
+
+TEST(Text, SaysWhyNobodyIsServed) {
+  auto text = [](const char* preset, auto change) {
+    Question q;
+    q.subject = subject_of(*find_preset(preset));
+    q.on.chip = chip_named("h100");
+    q.demand_words = 1e9;
+    change(q);
+    return text_report(analyze(q));
+  };
+  EXPECT_EQ(text("llama-2-13b", [](auto&) {}).find("Nobody"), std::string::npos);
+  EXPECT_NE(text("llama-2-70b", [](auto&) {})
+                .find("the weights alone take 138.0 GB of a chip's 80.00 GB: it takes at least 2 chips "
+                      "(--tp), or weights of less than 9.3 bits"),
+            std::string::npos);
+  EXPECT_NE(text("llama-2-13b", [](auto& q) { q.deadline_s = 0.01; }).find("one prompt alone takes 29.65 ms"), std::string::npos);
+  EXPECT_NE(text("llama-2-13b", [](auto& q) { q.user_tokens_per_s = 1000; }).find("less than 1000 tokens/s"), std::string::npos);
+  EXPECT_NE(text("llama-2-13b", [](auto& q) { q.contexts = {1 << 20}; }).find("one sequence needs 885.0 GB"), std::string::npos);
 }
 
 TEST(Text, Numbers) {
@@ -98,6 +120,57 @@ TEST(Html, IsWellFormedAndNeedsNothingElse) {
     EXPECT_NE(svg.find("<polyline"), std::string::npos);
   }
   EXPECT_NE(roofline_svg(a).find("<circle"), std::string::npos);
+}
+
+struct Label {
+  double x, y, degrees, width;
+  std::string text;
+};
+
+std::vector<Label> labels_of(const std::string& svg) {
+  std::vector<Label> labels;
+  for (size_t i = svg.find("rotate("); i != std::string::npos; i = svg.find("rotate(", i + 1)) {
+    Label l{};
+    if (std::sscanf(svg.c_str() + i, "rotate(%lf %lf %lf)", &l.degrees, &l.x, &l.y) != 3) continue;  // the axis' title
+    size_t begin = svg.find('>', i) + 1, end = svg.find('<', begin);
+    l.text = svg.substr(begin, end - begin);
+    l.width = 6 * double(l.text.size());
+    labels.push_back(l);
+  }
+  return labels;
+}
+
+// Points of one label's area, and whether they lie in another's.
+bool overlap(const Label& a, const Label& b) {
+  const double to_radians = 3.14159265358979 / 180;
+  for (double along = 0; along <= a.width; along += 1)
+    for (double across = -5; across <= 5; across += 1) {
+      const double c = std::cos(a.degrees * to_radians), s = std::sin(a.degrees * to_radians);
+      const double dx = a.x + along * c - across * s - b.x, dy = a.y + along * s + across * c - b.y;
+      const double cb = std::cos(b.degrees * to_radians), sb = std::sin(b.degrees * to_radians);
+      const double u = dx * cb + dy * sb, v = -dx * sb + dy * cb;
+      if (u >= 0 && u <= b.width && std::fabs(v) <= 5) return true;
+    }
+  return false;
+}
+
+TEST(Html, LabelsDoNotCoverEachOther) {
+  for (const char* preset : {"llama-2-13b", "smollm2-135m", "mixtral-8x7b", "deepseek-v2", "jamba"})
+    for (const char* chip : {"h100", "tpu-v5e", "a100"})
+      for (auto batches : {std::vector<int64_t>{1, 16, 64, 256}, {1, 2}, {1, 4}, {16, 32}}) {
+        Question q;
+        q.subject = subject_of(*find_preset(preset));
+        q.on.chip = chip_named(chip);
+        q.on.chip.memory = 1e15;  // the largest is shown too
+        q.batches = batches;
+        std::vector<Label> labels = labels_of(roofline_svg(analyze(q)));
+        EXPECT_GE(labels.size(), 3u) << preset;
+        for (size_t i = 0; i < labels.size(); i++)
+          for (size_t k = 0; k < labels.size(); k++)
+            if (i != k) {
+              EXPECT_FALSE(overlap(labels[i], labels[k])) << preset << " " << chip << ": " << labels[i].text << " / " << labels[k].text;
+            }
+      }
 }
 
 TEST(Html, OfEveryPreset) {

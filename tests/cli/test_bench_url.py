@@ -5,14 +5,17 @@ Run by ctest with the program's path in MILLRACE; the default model must be in t
 
 import contextlib
 import html.parser
+import http.server
 import json
 import os
 import pathlib
 import re
 import subprocess
 import tempfile
+import threading
 import unittest
 import urllib.request
+import xml.etree.ElementTree
 
 PROGRAM = os.environ["MILLRACE"]
 
@@ -79,6 +82,9 @@ class Load(unittest.TestCase):
         self.assertTrue(weights < cost["engine_bytes_total"] / cost["engine_steps_total"] < (weights + table * 34 / 32) * 1.1, cost)
         for name in ("memory_limit_ratio", "compute_limit_ratio"):
             self.assertGreaterEqual(after[name], 0)
+        for name in ("memory_limit_bytes_per_second", "compute_limit_flops_per_second"):  # of the start, once and for all
+            self.assertGreater(after[name], 1e8)
+            self.assertEqual(after[name], before[name])
 
     def test_requests_from_a_file(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -116,6 +122,61 @@ class Load(unittest.TestCase):
             self.assertEqual(done.returncode, 1, args)
             self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
             self.assertIn(words, done.stderr)
+
+
+    def test_rows_repeat_until_they_agree(self):
+        row, = self.rows("--requests", 4, "--repeat", 2)
+        self.assertEqual((row["repeat"], row["requests"], row["output_tokens"]), (2, 4, 24))
+        self.assertAlmostEqual(row["spread"], row["median_seconds"] / row["seconds"] - 1, places=9)
+        row, = self.rows("--requests", 4, "--spread", 1, "--budget", "60s")
+        self.assertTrue(row["repeat"] >= 3 and row["spread"] <= 1, row)
+        row, = self.rows("--requests", 4, "--spread", 0, "--budget", "0.001s")
+        self.assertEqual((row["repeat"], row["spread"]), (1, None))
+
+    def test_who_else_was_busy_is_known_of_a_server_here(self):
+        row, = self.rows("--requests", 4, "--repeat", 1)
+        self.assertTrue(0 <= row["others_share"] <= 1, row)
+
+    def test_pictures_alone(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.rows("--requests", 2, "--repeat", 1, "--svg", folder)
+            for name in ("ttft", "tpot"):
+                xml.etree.ElementTree.parse(pathlib.Path(folder) / f"{name}.svg")
+
+
+class Loading(unittest.TestCase):
+    def refusal(self, body, *options):
+        class Answer(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                self.send_response(503)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def do_POST(self):
+                self.rfile.read(int(self.headers["Content-Length"]))
+                self.do_GET()
+
+            def log_message(self, *_):
+                pass
+
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as stub:
+            threading.Thread(target=stub.serve_forever, daemon=True).start()
+            done = bench("--url", f"http://127.0.0.1:{stub.server_port}", *options)
+            stub.shutdown()
+        self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1), done.stderr)
+        return done.stderr
+
+    def test_a_server_that_loads_is_said_to_load(self):
+        ours = b'{"error": {"message": "the model is being loaded: 37 % of it is there", "code": "loading", "type": "service_unavailable_error"}}'
+        for options in ([], ["some-model"]):
+            self.assertRegex(self.refusal(ours, *options), "is still loading .*37 % of it is there")
+
+    def test_other_servers_keep_their_words(self):
+        llama = b'{"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}'
+        for options in ([], ["some-model"]):
+            self.assertRegex(self.refusal(llama, *options), "503.*Loading model")
+        self.assertRegex(self.refusal(b"upstream is down"), "503.*upstream is down")
 
 
 class Key(unittest.TestCase):

@@ -190,15 +190,19 @@ class Bench(unittest.TestCase):
         rows = as_json("bench", "--techniques", "kv-cache,copy-on-write", "--repeat", 1)
         by_name = {(r["technique"], r["workload"]): r for r in rows}
         self.assertEqual(len(rows), 8 + 2)
-        for n in (16, 32, 64, 128):
-            plain, kept = by_name["kv-cache", f"none, {n} + {n} tokens"], by_name["kv-cache", f"kept, {n} + {n} tokens"]
-            self.assertEqual(plain["computed_tokens"], sum(range(n, 2 * n)))
-            self.assertEqual(kept["computed_tokens"], 2 * n - 1)
+        for n in (32, 64, 128, 256):
+            plain, kept = (by_name["kv-cache", f"{form}, {n} + {n // 4} tokens"] for form in ("none", "kept"))
+            self.assertEqual(plain["computed_tokens"], sum(range(n, n + n // 4)))
+            self.assertEqual(kept["computed_tokens"], n + n // 4 - 1)
             self.assertEqual(plain["gain"], 1)
-            if n > 16:  # attention's flops: T^3 without the cache, T^2 with it
+            if n > 32:  # attention's flops: T^3 without the cache, T^2 with it
+                self.assertGreater(plain["attention_seconds"], kept["attention_seconds"])
                 self.assertAlmostEqual(plain["growth"]["attention_flops"], 3, delta=0.05)
                 self.assertAlmostEqual(kept["growth"]["attention_flops"], 2, delta=0.05)
                 self.assertGreater(plain["flops"], 4 * kept["flops"])
+        for key in ("seconds", "attention_seconds"):  # time itself, over three doublings: 64 and 512 times, 8 and 64 times
+            grown = [by_name["kv-cache", f"{form}, 256 + 64 tokens"][key] / by_name["kv-cache", f"{form}, 32 + 8 tokens"][key] for form in ("none", "kept")]
+            self.assertGreater(grown[0], grown[1], (key, grown))
         self.assertEqual(by_name["copy-on-write", "8 requests"]["computed_tokens"], 8 * (512 + 15))
         self.assertEqual(by_name["copy-on-write", "n = 8"]["computed_tokens"], 512 + 8 * 15)
 
@@ -291,6 +295,8 @@ class Bench(unittest.TestCase):
         rows = as_json(*args, "--streams", "1,4", "--requests", 8)
         self.assertEqual([(r["streams"], r["rate"], r["output_tokens"]) for r in rows], [(1, None, 24), (4, None, 24)])
         self.assertLess(rows[1]["bytes"], rows[0]["bytes"])  # weights are read once for four
+        rows = as_json("bench", self.TINY, "--load", "--prompt-tokens", 100, "--max-tokens", 3, "--repeat", 1, "--streams", "2,2,2", "--requests", 4)
+        self.assertEqual([r["computed_tokens"] for r in rows], 3 * [4 * 102])  # no row finds the prompts of the row before it
         row, = as_json(*args, "--rate", 100, "--requests", 8, "--batching", "dynamic", "--batch-delay", 0.01)
         self.assertEqual((row["rate"], row["output_tokens"]), (100, 24))
 
@@ -352,7 +358,9 @@ class Analyze(unittest.TestCase):
         self.assertGreater(experts["parameters"], 2 * experts["active_parameters"])
         drafted = as_json(*self.CLASSIC, "--draft", "smollm2-135m", "--acceptance", 0.7, "--lookahead", 4)["rows"][0]
         self.assertGreater(drafted["draft_speedup"], 1.5)
+        self.assertEqual(len(as_json("analyze", "--config", "llama-2-7b", "--hardware", "h100", "--draft", "llama-2-13b")["warnings"]), 1)
         self.assertGreater(as_json(*self.CLASSIC, "--demand", "100e9")["limits"][0]["chips_for_demand"], 100)
+        self.assertIsNone(as_json("analyze", "--config", "llama-2-70b", "--hardware", "h100")["limits"][0]["price_per_million_tokens"])
         self.assertIn("e4m3", ok("analyze", "--formats"))
 
     def test_a_page_of_its_own(self):
@@ -473,6 +481,8 @@ class Errors(unittest.TestCase):
         self.fails(["analyze", "--config", "llama-99", "--hardware", "h100"], "llama-99", "llama-2-13b")
         self.fails([*classic, "h100", "--kv-heads", 7], 40, 7)
         self.fails([*classic, "h100", "--batch", 0], "batch of 0")
+        self.fails([*classic, "h100", "--batch", 2_000_000_000], 2_000_000_000, 1 << 24)
+        self.fails([*classic, "h100", "--tp", 3], "40 query heads", "3 chips", "1, 2, 4, 5, 8")
         self.fails([*classic, "h100", "--weight-format", "int3"], "int3", "int4")
         self.fails([*classic, "h100", "--experts", "many"], "many", "8:2")
         self.fails([*classic, "local", "--tp", 2], "link")

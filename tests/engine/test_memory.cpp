@@ -43,7 +43,8 @@ TEST(Memory, WhatCannotFitIsASentenceWithTheSum) {
                         "the state (--memory)",
                         size_text(fits.bytes()), size_text(fits.weights), size_text(fits.state.bytes()), size_text(fits.workspace),
                         size_text(fits.bytes() - 4096), size_text(fits.state.bytes() - 4096)));
-  EXPECT_NE(refusal({}, fits.weights / 2).find("a smaller model would help"), std::string::npos);
+  EXPECT_NE(refusal({}, fits.weights / 2).find("weights alone do not fit"), std::string::npos);
+  EXPECT_NE(refusal({}, fits.weights + fits.workspace / 2).find("fewer rows a step (--max-batch-tokens)"), std::string::npos);
 }
 
 // Without a wish the state takes what a few sequences need, and less where the machine is small.

@@ -167,11 +167,11 @@ template <int D>
 __global__ void __launch_bounds__(kThreads, kDecodeBlocks) decode_kernel(AttendCall call, DecodePlan plan) {
   extern __shared__ __align__(128) char raw[];
   Shared<D>& shared = *reinterpret_cast<Shared<D>*>(raw);
-  const int n = blockIdx.x;
-  const DecodeItem* at_item = plan.item + n;
+  const DecodeItem* at_item = plan.item + blockIdx.x;
   const struct {
-    int seq, row, context, begin, end, index, count, shared;
-  } item{at_item->seq, at_item->row, at_item->context, at_item->begin, at_item->end, at_item->index, at_item->count, at_item->shared};
+    int seq, row, context, begin, end, index, count, slot, shared;
+  } item{at_item->seq,   at_item->row,   at_item->context, at_item->begin, at_item->end,
+         at_item->index, at_item->count, at_item->slot,    at_item->shared};
   const int group_begin = at_item->table[min(call.pages.group, 4)];
   if (item.count == 0) return wait_before();
   const int kv_head = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -281,7 +281,7 @@ __global__ void __launch_bounds__(kThreads, kDecodeBlocks) decode_kernel(AttendC
     if (item.count == 1) {
       write(head, d, most, total, value);
     } else {
-      float* to = plan.partial + ((int64_t(n) * call.pages.kv_heads + kv_head) * kGroup + head) * kPart<D>;
+      float* to = plan.partial + ((int64_t(item.slot) * call.pages.kv_heads + kv_head) * kGroup + head) * kPart<D>;
       to[d] = value;
       if (d == 0) to[D] = most, to[D + 1] = total;
     }
@@ -301,7 +301,7 @@ __global__ void __launch_bounds__(kThreads, kDecodeBlocks) decode_kernel(AttendC
   }
   __syncthreads();
   if (!shared.last) return;
-  const float* parts = plan.partial + (int64_t(n - item.index) * call.pages.kv_heads + kv_head) * kGroup * kPart<D>;
+  const float* parts = plan.partial + (int64_t(item.slot - item.index) * call.pages.kv_heads + kv_head) * kGroup * kPart<D>;
   const int64_t step = int64_t(call.pages.kv_heads) * kGroup * kPart<D>;
   for (int head = warp; head < group; head += kWarps) {
     float most = -INFINITY, total = 0;

@@ -196,8 +196,8 @@ template <int D>
 __device__ void write_part(const AttendCall& call, const DecodePlan& plan, const Work& work, int token, int head, const float (&o)[D / 2],
                            int h, float most, float total, int t) {
   const int group = call.heads / call.pages.kv_heads;
-  const int64_t item = plan.shared_row[work.first + token].item + work.part;
-  float* to = plan.partial + ((item * call.pages.kv_heads + head / group) * kGroup + head % group) * (D + kPartExtra);
+  const int64_t slot = plan.shared_row[work.first + token].slot + work.part;
+  float* to = plan.partial + ((slot * call.pages.kv_heads + head / group) * kGroup + head % group) * (D + kPartExtra);
 #pragma unroll
   for (int j = 0; j < D / 8; j++) *reinterpret_cast<float2*>(to + 8 * j + 2 * t) = make_float2(o[4 * j + 2 * h], o[4 * j + 2 * h + 1]);
   if (t == 0) to[D] = most, to[D + 1] = total;

@@ -55,6 +55,7 @@ struct Spots {
 // A piece of a decode: tokens [begin, end) of a sequence's keys, the index-th of `count` that lie together; count 0: nothing.
 struct DecodeItem {
   int32_t seq, row, context, begin, end, index, count;
+  int32_t slot;      // of its result; those of a sequence follow each other
   int32_t shared;    // of the count, the first so many are attend_shared()'s
   int32_t table[5];  // where the sequence's page table begins in each of the first groups
 };
@@ -65,7 +66,7 @@ struct SharedTile {
   int32_t begin, end, part;
 };
 struct SharedRow {
-  int32_t row, item;  // of q; the first item of the sequence
+  int32_t row, slot;  // of q; the first result of the sequence
 };
 // One block's share of a prefill: rows [row, row + kPrefillRows) of a sequence.
 struct PrefillTile {
@@ -98,7 +99,7 @@ struct AttendCall {
 struct DecodePlan {
   const DecodeItem* item = nullptr;
   int grid = 0;                // items at most
-  float* partial = nullptr;    // [items * kv_heads * kGroup * (v_dim + kPartExtra)]
+  float* partial = nullptr;    // [slots * kv_heads * kGroup * (v_dim + kPartExtra)]
   int32_t* arrived = nullptr;  // [n_seqs * kv_heads] zero
   const SharedTile* shared = nullptr;
   const SharedRow* shared_row = nullptr;

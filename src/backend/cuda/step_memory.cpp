@@ -16,6 +16,7 @@ static constexpr int kFixed = 100;        // what an item costs beside its token
 static constexpr int kMostItems = 128;    // of a sequence
 static constexpr int kSharedLeast = 256;  // tokens that are worth a tile of their own, if at least kSharers have them in common
 static constexpr int kSharers = 4, kSharedTile = 128;
+static constexpr int kMostParts = 8;  // of a shared prefix
 
 // A sequence's tokens in pieces of equal length, of at most `longest` or a little more.
 static int piece(int length, int longest) {
@@ -86,14 +87,14 @@ void StepMemory::share_prefixes(const Batch& b, const StateMemory& state) {
       n = std::min(n, int(std::mismatch(first, first + std::min(n, b.context[s] / page), table.unit + table.begin[s]).first - first));
     const int tokens = n * page, tiles = (int(seqs.size()) + rules_.share - 1) / rules_.share;
     if (tokens < kSharedLeast) continue;
-    const int parts = std::clamp(rules_.workers / 2 / tiles, 1, std::min(16, tokens / kSharedLeast));
+    const int parts = std::clamp(rules_.workers / 2 / tiles, 1, std::min(kMostParts, tokens / kSharedLeast));
     const int size = ((tokens + parts - 1) / parts + kSharedTile - 1) / kSharedTile * kSharedTile;
     for (int s : seqs) prefix_[size_t(s)] = {tokens, (tokens + size - 1) / size};
     for (size_t i = 0; i < seqs.size(); i += size_t(rules_.share))
       for (int p = 0; p * size < tokens; p++)
         shared_.push_back({int32_t(shared_rows_.size() + i), int32_t(std::min(seqs.size() - i, size_t(rules_.share))), seqs[0], p * size,
                            std::min(tokens, (p + 1) * size), p});
-    for (int s : seqs) shared_rows_.push_back({b.row_begin[s], s});  // the item is known later
+    for (int s : seqs) shared_rows_.push_back({b.row_begin[s], s});  // the slot is known later
   }
   n_shared_ = int32_t(shared_.size());
 }
@@ -106,32 +107,35 @@ void StepMemory::make_plan(const Batch& b, const StateMemory& state) {
   for (int s = 0; s < b.n_seqs; s++)
     if (b.rows(s) > 1 || rules_.deterministic)
       for (int r = 0; r < b.rows(s); r += kPrefillRows) tiles_.push_back({s, r});
-  std::vector<int32_t> first_item(size_t(b.n_seqs), 0);
+  std::vector<int32_t> first_slot(size_t(b.n_seqs), 0);
+  int32_t n_slots = 0;
   for (const Own& own : own_) {
     const int s = own.seq;
     const Prefix& prefix = prefix_[size_t(s)];
-    DecodeItem item{s, b.row_begin[s], b.context[s], 0, 0, 0, prefix.parts + own.n, prefix.parts, {}};
+    DecodeItem item{s, b.row_begin[s], b.context[s], 0, 0, 0, prefix.parts + own.n, 0, prefix.parts, {}};
     for (size_t g = 0; g < std::min(b.group.size(), std::size(item.table)); g++)
       if (state.group[g].page_tokens) item.table[g] = b.group[g].begin[s];
-    first_item[size_t(s)] = int32_t(items_.size());
-    items_.resize(items_.size() + size_t(prefix.parts));  // empty: attend_shared() fills their results
+    first_slot[size_t(s)] = n_slots;
     for (int i = 0; i < own.n; i++) {
-      item.index = prefix.parts + i;
+      item.index = prefix.parts + i, item.slot = n_slots + item.index;
       item.begin = prefix.tokens + i * own.piece, item.end = std::min(item.begin + own.piece, prefix.tokens + own.length);
       items_.push_back(item);
     }
+    n_slots += item.count;
   }
-  for (SharedRow& row : shared_rows_) row.item = first_item[size_t(row.item)];
+  for (SharedRow& row : shared_rows_) row.slot = first_slot[size_t(row.slot)];
   std::stable_sort(tiles_.begin(), tiles_.end(),
                    [&](const PrefillTile& x, const PrefillTile& y) { return b.context[x.seq] + x.row > b.context[y.seq] + y.row; });
   const auto rest = std::stable_partition(tiles_.begin(), tiles_.end(), [&](const PrefillTile& t) { return b.rows(t.seq) == 1; });
   plan_ = {};
   plan_.n_single = int(rest - tiles_.begin());
   plan_.n_items = int(items_.size()), plan_.n_tiles = int(tiles_.size());
-  plan_.grid = plan_.n_items ? int(std::bit_ceil(unsigned(std::max(plan_.n_items, 32)))) : 0;
+  const int step = std::max(16, int(std::bit_floor(unsigned(plan_.n_items))) / 8);  // few grids, so that few graphs are captured
+  plan_.grid = (plan_.n_items + step - 1) / step * step;
   items_.resize(size_t(plan_.grid));  // the rest is empty
   plan_.shared_room = n_shared_ ? int(std::bit_ceil(unsigned(std::max(n_shared_, 16)))) : 0;
   shared_.resize(size_t(plan_.shared_room));
+  plan_.slots = plan_.grid + (plan_.shared_room ? b.n_seqs * kMostParts : 0);
 }
 
 // Room for `room` elements, of which the first n are copied from `from`; null stays null.

@@ -14,6 +14,7 @@ class StepMemory {
   struct Plan {
     const DecodeItem* item = nullptr;  // on the device
     int n_items = 0, grid = 0;         // grid: items that steps of this layout have at most
+    int slots = 0;                     // for their results, and those of what is shared
     const SharedTile* shared = nullptr;
     const SharedRow* shared_row = nullptr;
     const int32_t* n_shared = nullptr;
