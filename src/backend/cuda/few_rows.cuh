@@ -43,6 +43,25 @@ __device__ inline int find_group(const Groups& g, int y, int most, int* list, in
     n = tile.n;
     return tile.expert;
   }
+  if (g.n_pairs <= 32) {  // every warp by itself, a pair a lane; groups in the order of their first pairs
+    const int lane = threadIdx.x % 32, id = lane < g.n_pairs ? g.of(lane) : -1 - lane;
+    unsigned same = __match_any_sync(~0u, id);
+    const int mine = lane < g.n_pairs && (same & ((1u << lane) - 1)) == 0 ? (__popc(same) + most - 1) / most : 0;
+    int up_to = mine;
+    for (int d = 1; d < 32; d *= 2) {
+      const int other = __shfl_up_sync(~0u, up_to, d);
+      if (lane >= d) up_to += other;
+    }
+    const unsigned here = __ballot_sync(~0u, up_to > y);
+    if (!here) return -1;
+    const int at = __ffs(int(here)) - 1, part = y - __shfl_sync(~0u, up_to - mine, at), expert = __shfl_sync(~0u, id, at);
+    same = __shfl_sync(~0u, same, at);
+    const int rank = __popc(same & ((1u << lane) - 1)) - part * most;
+    if ((same >> lane & 1) && rank >= 0 && rank < most) list[rank] = lane;  // all warps write the same
+    __syncwarp();
+    n = min(__popc(same) - part * most, most);
+    return expert;
+  }
   for (int e = threadIdx.x; e < g.n_experts; e += blockDim.x) counts[e] = 0;
   __syncthreads();
   for (int p = threadIdx.x; p < g.n_pairs; p += blockDim.x) atomicAdd(&counts[g.of(p)], 1);

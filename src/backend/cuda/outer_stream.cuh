@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kStreamThreads, 2) outer_stream_kernel(ScanRow
   auto slot_of = [&](const int32_t* unit, int item) {
     return reinterpret_cast<char*>(slots.base + int64_t(unit[item / s.heads]) * slots.unit_bytes) + int64_t(item % s.heads) * size;
   };
-  auto ask = [&](int item, int stage) {  // by one thread
+  auto ask_state = [&](int item, int stage) {  // by one thread
     if (item >= n_items) return;
     barrier_expect(&full[stage], size);
     copy_bytes(shared_address(ring + stage * size), slot_of(slots.src, item), size, &full[stage], kReadOnce);
@@ -34,30 +34,30 @@ __global__ void __launch_bounds__(kStreamThreads, 2) outer_stream_kernel(ScanRow
   if (threadIdx.x == 0) {
     for (uint64_t& f : full) barrier_init(&f, 1);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    for (int i = 0; i + 1 < kStreamRing; i++) ask(blockIdx.x + i * gridDim.x, i);
+    for (int i = 0; i + 1 < kStreamRing; i++) ask_state(blockIdx.x + i * gridDim.x, i);
   }
   launch_next();
   wait_before();
 
   // What a row brings, asked for one item ahead: a value of B or C, one of x, of the gate, and dt.
-  float next_bc = 0, next_x = 0, step = 0, next_step = 0, gate = 1, next_gate = 1;
+  uint32_t next_bc = 0, next_x = 0, next_dt = 0, gate = 0, next_gate = 0;
+  float step = 0;
   auto ask_row = [&](int item) {
     if (item >= n_items) return;
     const int64_t row = item / s.heads;
     const int head = item % s.heads, group = head / (s.heads / s.groups), i = threadIdx.x;
-    if (i < n) next_bc = load(b.data, b.dtype, row * b.stride + group * n + i);
-    if (i >= n && i < 2 * n) next_bc = load(c.data, c.dtype, row * c.stride + group * n + i - n);
-    if (i < dim) next_x = load(x.data, x.dtype, row * x.stride + head * dim + i);
-    if (i < dim) next_gate = gate_at(rows, row, head * dim + i);
-    next_step = fminf(fmaxf(step_at(rows, row, head), s.dt_min), s.dt_max);
+    if (i < n) next_bc = ask(b, row * b.stride + group * n + i);
+    if (i >= n && i < 2 * n) next_bc = ask(c, row * c.stride + group * n + i - n);
+    if (i < dim) next_x = ask(x, row * x.stride + head * dim + i), next_gate = ask_gate(rows, row, head * dim + i);
+    next_dt = ask(rows.dt, row * rows.dt.stride + head);
   };
-  auto keep_row = [&](int turn) {
-    if (threadIdx.x < 2 * n) bc[turn * 2 * n + threadIdx.x] = next_bc;
-    if (threadIdx.x < dim) in[turn * dim + threadIdx.x] = next_x;
-    step = next_step;
+  auto keep_row = [&](int turn, int item) {
+    if (threadIdx.x < 2 * n) bc[turn * 2 * n + threadIdx.x] = got(b, next_bc);
+    if (threadIdx.x < dim) in[turn * dim + threadIdx.x] = got(x, next_x);
+    step = fminf(fmaxf(step_of(rows, got(rows.dt, next_dt), item % s.heads), s.dt_min), s.dt_max);
   };
   ask_row(blockIdx.x);
-  keep_row(0);
+  keep_row(0, blockIdx.x);
   __syncthreads();
 
   for (int item = blockIdx.x, i = 0; item < n_items; item += gridDim.x, i++) {
@@ -85,18 +85,18 @@ __global__ void __launch_bounds__(kStreamThreads, 2) outer_stream_kernel(ScanRow
     float* here = sums + turn * kStreamWarps * dim;
     if (threadIdx.x % 32 < lanes) *reinterpret_cast<float4*>(here + warp * dim + 4 * lane) = sum;
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    keep_row(turn ^ 1);
+    keep_row(turn ^ 1, item + int(gridDim.x));
     __syncthreads();
     if (threadIdx.x == kStreamThreads - 1) {
       if (slots.dst[row] >= 0) copy_out_bytes(slot_of(slots.dst, item), shared_address(ring + stage * size), size);
       asm volatile("cp.async.bulk.commit_group;" ::: "memory");
       asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");  // the stage before is free
-      ask(item + (kStreamRing - 1) * gridDim.x, (i + kStreamRing - 1) % kStreamRing);
+      ask_state(item + (kStreamRing - 1) * gridDim.x, (i + kStreamRing - 1) % kStreamRing);
     }
     if (threadIdx.x < dim) {
       float y = (s.d ? s.d[head] : 0.0f) * in[turn * dim + threadIdx.x];
       for (int w = 0; w < kStreamWarps; w++) y += here[w * dim + threadIdx.x];
-      store(rows.out.data, rows.out.dtype, row * rows.out.stride + head * dim + threadIdx.x, y * gate);
+      write_at(rows, row, head * dim + threadIdx.x, y, gate);
     }
   }
   if (threadIdx.x == kStreamThreads - 1) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");

@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(128) short_conv_kernel(Matrix out, Matrix x, c
   if (single) read_slot();
   launch_next();
   wait_before();
-  auto read = [&](int row) { return load(x.data, x.dtype, row * x.stride + c); };
+  auto read = [&](int row) { return element(x, row * x.stride + c); };
   for (; seq < r.n_seqs && (single ? seq : r.row_begin[seq]) < row1; seq++) {
     const int first = single ? seq : r.row_begin[seq], last = single ? seq + 1 : r.row_begin[seq + 1],
               alone = first + width - 1;  // rows from here on need no slot
@@ -82,11 +82,12 @@ __global__ void __launch_bounds__(128) short_conv_kernel(Matrix out, Matrix x, c
       for (int j = 1; j < width; j++)
         if (there) slot_at(slots, slot)[(j - 1) * channels + c] = window[j];
     };
-    float window[kMostWidth], next[kConvRows];
+    float window[kMostWidth];
+    uint32_t next[kConvRows];
     window_at(begin, window);
     if (!tree) {
 #pragma unroll
-      for (int i = 1; i < kConvRows; i++) next[i] = begin + i < end ? read(begin + i) : 0;
+      for (int i = 1; i < kConvRows; i++) next[i] = ask(x, min(begin + i, end - 1) * x.stride + c);
     }
     for (int row = begin; row < end; row++) {
       if (tree && row > begin) window_at(row, window);
@@ -101,7 +102,7 @@ __global__ void __launch_bounds__(128) short_conv_kernel(Matrix out, Matrix x, c
       for (int j = 0; j + 1 < kMostWidth; j++) window[j] = j + 1 < width ? window[j + 1] : window[j];
       float after = row + 1 - begin < kConvRows || row + 1 == end ? 0 : read(row + 1);
 #pragma unroll
-      for (int i = 1; i < kConvRows; i++) after = row + 1 - begin == i ? next[i] : after;
+      for (int i = 1; i < kConvRows; i++) after = row + 1 - begin == i ? got(x, next[i]) : after;
 #pragma unroll
       for (int j = 0; j < kMostWidth; j++) window[j] = j == width - 1 ? after : window[j];
     }
@@ -151,12 +152,12 @@ __global__ void diag_scan_kernel(ScanRows rows, int n, const float* a, const flo
     for (int j = 0; j < n; j++) h[j * width + t] = context[j * width + t];
   };
   each_row(r, seq, reset, [&](int row, bool wanted) {
-    const float step = step_at(rows, row, i), in = load(x.data, x.dtype, row * x.stride + i);
+    const float step = step_at(rows, row, i), in = element(x, row * x.stride + i);
     float sum = d ? d[i] * in : 0.0f;
     for (int j = 0; j < n; j++) {
       float& value = h[j * width + t];
-      value = expf(step * a[int64_t(i) * n + j]) * value + step * load(b.data, b.dtype, row * b.stride + j) * in;
-      sum += load(c.data, c.dtype, row * c.stride + j) * value;
+      value = expf(step * a[int64_t(i) * n + j]) * value + step * element(b, row * b.stride + j) * in;
+      sum += element(c, row * c.stride + j) * value;
     }
     if (!wanted) return;
     write_at(rows, row, i, sum);
@@ -187,12 +188,12 @@ __global__ void outer_scan_kernel(ScanRows rows, OuterShape s, Slots slots, Recu
   };
   each_row(r, seq, reset, [&](int row, bool wanted) {
     const float step = fminf(fmaxf(step_at(rows, row, head), s.dt_min), s.dt_max);
-    const float in = load(x.data, x.dtype, row * x.stride + head * width + i), decay = expf(step * s.a[head]), gain = step * in;
+    const float in = element(x, row * x.stride + head * width + i), decay = expf(step * s.a[head]), gain = step * in;
     float sum = s.d ? s.d[head] * in : 0.0f;
     for (int j = 0; j < n; j++) {
       float& value = h[j * width + i];
-      value = decay * value + gain * load(b.data, b.dtype, row * b.stride + group * n + j);
-      sum += load(c.data, c.dtype, row * c.stride + group * n + j) * value;
+      value = decay * value + gain * element(b, row * b.stride + group * n + j);
+      sum += element(c, row * c.stride + group * n + j) * value;
     }
     if (!wanted) return;
     write_at(rows, row, head * width + i, sum);
@@ -270,19 +271,27 @@ __global__ void __launch_bounds__(kScanThreads)
   auto stage = [&](int row, int n_rows) {
     for (int j = threadIdx.x; j < n; j += kScanThreads)
       for (int k0 = 0; k0 < n_rows; k0 += 8) {
-        float bk[8], ck[8];  // on their way together
+        uint32_t bk[8], ck[8];  // on their way together
 #pragma unroll
         for (int i = 0; i < 8; i++) {
           const int64_t at = row + min(k0 + i, n_rows - 1);
-          bk[i] = load(b.data, b.dtype, at * b.stride + group * n + j), ck[i] = load(c.data, c.dtype, at * c.stride + group * n + j);
+          bk[i] = ask(b, at * b.stride + group * n + j), ck[i] = ask(c, at * c.stride + group * n + j);
         }
 #pragma unroll
         for (int i = 0; i < 8; i++)
-          if (k0 + i < n_rows) bc[(k0 + i) * 2 * n + j] = bk[i], bc[(k0 + i) * 2 * n + n + j] = ck[i];
+          if (k0 + i < n_rows) bc[(k0 + i) * 2 * n + j] = got(b, bk[i]), bc[(k0 + i) * 2 * n + n + j] = got(c, ck[i]);
       }
-#pragma unroll 4
-    for (int e = threadIdx.x; e < n_rows * slice; e += kScanThreads)
-      in[e] = load(x.data, x.dtype, (row + e / slice) * x.stride + col + e % slice);
+    for (int e0 = threadIdx.x; e0 < n_rows * slice; e0 += 4 * kScanThreads) {
+      uint32_t bits[4];
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const int e = min(e0 + i * kScanThreads, n_rows * slice - 1);
+        bits[i] = ask(x, (row + e / slice) * x.stride + col + e % slice);
+      }
+#pragma unroll
+      for (int i = 0; i < 4; i++)
+        if (e0 + i * kScanThreads < n_rows * slice) in[e0 + i * kScanThreads] = got(x, bits[i]);
+    }
     for (int k = threadIdx.x; k < n_rows; k += kScanThreads) {
       steps[k] = fminf(fmaxf(step_at(rows, row + k, head), s.dt_min), s.dt_max);
       decays[k] = expf(steps[k] * rate);
@@ -309,11 +318,21 @@ __global__ void __launch_bounds__(kScanThreads)
     if (threadIdx.x % 32 < lanes) *reinterpret_cast<float4*>(sums + (k * kScanWarps + warp) * slice + 4 * lane) = sum;
   };
   auto finish = [&](int row, int n_rows) {
-    for (int e = threadIdx.x; e < n_rows * slice; e += kScanThreads) {
-      const int k = e / slice, i = e % slice;
-      float sum = d * in[e];
-      for (int w = 0; w < kScanWarps; w++) sum += sums[(k * kScanWarps + w) * slice + i];
-      write_at(rows, row + k, col + i, sum);
+    for (int e0 = threadIdx.x; e0 < n_rows * slice; e0 += 4 * kScanThreads) {
+      uint32_t gate[4];
+#pragma unroll
+      for (int j = 0; j < 4; j++) {
+        const int e = min(e0 + j * kScanThreads, n_rows * slice - 1);
+        gate[j] = ask_gate(rows, row + e / slice, col + e % slice);
+      }
+#pragma unroll
+      for (int j = 0; j < 4; j++) {
+        const int e = e0 + j * kScanThreads, k = e / slice, i = e % slice;
+        if (e >= n_rows * slice) break;
+        float sum = d * in[e];
+        for (int w = 0; w < kScanWarps; w++) sum += sums[(k * kScanWarps + w) * slice + i];
+        write_at(rows, row + k, col + i, sum, gate[j]);
+      }
     }
   };
   staged_rows<Trees>(r, seq, at_once, reset, stage, step, finish);
@@ -350,15 +369,31 @@ __global__ void __launch_bounds__(kScanThreads)
   launch_next();
   wait_before();
   auto stage = [&](int row, int n_rows) {
-    for (int e = threadIdx.x; e < n_rows * n; e += kScanThreads) {
-      const int k = e / n, j = e % n;
-      bc[k * 2 * n + j] = load(b.data, b.dtype, (row + k) * b.stride + j);
-      bc[k * 2 * n + n + j] = load(c.data, c.dtype, (row + k) * c.stride + j);
+    for (int e0 = threadIdx.x; e0 < n_rows * n; e0 += 2 * kScanThreads) {
+      uint32_t bits[2][2];
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        const int e = min(e0 + i * kScanThreads, n_rows * n - 1), k = e / n, j = e % n;
+        bits[i][0] = ask(b, (row + k) * b.stride + j), bits[i][1] = ask(c, (row + k) * c.stride + j);
+      }
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        const int e = min(e0 + i * kScanThreads, n_rows * n - 1), k = e / n, j = e % n;
+        bc[k * 2 * n + j] = got(b, bits[i][0]), bc[k * 2 * n + n + j] = got(c, bits[i][1]);
+      }
     }
-    for (int e = threadIdx.x; e < n_rows * channels; e += kScanThreads) {
-      const int k = e / channels, j = min(e % channels, width - 1);
-      in[e] = load(x.data, x.dtype, (row + k) * x.stride + col + j);
-      steps[e] = step_at(rows, row + k, col + j);
+    for (int e0 = threadIdx.x; e0 < n_rows * channels; e0 += 4 * kScanThreads) {
+      uint32_t bits[4][2];
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const int e = min(e0 + i * kScanThreads, n_rows * channels - 1), k = e / channels, j = col + min(e % channels, width - 1);
+        bits[i][0] = ask(x, (row + k) * x.stride + j), bits[i][1] = ask(rows.dt, (row + k) * rows.dt.stride + j);
+      }
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const int e = min(e0 + i * kScanThreads, n_rows * channels - 1), j = col + min(e % channels, width - 1);
+        in[e] = got(x, bits[i][0]), steps[e] = step_of(rows, got(rows.dt, bits[i][1]), j);
+      }
     }
   };
   auto step = [&](int k, int row, bool wanted) {
@@ -369,9 +404,18 @@ __global__ void __launch_bounds__(kScanThreads)
     if (part == 0) sums[k * channels + mine] = sum;
   };
   auto finish = [&](int row, int n_rows) {
-    for (int e = threadIdx.x; e < n_rows * channels; e += kScanThreads) {
-      const int k = e / channels, j = e % channels;
-      if (j < width) write_at(rows, row + k, col + j, fmaf(d ? d[col + j] : 0.0f, in[e], sums[e]));
+    for (int e0 = threadIdx.x; e0 < n_rows * channels; e0 += 4 * kScanThreads) {
+      uint32_t gate[4];
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const int e = min(e0 + i * kScanThreads, n_rows * channels - 1);
+        gate[i] = ask_gate(rows, row + e / channels, col + min(e % channels, width - 1));
+      }
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const int e = e0 + i * kScanThreads, k = e / channels, j = e % channels;
+        if (e < n_rows * channels && j < width) write_at(rows, row + k, col + j, fmaf(d ? d[col + j] : 0.0f, in[e], sums[e]), gate[i]);
+      }
     }
   };
   staged_rows<Trees>(
@@ -390,7 +434,7 @@ __global__ void __launch_bounds__(kStepThreads, 3) diag_step_kernel(ScanRows row
   const int64_t place = int64_t(i) * n + 4 * part;
   float4 h[kStepRows];
   uint2 bj[kStepRows], cj[kStepRows];  // vectors of bf16
-  float step[kStepRows], in[kStepRows], gate[kStepRows];
+  uint32_t step[kStepRows], in[kStepRows], gate[kStepRows];
 #pragma unroll
   for (int r = 0; r < kStepRows; r++)
     if (r < n_rows) h[r] = *reinterpret_cast<const float4*>(slot_at(slots, slots.src[row0 + r]) + place);
@@ -401,28 +445,29 @@ __global__ void __launch_bounds__(kStepThreads, 3) diag_step_kernel(ScanRows row
   for (int r = 0; r < kStepRows; r++) to[r] = r < n_rows ? slots.dst[row0 + r] : -1;
   launch_next();
   wait_before();
-  auto ask = [&](const Matrix& m, int64_t row) {
+  auto ask_four = [&](const Matrix& m, int64_t row) {
     return Vectors ? *reinterpret_cast<const uint2*>(static_cast<const bf16*>(m.data) + row * m.stride + 4 * part) : uint2{};
   };
   auto four = [&](const Matrix& m, int64_t row, uint2 v) -> float4 {
     if (Vectors) return {low(v.x), high(v.x), low(v.y), high(v.y)};
     const int64_t from = row * m.stride + 4 * part;
-    return {load(m.data, m.dtype, from), load(m.data, m.dtype, from + 1), load(m.data, m.dtype, from + 2), load(m.data, m.dtype, from + 3)};
+    return {element(m, from), element(m, from + 1), element(m, from + 2), element(m, from + 3)};
   };
 #pragma unroll
   for (int r = 0; r < kStepRows; r++) {
     if (r >= n_rows) break;
     const int64_t row = row0 + r;
-    step[r] = step_at(rows, row, i), in[r] = load(x.data, x.dtype, row * x.stride + i), gate[r] = gate_at(rows, row, i);
-    bj[r] = ask(b, row), cj[r] = ask(c, row);
+    step[r] = ask(rows.dt, row * rows.dt.stride + i), in[r] = ask(x, row * x.stride + i), gate[r] = ask_gate(rows, row, i);
+    bj[r] = ask_four(b, row), cj[r] = ask_four(c, row);
   }
 #pragma unroll
   for (int r = 0; r < kStepRows; r++) {
     if (r >= n_rows) break;
     const int64_t row = row0 + r;
-    const float sum = over_parts(diag_update(h[r], rate, step[r], in[r], four(b, row, bj[r]), four(c, row, cj[r])), parts);
+    const float now = got(x, in[r]), by = step_of(rows, got(rows.dt, step[r]), i);
+    const float sum = over_parts(diag_update(h[r], rate, by, now, four(b, row, bj[r]), four(c, row, cj[r])), parts);
     if (there && to[r] >= 0) __stcs(reinterpret_cast<float4*>(slot_at(slots, to[r]) + place), h[r]);
-    if (there && part == 0) store(rows.out.data, rows.out.dtype, row * rows.out.stride + i, fmaf(through, in[r], sum) * gate[r]);
+    if (there && part == 0) write_at(rows, row, i, fmaf(through, now, sum), gate[r]);
   }
 }
 
