@@ -153,14 +153,14 @@ struct Product {
   float eps = 0;
   struct {
     void* x = nullptr;         // bf16 [T, out]; null: not wanted
-    float* squares = nullptr;  // [T, n_parts(out)]
+    float* squares = nullptr;  // [T, parts of the outputs]
     const float* weight = nullptr;
     float offset = 0;
   } next;
 };
 inline constexpr int kFewRows = 128;                     // of a product that can share a norm
 inline constexpr int kNormPart = 64, kNormPartOne = 16;  // outputs of a part of product() and of product_one()
-void product(const Launch&, const Product&);             // in % 8 == 0, rows of x and weight 16-byte aligned
+void product(const Launch&, const Product&);             // in % 8 == 0, gated out % 16 == 0, rows of x 16-byte aligned
 void product_one(const Launch&, const Product&);         // the same for one row; other sums
 void product_any(const Launch&, const Product&);         // any shape, slowly
 // product_many.cu: the same for many rows, which product() calls; every sum in `split` parts.

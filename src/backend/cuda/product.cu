@@ -1,8 +1,9 @@
 // Products of up to 128 rows with a bf16 weight. A block streams a tile of M weight rows, or its share of the inputs, and N rows
 // of x through a ring in shared memory (bulk tensor copies, one thread asks) and multiplies with Hopper's matrix instruction,
 // weights on the left. A cluster is `pair` tiles, which share every piece of x, times `split` parts of the inputs, which add up
-// through each other's shared memory, in order. A kernel lets the next one start when it has asked for its last weights; that one
-// asks for its first ring of weights while the sums before it are finished.
+// through each other's shared memory, in order; undivided inputs: a cluster takes tiles in turn, through the same ring. A kernel lets
+// the next one start when it has asked for its last weights; that one asks for its first ring of them while the sums before it are
+// finished. Gated weights lie in the ring eight gates, eight values in turn, so that one thread has both of an output.
 // Reads out * in * 2 bytes of weights once every N rows, and x from the L2 cache once every `pair` tiles.
 #include <cooperative_groups.h>
 
@@ -335,10 +336,10 @@ CUtensorMap gated_map(const Product& p, int box) {
   return tensor_map(p.weight, {p.in, 8, 2, p.out / 16}, {p.in * 2, p.out * p.in, p.in * 16}, {kChunk, 8, 2, box / 16});
 }
 
-// Parts of the inputs: enough for two blocks on every multiprocessor, so that enough is on its way.
+// Parts of the inputs: enough for a block on every multiprocessor. More would not all find room at once, in clusters.
 int split_of(const Launch& at, int64_t tiles, int64_t n_chunks, int most) {
   int split = 1;
-  while (split < most && tiles * split <= at.n_sm && n_chunks >= 8 * split) split *= 2;
+  while (split < most && tiles * split < at.n_sm - 8 && n_chunks >= 8 * split) split *= 2;
   return split;
 }
 int64_t tiles_of(const Product& p, int m) { return p.gated ? div_up(p.out / 2, m / 2) : div_up(p.out, m); }

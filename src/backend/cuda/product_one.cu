@@ -17,7 +17,7 @@ __device__ float dot(uint4 w, const float (&x)[8], float sum) {
 }
 
 __global__ void __launch_bounds__(32 * kWarps, 2) one_row(const Product p) {
-  __shared__ float squares[kWarps];
+  __shared__ float part[kWarps], squares[kWarps];
   launch_next();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, in = int(p.in);
   const int64_t n_outputs = p.gated ? p.out / 2 : p.out, first = int64_t(blockIdx.x) * kWarps + warp;
@@ -36,13 +36,9 @@ __global__ void __launch_bounds__(32 * kWarps, 2) one_row(const Product p) {
 
   wait_before();
   const bf16* x_row = static_cast<const bf16*>(p.x.data) + lane * 8;
-  const int parts = int(p.n_squares);
-  float scale = 1, residual[2] = {};
-  if (p.squares) {
-    float sum = 0;
-    for (int i = lane; i < parts; i += 32) sum += p.squares[i];
-    scale = rsqrtf(warp_sum(sum) / float(in) + p.eps);
-  }
+  float of_norm = 0, residual[2] = {};
+  if (p.squares)  // every warp its share
+    for (int i = threadIdx.x; i < int(p.n_squares); i += 32 * kWarps) of_norm += p.squares[i];
   if (p.residual && lane == 0 && mine) {
     residual[0] = p.residual[at[0]];
     if (second) residual[1] = p.residual[at[1]];
@@ -59,7 +55,17 @@ __global__ void __launch_bounds__(32 * kWarps, 2) one_row(const Product p) {
       ask(i, here + kDepth * kStep);
     }
   }
-  sum[0] = warp_sum(sum[0]) * scale, sum[1] = warp_sum(sum[1]) * scale;
+  sum[0] = warp_sum(sum[0]), sum[1] = warp_sum(sum[1]);
+  if (p.squares) {
+    of_norm = warp_sum(of_norm);
+    if (lane == 0) part[warp] = of_norm;
+    __syncthreads();
+    float all = 0;
+#pragma unroll
+    for (float s : part) all += s;
+    const float scale = rsqrtf(all / float(in) + p.eps);
+    sum[0] *= scale, sum[1] *= scale;
+  }
   float square = 0;
   if (lane == 0 && mine) {
     if (p.gated) {
