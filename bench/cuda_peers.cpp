@@ -1,7 +1,7 @@
 // The workloads that vLLM 0.26 was measured with on one H200, through the engine: decode steps, prefill, 256 requests at once, the
 // same behind a shared prefix, start to first token. Prints each beside vLLM's figure. MODEL is a directory with the config.json of
 // the Llama-3.1-8B shape; its weights are made up.
-//   cuda_peers MODEL [--only d1,d16,d64,d128,d256,p1,p8,mixed,prefix] [--deterministic] [--memory GB]
+//   cuda_peers MODEL [--only d1,d16,d64,d128,d256,p1,p8,mixed,prefix] [--runs N] [--deterministic] [--memory GB]
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -62,6 +62,7 @@ std::vector<int> prompt_lengths() {
 struct Bench {
   Engine& engine;
   const std::vector<double>& decode_steps;  // milliseconds of every step so far that read no prompt
+  int runs = 3;                             // of each length of a decode; the best counts
   std::mt19937 rng{1};
 
   std::vector<int32_t> prompt(int n) {
@@ -94,7 +95,7 @@ struct Bench {
     double few = 1e9, many = 1e9;
     const size_t before = decode_steps.size();
     run(prompts(n, 1024 - 80), 16 + 128);
-    for (int i = 0; i < 3; i++) {  // new prompts each time: no prefix is cached
+    for (int i = 0; i < runs; i++) {  // new prompts each time: no prefix is cached
       few = std::min(few, run(prompts(n, 1024 - 80), 16));
       many = std::min(many, run(prompts(n, 1024 - 80), 16 + 128));
     }
@@ -136,13 +137,15 @@ struct Bench {
 };
 
 int run(int argc, char** argv) {
+  int runs = 3;
   std::string only;  // the lines that are wanted, each with a comma behind it; empty: all
   auto wanted = [&](const std::string& line) { return only.empty() || only.find(line + ",") != std::string::npos; };
   EngineOptions options{.device = "cuda", .max_seqs = 256, .max_batch_tokens = 16384, .max_context = 4096, .random_weights = 0};
-  if (argc < 2) return fmt::print(stderr, "cuda_peers MODEL [--only d1,mixed] [--deterministic] [--memory GB]\n"), 2;
+  if (argc < 2) return fmt::print(stderr, "cuda_peers MODEL [--only d1,mixed] [--runs N] [--deterministic] [--memory GB]\n"), 2;
   for (int i = 2; i < argc; i++) {
     options.deterministic |= !std::strcmp(argv[i], "--deterministic");
     if (!std::strcmp(argv[i], "--only") && i + 1 < argc) only = std::string(argv[++i]) + ",";
+    if (!std::strcmp(argv[i], "--runs") && i + 1 < argc) runs = std::atoi(argv[++i]);
     if (!std::strcmp(argv[i], "--memory") && i + 1 < argc) options.state_bytes = int64_t(std::atof(argv[++i]) * 1e9);
   }
   std::vector<double> decode_steps;
@@ -152,7 +155,7 @@ int run(int argc, char** argv) {
   double begin = now();
   auto engine = Engine::create(argv[1], options);
   double loaded = now();
-  Bench bench{*engine, decode_steps};
+  Bench bench{*engine, decode_steps, runs};
   bench.run(bench.prompts(1, 16), 1);
   fmt::print("start to first token {:.2f} s (engine {:.2f} s)   vLLM 85   target 4\n{}", now() - begin, loaded - begin,
              engine->memory().text());
