@@ -122,7 +122,7 @@ void check_even(const char* what, int n, int chips) {
   if (n % chips == 0) return;
   std::string can;
   for (int i = 1; i <= n; i++)
-    if (n % i == 0 && i <= 64) can += fmt::format("{}{}", can.empty() ? "" : ", ", i);
+    if (n % i == 0 && i <= 1024) can += fmt::format("{}{}", can.empty() ? "" : ", ", i);
   fail("{} {} cannot be split over {} chips: {} can share them", n, what, chips, can);
 }
 

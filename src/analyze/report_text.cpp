@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "analyze/report.h"
+#include "core/error.h"
 
 namespace mr {
 
@@ -110,13 +111,25 @@ static std::string rows_table(const Analysis& a) {
   return out + "\n";
 }
 
+// The fewest chips from so many on that can share the model evenly; 0: there are none.
+static int chips_that_share(const ModelSpec& spec, int from) {
+  for (int chips = from; chips <= 1024; chips++) try {
+      check_split(spec, chips);
+      return chips;
+    } catch (const Error&) {
+    }
+  return 0;
+}
+
 // What would hold weights that are too large for a chip: more of them, fewer bits a weight, or both.
 static std::string room_for_weights(const Analysis& a) {
   const Question& q = a.question;
   const double all = parameter_bytes(q.subject.spec, q.subject.storage), chip = q.on.chip.memory;
   const double bits = 8 * chip * q.on.tp / double(a.parameters);
   std::vector<std::string> ways;
-  if (q.on.chip.link > 0) ways.push_back(fmt::format("at least {:.0f} chips (--tp)", std::floor(all / chip) + 1));
+  if (q.on.chip.link > 0)
+    if (const int chips = chips_that_share(q.subject.spec, int(all / chip) + 1))
+      ways.push_back(fmt::format("at least {} chips (--tp)", chips));
   if (bits > 4) ways.push_back(fmt::format("weights of less than {:.1f} bits (--weight-format)", bits));
   return ways.empty() ? "no flag makes it fit here" : fmt::format("it takes {}", fmt::join(ways, ", or "));
 }
@@ -129,6 +142,10 @@ static std::string why_none(const Analysis& a, const Fitting& l) {
   if (weights > q.on.chip.memory)
     return fmt::format("the weights alone take {} of a chip's {}: {}", with_unit(weights, "B"), with_unit(q.on.chip.memory, "B"),
                        room_for_weights(a));
+  if (l.largest_batch == 0 && q.draft && one <= q.on.chip.memory)
+    return fmt::format("beside the {} that one sequence needs there is no room for the draft model {}, with {} of weights",
+                       with_unit(one, "B"), q.draft->subject.name,
+                       with_unit(parameter_bytes(q.draft->subject.spec, q.draft->subject.storage) / q.on.tp, "B"));
   if (l.largest_batch == 0)
     return fmt::format("one sequence needs {} of a chip's {}", with_unit(one, "B"), with_unit(q.on.chip.memory, "B"));
   if (l.users == 0) return fmt::format("a single user gets less than {:g} tokens/s (--user-speed)", q.user_tokens_per_s);

@@ -41,6 +41,10 @@ TEST(Text, SaysWhyNobodyIsServed) {
   EXPECT_NE(text("llama-2-13b", [](auto& q) { q.deadline_s = 0.01; }).find("one prompt alone takes 29.65 ms"), std::string::npos);
   EXPECT_NE(text("llama-2-13b", [](auto& q) { q.user_tokens_per_s = 1000; }).find("less than 1000 tokens/s"), std::string::npos);
   EXPECT_NE(text("llama-2-13b", [](auto& q) { q.contexts = {1 << 20}; }).find("one sequence needs 885.0 GB"), std::string::npos);
+  // 810 GB on chips of 80: 11 of them, but 128 heads are shared by 16.
+  EXPECT_NE(text("llama-3.1-405b", [](auto&) {}).find("it takes at least 16 chips"), std::string::npos);
+  const std::string draft = text("llama-3.1-8b", [](auto& q) { q.draft = {subject_of(*find_preset("llama-3.1-70b")), 0.7, 4}; });
+  EXPECT_NE(draft.find("no room for the draft model llama-3.1-70b, with 141.1 GB of weights"), std::string::npos) << draft;
 }
 
 TEST(Text, Numbers) {

@@ -38,7 +38,7 @@ StepMemory::~StepMemory() {
 int64_t StepMemory::cost_of(int most) {
   for (Own& own : own_) own.piece = piece(own.length, most), own.n = (own.length + own.piece - 1) / own.piece;
   std::ranges::sort(own_, [](const Own& a, const Own& b) { return a.piece != b.piece ? a.piece > b.piece : a.seq < b.seq; });
-  int64_t cost = most / 4, n = 0;
+  int64_t cost = 3 * most / 8, n = 0;
   for (const Own& own : own_) {
     const int64_t rounds = (n + own.n + rules_.workers - 1) / rules_.workers - (n + rules_.workers - 1) / rules_.workers;
     cost += rounds * (kFixed + own.piece), n += own.n;
