@@ -113,15 +113,20 @@ void add_what_if(CLI::App& app, AnalyzeFlags& f) {
   app.add_option("--weight-format", f.weight_format, "how weights are stored: bf16, fp8, int8, int4, ...; --formats lists them")
       ->group(group);
   app.add_option("--kv-format", f.kv_format, "how keys and values are stored")->group(group);
-  app.add_option("--tp", f.question.on.tp, "chips that share every layer")->check(CLI::Range(1, 4096))->group(group);
-  app.add_option("--link", f.link, "what joins them: nvlink4, pcie5, ...; the chip's own if absent")->group(group);
+  auto* tp = app.add_option("--tp", f.question.on.tp, "chips that share every layer")->check(CLI::Range(1, 4096))->group(group);
+  app.add_option("--link", f.link, "what joins them: nvlink4, pcie5, ...; the chip's own if absent")->needs(tp)->group(group);
   app.add_option("--replicas", f.question.on.replicas, "such groups")->check(CLI::Range(1, 1 << 20))->group(group);
-  app.add_option("--draft", f.draft, "a smaller model that drafts tokens for this one to verify")->group(group);
+  auto* draft = app.add_option("--draft", f.draft, "a smaller model that drafts tokens for this one to verify")->group(group);
   app.add_option("--acceptance", f.acceptance, "share of drafted tokens that are accepted")
+      ->needs(draft)
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--lookahead", f.lookahead, "tokens drafted at a time")->check(CLI::Range(1, 1024))->capture_default_str()->group(group);
+  app.add_option("--lookahead", f.lookahead, "tokens drafted at a time")
+      ->needs(draft)
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str()
+      ->group(group);
 }
 
 }  // namespace

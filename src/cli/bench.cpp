@@ -137,6 +137,8 @@ int bench_grid(BenchFlags& f) {
 int bench(BenchFlags& f) {
   if (!f.load.url.empty() || !f.load.compare.empty()) return bench_url(f.load, f.engine.model, f.patience, f.json);
   if (f.load.here || !f.load.file.empty()) return bench_mix(f.load, f.engine, f.patience, f.json);
+  check(f.load.streams.empty() && f.load.rates.empty() && !f.load.requests,
+        "--streams, --rate and --requests belong to a load: --load or --load-file runs it here, --url on a server");
   if (!f.techniques.empty()) return bench_techniques(f.engine, f.techniques, f.patience.repeat ? f.patience.repeat : 3, f.json);
   return bench_grid(f);
 }
@@ -169,7 +171,7 @@ void add_bench(CLI::App& program, Action& chosen) {
         app.add_flag("--json", f.json, "a list of rows");
         add_patience_flags(app, f.patience);
         add_load_flags(app, f.load);
-        for (const char* load : {"--load", "--load-file"})
+        for (const char* load : {"--load", "--load-file", "--url"})
           for (const char* other : {"--batch", "--context", "--prefill", "--decode", "--explain", "--techniques"})
             app.get_option(load)->excludes(app.get_option(other));
       },

@@ -24,18 +24,18 @@ static std::string refuse_lengths(const std::string& text) {
 static void add_server_flags(CLI::App& app, LoadFlags& f) {
   const char* group = "A load on a server";
   auto positive = CLI::Range(1, 1 << 24);
-  app.add_option("--url", f.url, "drive this OpenAI server with the load: http://host:port; MODEL is its name there")->group(group);
-  app.add_option("--api-key", f.api_key, "the key that the server asks for")->group(group);
+  auto seconds = CLI::Range(1e-9, 1e6);
+  auto* url =
+      app.add_option("--url", f.url, "drive this OpenAI server with the load: http://host:port; MODEL is its name there")->group(group);
+  app.add_option("--api-key", f.api_key, "the key that the server asks for")->needs(url)->group(group);
   app.add_option("--vocab", f.vocab, "token ids in prompts are below it")->check(positive)->capture_default_str()->group(group);
   app.add_option("--warmup", f.warmup, "requests before the first row, which do not count")->check(CLI::Range(0, 1 << 20))->group(group);
-  app.add_option("--ttft-deadline", f.ttft_deadline, "seconds to the first token for goodput")->check(CLI::PositiveNumber)->group(group);
+  app.add_option("--ttft-deadline", f.ttft_deadline, "seconds to the first token for goodput")->needs(url)->check(seconds)->group(group);
   app.add_option("--tpot-deadline", f.tpot_deadline, "seconds for each further token for goodput")
-      ->check(CLI::PositiveNumber)
+      ->needs(url)
+      ->check(seconds)
       ->group(group);
-  app.add_option("--timeout", f.timeout, "seconds after which a request has failed")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str()
-      ->group(group);
+  app.add_option("--timeout", f.timeout, "seconds after which a request has failed")->check(seconds)->capture_default_str()->group(group);
   app.add_flag("--chat", f.chat, "use /v1/chat/completions")->group(group);
   app.add_flag("--text", f.text, "prompts as text, not as token ids")->group(group);
   app.add_option("--label", f.label, "name of this run in tables and pictures; the URL if not given")->group(group);

@@ -8,6 +8,7 @@
 #include "analyze/plot.h"
 #include "analyze/report.h"
 #include "cli/bench_load.h"
+#include "core/other_programs.h"
 
 namespace mr {
 
@@ -62,14 +63,21 @@ std::string draw(const Json& rows, const std::string& title, const char* key) {
   return plot.svg();
 }
 
+// Other programs used the machine while the row was measured.
+bool is_busy(const Json& row) {
+  const Json others = row.value("others_share", Json());
+  return others.is_number() && others > busy_share;
+}
+
 std::string table(const Json& rows) {
   std::string out =
       "<table><tr><th>server<th>streams<th>requests<th>failed<th>prompt<th>answer<th>output tok/s"
       "<th>TTFT p50 s<th>p90<th>p99<th>per token p50 ms<th>p90<th>p99<th>end to end p50 s<th>p90<th>p99<th>goodput req/s</tr>";
   for (const Json& r : rows) {
     auto text = [&](const char* key) { return escaped(r.value(key, std::string())); };
-    out += fmt::format("<tr><td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{:.1f}", text("label"), load_of(r), r["requests"].get<int>(),
-                       r["failed"].get<int>(), text("prompt_length"), text("output_length"), r["tokens_per_s"].get<double>());
+    out += fmt::format("<tr><td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}{:.1f}", text("label"), load_of(r), r["requests"].get<int>(),
+                       r["failed"].get<int>(), text("prompt_length"), text("output_length"), is_busy(r) ? "~" : "",
+                       r["tokens_per_s"].get<double>());
     for (auto [key, factor] : {std::pair{"ttft_s", 1.0}, {"tpot_s", 1e3}, {"e2e_s", 1.0}})
       for (const char* p : {"p50", "p90", "p99"}) out += fmt::format("<td>{:.3g}", factor * r[key][p].get<double>());
     out += fmt::format("<td>{:.2f}</tr>", r["goodput_requests_per_s"].get<double>());
@@ -92,11 +100,14 @@ std::string ttft_svg(const Json& rows) { return draw(rows, "Waiting for the firs
 std::string tpot_svg(const Json& rows) { return draw(rows, "Time per output token after it (median)", "tpot_s"); }
 
 std::string load_page(const Json& rows) {
+  const char* busy = std::ranges::any_of(rows, is_busy)
+                         ? "<p><b>Rows with ~ were measured while other programs used the machine: it can do better.</b></p>"
+                         : "";
   return fmt::format(
       "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width\"><title>Latency and throughput"
       "</title><style>{}</style><h1>Latency and throughput</h1><p>A number at a point is how many streams were open, or how many requests "
-      "came a second. Lower and further right is better.</p><div class=pictures>{}{}</div><div class=wide>{}</div></html>\n",
-      style, ttft_svg(rows), tpot_svg(rows), table(rows));
+      "came a second. Lower and further right is better.</p>{}<div class=pictures>{}{}</div><div class=wide>{}</div></html>\n",
+      style, busy, ttft_svg(rows), tpot_svg(rows), table(rows));
 }
 
 }  // namespace mr

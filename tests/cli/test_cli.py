@@ -437,6 +437,11 @@ class Errors(unittest.TestCase):
         self.fails(["bench", "--context", 16, "--prefill", 16], "--prefill", status=2)
         self.fails(["bench", "--repeat", 2, "--budget", "3s"], "--repeat", status=2)
         self.fails(["bench", "--load", "--batch", 2], "--load", status=2)
+        self.fails(["bench", "--url", "http://127.0.0.1:1", "--explain"], "--url", status=2)
+        self.fails(["bench", "--ttft-deadline", 1], "--url", status=2)
+        self.fails(["bench", "--streams", 2], "--streams", "--load")
+        self.fails(["analyze", "--lookahead", 3], "--draft", status=2)
+        self.fails(["analyze", "--link", "pcie5"], "--tp", status=2)
 
     def test_missing_and_broken_files(self):
         self.fails(["generate", "/no/such/model", "-p", "x"], "/no/such/model")
