@@ -24,7 +24,7 @@ static std::string refuse_lengths(const std::string& text) {
 static void add_server_flags(CLI::App& app, LoadFlags& f) {
   const char* group = "A load on a server";
   auto positive = CLI::Range(1, 1 << 24);
-  auto seconds = CLI::Range(1e-9, 1e6);
+  auto seconds = CLI::Range(1e-6, 1e6);
   auto* url =
       app.add_option("--url", f.url, "drive this OpenAI server with the load: http://host:port; MODEL is its name there")->group(group);
   app.add_option("--api-key", f.api_key, "the key that the server asks for")->needs(url)->group(group);
