@@ -55,7 +55,7 @@ Json row_json(const LoadFlags& f, const MixRow& r) {
 
 void print_rows(const std::vector<MixRow>& rows) {
   fmt::print("  {:>8} {:>8} {:>8} {:>8} {:>9} {:>10} {:>8} {:>9} {:>6} {:>8} {:>10} {:>12} {:>11} {:>6}  {}\n", "streams", "requests",
-             "prompt", "output", "out tok/s", "all tok/s", "best s", "median s", "spread", "TTFT p50", "bytes", "flops", "limit tok/s",
+             "prompt", "output", "out tok/s", "all tok/s", "best s", "median s", "spread", "TTFT p50", "bytes", "flops", "limit out/s",
              "share", "bound by");
   for (const MixRow& r : rows) {
     const LoadOutcome& o = r.outcome;
