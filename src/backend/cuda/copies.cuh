@@ -35,4 +35,13 @@ __device__ inline void copy_bytes(uint32_t to, const void* from, int bytes, uint
                : "memory");
 }
 
+__device__ inline void arrive_at(uint64_t* barrier, int rank) {  // of a block of the cluster
+  asm volatile(
+      "{.reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [there];}" ::"r"(shared_address(barrier)),
+      "r"(rank)
+      : "memory");
+}
+
 }  // namespace mr::cuda

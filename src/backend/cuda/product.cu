@@ -35,14 +35,6 @@ struct Cut {
   int pair, split, tiles, parts;  // tiles: a multiple of pair; parts: of N rows
 };
 
-__device__ void arrive_at(uint64_t* barrier, int rank) {  // of another block of the cluster
-  asm volatile(
-      "{.reg .b32 there;\n"
-      "mapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [there];}" ::"r"(shared_address(barrier)),
-      "r"(rank)
-      : "memory");
-}
 template <int kThreads>
 __device__ void consumers_meet() {
   asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");

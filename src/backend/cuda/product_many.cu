@@ -43,14 +43,6 @@ struct Place {
 };
 
 __device__ void cluster_sync() { asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory"); }
-__device__ void arrive_at(uint64_t* barrier, int rank) {  // of a block of the cluster
-  asm volatile(
-      "{.reg .b32 there;\n"
-      "mapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [there];}" ::"r"(shared_address(barrier)),
-      "r"(rank)
-      : "memory");
-}
 __device__ void store_box(const CUtensorMap& map, int column, int row, uint32_t from) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map), "r"(column), "r"(row), "r"(from)
                : "memory");
