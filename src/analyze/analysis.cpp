@@ -118,29 +118,34 @@ std::optional<FlashCost> flash_of(const Question& q) {
   return {};
 }
 
-void check_even(const char* what, int n, int chips) {
-  if (n % chips == 0) return;
-  std::string can;
-  for (int i = 1; i <= n; i++)
-    if (n % i == 0 && i <= 1024) can += fmt::format("{}{}", can.empty() ? "" : ", ", i);
-  fail("{} {} cannot be split over {} chips: {} can share them", n, what, chips, can);
-}
-
 }  // namespace
 
-void check_split(const ModelSpec& spec, int chips) {
-  if (chips == 1) return;
+std::optional<UnevenPart> uneven_part(const ModelSpec& spec, int chips) {
+  std::optional<UnevenPart> found;
+  auto whole = [&](const char* what, int n) {
+    if (!found && n % chips != 0) found = {what, n};
+  };
   for (const LayerSpec& layer : spec.layers) {
     if (auto* a = std::get_if<AttentionSpec>(&layer.mixer)) {
-      check_even("query heads", a->heads, chips);
-      if (chips % a->kv_heads != 0) check_even("key/value heads", a->kv_heads, chips);
+      whole("query heads", a->heads);
+      if (chips % a->kv_heads != 0) whole("key/value heads", a->kv_heads);
     }
-    if (auto* m = std::get_if<MlaSpec>(&layer.mixer)) check_even("query heads", m->heads, chips);
-    if (auto* m = std::get_if<MambaSpec>(&layer.mixer)) check_even("channels", m->inner, chips);
-    if (auto* m = std::get_if<Mamba2Spec>(&layer.mixer)) check_even("heads", m->heads, chips);
-    if (auto* m = std::get_if<MlpSpec>(&layer.ffn)) check_even("feed-forward channels", m->hidden, chips);
-    if (auto* m = std::get_if<MoeSpec>(&layer.ffn)) check_even("channels of an expert", m->hidden, chips);
+    if (auto* m = std::get_if<MlaSpec>(&layer.mixer)) whole("query heads", m->heads);
+    if (auto* m = std::get_if<MambaSpec>(&layer.mixer)) whole("channels", m->inner);
+    if (auto* m = std::get_if<Mamba2Spec>(&layer.mixer)) whole("heads", m->heads);
+    if (auto* m = std::get_if<MlpSpec>(&layer.ffn)) whole("feed-forward channels", m->hidden);
+    if (auto* m = std::get_if<MoeSpec>(&layer.ffn)) whole("channels of an expert", m->hidden);
   }
+  return found;
+}
+
+void check_split(const ModelSpec& spec, int chips) {
+  const auto uneven = uneven_part(spec, chips);
+  if (!uneven) return;
+  std::string can;
+  for (int i = 1; i <= std::min(uneven->n, 1024); i++)
+    if (uneven->n % i == 0) can += fmt::format("{}{}", can.empty() ? "" : ", ", i);
+  fail("{} {} cannot be split over {} chips: {} can share them", uneven->n, uneven->what, chips, can);
 }
 
 Analysis analyze(Question question) {

@@ -73,8 +73,13 @@ struct Analysis {
 
 Analysis analyze(Question);
 
-// Throws where chips cannot share a layer evenly: heads and widths are split whole, key/value heads may be repeated.
-void check_split(const ModelSpec&, int chips);
+// What chips cannot share evenly: heads and widths are split whole, key/value heads may be repeated.
+struct UnevenPart {
+  const char* what;
+  int n;
+};
+std::optional<UnevenPart> uneven_part(const ModelSpec&, int chips);
+void check_split(const ModelSpec&, int chips);  // throws where there is one
 
 // The largest n >= 0 for which ok(n) holds, where ok(n) implies ok(n - 1); at most 2^40.
 template <class Ok>

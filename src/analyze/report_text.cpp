@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "analyze/report.h"
-#include "core/error.h"
 
 namespace mr {
 
@@ -113,11 +112,8 @@ static std::string rows_table(const Analysis& a) {
 
 // The fewest chips from so many on that can share the model evenly; 0: there are none.
 static int chips_that_share(const ModelSpec& spec, int from) {
-  for (int chips = from; chips <= 1024; chips++) try {
-      check_split(spec, chips);
-      return chips;
-    } catch (const Error&) {
-    }
+  for (int chips = from; chips <= 1024; chips++)
+    if (!uneven_part(spec, chips)) return chips;
   return 0;
 }
 

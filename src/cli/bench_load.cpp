@@ -92,6 +92,11 @@ Workload workload_of(const LoadFlags& f) {
   return w;
 }
 
+bool is_busy(const Json& row) {
+  const Json others = row.value("others_share", Json());
+  return others.is_number() && others > busy_share;
+}
+
 int n_requests(const LoadFlags& f, const Workload& w, int streams, double rate) {
   if (f.requests) return f.requests;
   if (!w.items.empty()) return int(w.items.size());
@@ -242,10 +247,10 @@ void print_table(const Json& rows) {
   for (int i = 0; i < 3; i++) fmt::print(" {:>5} {:>6} {:>6} {:>6} |", "mean", "p50", "p90", "p99");
   fmt::print(" {:>8}\n", "req/s");
   for (const Json& r : rows) {
-    const Json spread = r.value("spread", Json()), others = r.value("others_share", Json());
+    const Json spread = r.value("spread", Json());
     fmt::print("{:<{}} {:>8} {:>8} {:>6} {:>5} {:>6} {:>9} |", r["label"].get<std::string>(), width, load_of(r), r["requests"].get<int>(),
                r["failed"].get<int>(), r.value("repeat", 1), spread.is_null() ? "" : fmt::format("{:.1f}%", 100 * spread.get<double>()),
-               fmt::format("{}{:.1f}", others.is_number() && others > busy_share ? "~" : "", r["tokens_per_s"].get<double>()));
+               fmt::format("{}{:.1f}", is_busy(r) ? "~" : "", r["tokens_per_s"].get<double>()));
     for (auto [name, unit, digits] : {std::tuple{"ttft_s", 1.0, 3}, {"tpot_s", 1e3, 1}, {"e2e_s", 1.0, 2}}) {
       auto value = [&](const char* p) { return unit * r[name][p].get<double>(); };
       fmt::print(" {:>5.{}f} {:>6.{}f} {:>6.{}f} {:>6.{}f} |", value("mean"), digits, value("p50"), digits, value("p90"), digits,

@@ -37,6 +37,8 @@ int bench_url(const LoadFlags&, const std::string& model, const Patience&, bool 
 // The same on the engine here, with its share of the limit.
 int bench_mix(const LoadFlags&, EngineFlags, const Patience&, bool json);
 
+bool is_busy(const Json& row);  // other programs used the machine while it was measured
+
 // A page with the latency-throughput curves of `rows`, one curve a label; nothing in it is loaded from elsewhere.
 std::string load_page(const Json& rows);
 std::string ttft_svg(const Json& rows);  // its pictures alone

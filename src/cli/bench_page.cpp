@@ -8,7 +8,6 @@
 #include "analyze/plot.h"
 #include "analyze/report.h"
 #include "cli/bench_load.h"
-#include "core/other_programs.h"
 
 namespace mr {
 
@@ -61,12 +60,6 @@ std::string draw(const Json& rows, const std::string& title, const char* key) {
   for (size_t i = 0; i < curves.size(); i++)
     for (const Point& p : curves[i].points) plot.label({p.x, p.y}, int(i) + 1, p.load);
   return plot.svg();
-}
-
-// Other programs used the machine while the row was measured.
-bool is_busy(const Json& row) {
-  const Json others = row.value("others_share", Json());
-  return others.is_number() && others > busy_share;
 }
 
 std::string table(const Json& rows) {

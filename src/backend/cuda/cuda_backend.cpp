@@ -387,7 +387,7 @@ class Cuda final : public CudaBackend {
   // Is the norm of x half done, and can this product do the rest?
   bool half_normed(const Product& p, Tensor x, const Norm& norm, const Weight& weight) const {
     return half_normed_.of == x.data && half_normed_.norm == &norm && half_normed_.rows == x.shape[0] && !packing_of(*weight.ops) &&
-           !to_library(p) && p.in % 8 == 0 && !(p.gated && p.out % 16);
+           !to_library(p) && shape_fits(p);
   }
   // Not in deterministic mode: products of many rows cannot, and their bits would be others.
   void half_norm(Product& p, const Norm& norm) {
@@ -407,8 +407,8 @@ class Cuda final : public CudaBackend {
   bool to_library(const Product& p) const {
     return p.x.rows > options_.skinny_rows && cublas_ && !options_.deterministic && p.out % 8 == 0 && aligned(p.y) && p.in % 8 == 0;
   }
-  static bool fits(const Product& p) { return p.in % 8 == 0 && aligned(p.x) && !(p.gated && p.out % 16); }  // product()'s wants
-  Matrix as_bf16(const Matrix& from) {                                                                      // aligned
+  static bool shape_fits(const Product& p) { return p.in % 8 == 0 && !(p.gated && p.out % 16); }  // what product() wants
+  Matrix as_bf16(const Matrix& from) {                                                            // aligned
     if (from.dtype == DType::bf16 && aligned(from)) return from;
     const int64_t stride = (from.cols + 7) / 8 * 8;
     Matrix x{scratch<uint16_t>(x_bf16, from.rows * stride), DType::bf16, from.rows, from.cols, stride};
@@ -429,7 +429,7 @@ class Cuda final : public CudaBackend {
       unpack(at_, const_cast<void*>(p.weight), w);
     }
     if (!to_library(p) || !aligned(p.x)) {
-      if (!fits(p)) return product_any(at_, p);
+      if (!shape_fits(p) || !aligned(p.x)) return product_any(at_, p);
       if (next) half_norm(p, *next);
       return is_one(p) ? product_one(at_, p) : product(at_, p);
     }

@@ -33,9 +33,9 @@ StepMemory::~StepMemory() {
   cudaFree(device_);
 }
 
-// How items of at most `most` tokens or a little more keep the workers busy, counted in tokens: whole rounds of items that come
-// longest first, each as long as its longest, and some of an item, since workers are not equally fast.
-int64_t StepMemory::cost_of(int most) {
+// Cuts everybody into pieces of at most `most` tokens or a little more, longest first. Returns how long the workers take, counted in
+// tokens: whole rounds, each as long as its longest piece, and some of a piece, since workers are not equally fast.
+int64_t StepMemory::cut_into(int most) {
   for (Own& own : own_) own.piece = piece(own.length, most), own.n = (own.length + own.piece - 1) / own.piece;
   std::ranges::sort(own_, [](const Own& a, const Own& b) { return a.piece != b.piece ? a.piece > b.piece : a.seq < b.seq; });
   int64_t cost = 3 * most / 8, n = 0;
@@ -60,9 +60,9 @@ void StepMemory::cut(const Batch& b) {
   const int hurry = std::max(1, 2048 / std::max(1, int(own_.size())));  // many sequences: fewer lengths are tried
   for (int n = 1; n <= kMostItems && (n == 1 || longest / n >= kShortest); n += 1 + n / hurry) {
     const int most = (longest + n - 1) / n;
-    if (const int64_t cost = cost_of(most); cost < least) least = cost, best = most;
+    if (const int64_t cost = cut_into(most); cost < least) least = cost, best = most;
   }
-  if (!own_.empty()) cost_of(best);
+  if (!own_.empty()) cut_into(best);
 }
 
 // Sequences of one row whose first pages are the same: these are cut into tiles of sequences and parts of tokens.

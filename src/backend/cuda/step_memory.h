@@ -39,7 +39,7 @@ class StepMemory {
  private:
   void make_plan(const Batch&, const StateMemory&);
   void share_prefixes(const Batch&, const StateMemory&);
-  int64_t cost_of(int most);
+  int64_t cut_into(int most);
   void cut(const Batch&);
   template <class T>
   const T* put(const T* from, int64_t n, int64_t room);
