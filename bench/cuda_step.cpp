@@ -52,9 +52,9 @@ class Llama {
           {make(s.qkv(), s.dim), make(s.dim, s.heads * s.head_dim), make(2 * s.hidden, s.dim), make(s.dim, s.hidden), norm, norm, kv});
     }
     final_norm_ = norm;
-    int64_t unit = layout.bytes_per_token() * kPage;
-    pages_ = ops.allocate(size_t(unit * pages));
-    state_.group.push_back({pages_.data(), unit, pages, kPage});
+    const int64_t unit = layout.bytes_per_token() * kPage;
+    const Weight made_up = make(unit * pages / (2 * s.dim), s.dim);  // keys and values: zeros would need less power
+    state_.group.push_back({made_up.packed.as<std::byte>(), unit, pages, kPage});
     rope_.dim = s.head_dim;
     for (int i = 0; i < s.head_dim / 2; i++) rope_.inv_freq.push_back(std::pow(500000.0f, -2.0f * float(i) / float(s.head_dim)));
     auto room = [&](DType t, int64_t cols, int64_t rows) {
@@ -130,7 +130,6 @@ class Llama {
   Shape s_;
   WeightStore store_;
   Arena arena_;
-  Buffer pages_;
   int n_launched_ = 0;
   std::vector<Sampled> sampled_;
   std::vector<Layer> layers_;
