@@ -179,4 +179,11 @@ Analysis analyze(Question question) {
   return a;
 }
 
+int64_t shown_batch(const Analysis& a) {
+  int64_t batch = a.question.batches[0];
+  for (const AnalysisRow& r : a.rows)
+    if (r.fits && r.context == a.question.contexts[0]) batch = std::max(batch, r.batch);
+  return batch;
+}
+
 }  // namespace mr

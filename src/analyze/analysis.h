@@ -73,6 +73,8 @@ struct Analysis {
 
 Analysis analyze(Question);
 
+int64_t shown_batch(const Analysis&);  // whose operations are shown: the largest of those asked for that fits, or the first
+
 // What chips cannot share evenly: heads and widths are split whole, key/value heads may be repeated.
 struct UnevenPart {
   const char* what;

@@ -86,6 +86,8 @@ void Plot::line(const std::vector<Point>& points, int color, bool dashed) {
   body_ += fmt::format(R"(<polyline points="{}" fill="none" stroke="{}" stroke-width="2"{}/>)", path, color_of(color),
                        dashed ? R"( stroke-dasharray="6 4")" : "");
   body_ += "\n";
+  for (size_t i = 1; i < points.size(); i++)
+    lines_.push_back(stroke({px(points[i - 1].x), py(points[i - 1].y)}, {px(points[i].x), py(points[i].y)}));
 }
 
 void Plot::point(Point p, int color, const std::string& tooltip) {
@@ -123,51 +125,77 @@ static bool are_apart(const std::array<Plot::Point, 4>& a, const std::array<Plot
   return false;
 }
 
-bool Plot::is_free(const Box& box) const {
-  const auto corners = box.corners();
-  for (Point p : corners)
-    if (p.x < kLeft || p.x > kWidth - 2 || p.y < kTop || p.y > kHeight - kBottom) return false;
-  return std::ranges::all_of(taken_, [&](const Box& other) { return are_apart(corners, other.corners()); });
+Plot::Box Plot::stroke(Point from, Point to) {
+  const double dx = to.x - from.x, dy = to.y - from.y;
+  return {from.x, from.y, std::hypot(dx, dy), 2, std::atan2(dy, dx)};
 }
 
-void Plot::write(const Box& box, int color, const std::string& text) {
-  body_ +=
-      fmt::format(R"_(<text class="l" x="{0:.1f}" y="{1:.1f}" fill="{2}" dy="4" transform="rotate({3:.0f} {0:.1f} {1:.1f})">{4}</text>)_",
-                  box.x, box.y, color_of(color), box.angle * 180 / M_PI, escaped(text));
+static bool is_apart_from_all(const Plot::Box& box, const std::vector<Plot::Box>& others) {
+  const auto corners = box.corners();
+  return std::ranges::all_of(others, [&](const Plot::Box& other) { return are_apart(corners, other.corners()); });
+}
+
+bool Plot::is_inside(const Box& box) {
+  return std::ranges::all_of(box.corners(),
+                             [](Point p) { return p.x >= kLeft && p.x <= kWidth - 2 && p.y >= kTop && p.y <= kHeight - kBottom; });
+}
+
+void Plot::write(const Box& box, int color, const std::string& text, bool from_right) {
+  body_ += fmt::format(R"(<text class="l" x="{:.1f}" y="{:.1f}" fill="{}"{}>{}</text>)", box.x + (from_right ? box.width : 0), box.y + 4,
+                       color_of(color), from_right ? R"( text-anchor="end")" : "", escaped(text));
   body_ += "\n";
   taken_.push_back(box);
 }
 
 void Plot::text(Point p, int color, const std::string& text) { write({px(p.x) + 7, py(p.y) - 11, width_of(text), 13, 0}, color, text); }
 
-// A short one lies somewhere around its point; a long one hangs down from it to the right, at an angle, or rises to it from the left.
+// Places around the point first, then ever further away, below before above, where a thin line leads from the point to its label.
 bool Plot::label(Point p, int color, const std::string& text) {
   const double x = px(p.x), y = py(p.y), width = width_of(text);
-  std::vector<Box> places;
-  if (width < 50) {
-    for (auto [dx, dy] : {Point{9, 0}, {6, 12}, {6, -12}, {-9 - width, 0}, {-width / 2, -14}, {-width / 2, 14}})
-      places.push_back({x + dx, y + dy, width, 13, 0});
-  } else {
-    for (double away : {9.0, 20.0, 34.0})
-      for (int degrees : {12, 30, 48, 66, -14, 84, -24, -42, -60}) {
-        const double angle = degrees * M_PI / 180, from = degrees < -20 ? -away - width : away;
-        places.push_back({x + from * std::cos(angle), y + from * std::sin(angle), width, 13, angle});
+  struct Place {
+    Box box;
+    bool leads;
+  };
+  std::vector<Place> places;
+  for (auto [dx, dy] : {Point{9, 0}, {6, 12}, {-9 - width, 0}, {6, -12}, {-6 - width, 12}, {-6 - width, -12}})
+    places.push_back({{x + dx, y + dy, width, 13, 0}, false});
+  for (double down = 16; down < kHeight; down += 16)
+    for (double way : {down, -down})
+      for (double aside : {12.0, -12.0 - width, 40.0, -40.0 - width, -width / 2})
+        places.push_back({{x + aside, y + way, width, 13, 0}, true});
+  for (const auto& lines : {lines_, {}})  // one that crosses a line is better than none
+    for (const Place& place : places) {
+      if (!is_inside(place.box) || !is_apart_from_all(place.box, taken_) || !is_apart_from_all(place.box, lines)) continue;
+      if (place.leads) {
+        const double end = std::clamp(x, place.box.x - 2, place.box.x + width + 2);
+        const double away = end == x ? 8 : 0;  // it ends at a side of the label, or at its top or bottom
+        const Point to{end, place.box.y - (place.box.y > y ? away : -away)};
+        const double length = std::hypot(to.x - x, to.y - y), begin = 6.5 / length;
+        const Box leader = stroke({x + begin * (to.x - x), y + begin * (to.y - y)}, to);
+        if (!is_apart_from_all(leader, taken_)) continue;
+        body_ += fmt::format(R"(<line x1="{:.1f}" y1="{:.1f}" x2="{:.1f}" y2="{:.1f}" stroke="{}" stroke-width="0.8"/>)", leader.x,
+                             leader.y, to.x, to.y, color_of(color));
+        taken_.push_back(leader);
       }
-  }
-  auto place = std::ranges::find_if(places, [&](const Box& box) { return is_free(box); });
-  if (place == places.end()) return false;
-  write(*place, color, text);
-  return true;
+      write(place.box, color, text, place.box.x + width < x);
+      return true;
+    }
+  return false;
 }
 
-void Plot::legend(int color, const std::string& text, Corner corner) {
-  const double down = 18.0 * n_legend_++, width = 16 + width_of(text);
+void Plot::legend(const std::vector<std::pair<int, std::string>>& lines, Corner corner) {
+  double width = 0;
+  for (auto& [color, text] : lines) width = std::max(width, 16 + width_of(text));
   const bool top = corner == Corner::top_left;
-  const double x = top ? kLeft + 14 : kWidth - kRight - 14 - width, y = top ? kTop + 18 + down : kHeight - kBottom - 14 - down;
-  body_ += fmt::format(R"(<rect x="{:.1f}" y="{}" width="10" height="10" fill="{}"/><text class="l" x="{:.1f}" y="{}">{}</text>)", x, y - 9,
-                       color_of(color), x + 16, y, escaped(text));
-  body_ += "\n";
-  taken_.push_back({x, y - 4, width, 14, 0});
+  const double x = top ? kLeft + 14 : kWidth - kRight - 10 - width;
+  double y = top ? kTop + 18 : kHeight - kBottom + 4 - 18 * double(lines.size());
+  for (auto& [color, text] : lines) {
+    body_ += fmt::format(R"(<rect x="{:.1f}" y="{}" width="10" height="10" fill="{}"/><text class="l" x="{:.1f}" y="{}">{}</text>)", x,
+                         y - 9, color_of(color), x + 16, y, escaped(text));
+    body_ += "\n";
+    taken_.push_back({x, y - 4, 16 + width_of(text), 14, 0});
+    y += 18;
+  }
 }
 
 std::string Plot::svg() const {

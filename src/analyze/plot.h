@@ -23,16 +23,21 @@ class Plot {
   struct Point {
     double x, y;
   };
+  struct Box {
+    double x, y, width, height, angle;  // pixels, radians; turned around (x, y), the middle of its left side
+    std::array<Point, 4> corners() const;
+  };
   Plot(std::string title, Axis x, Axis y);
 
   static constexpr int n_colors = 8;  // color 0 is that of text
   void line(const std::vector<Point>&, int color, bool dashed = false);
   void point(Point, int color, const std::string& tooltip);
   void text(Point, int color, const std::string&);
-  // Beside a point, turned and moved so that it covers no label, point or legend before it; false: there was no room, and nothing is drawn.
+  // Beside a point, or as far from it as it takes to cover no label, point or legend before it, with a thin line between them;
+  // false: there was no room, and nothing is drawn.
   bool label(Point, int color, const std::string&);
   enum class Corner : uint8_t { top_left, bottom_right };
-  void legend(int color, const std::string&, Corner = Corner::top_left);
+  void legend(const std::vector<std::pair<int, std::string>>& lines, Corner = Corner::top_left);  // colors and texts; once
   double x_low() const { return x_.low; }
   double x_high() const { return x_.high; }
   std::string svg() const;
@@ -43,15 +48,11 @@ class Plot {
   void grid();
   std::string title_;
   Axis x_, y_;
-  struct Box {
-    double x, y, width, height, angle;  // pixels, radians; turned around (x, y), the middle of its left side
-    std::array<Point, 4> corners() const;
-  };
-  bool is_free(const Box&) const;  // within the picture, and of every box that is taken
-  void write(const Box&, int color, const std::string&);
+  static bool is_inside(const Box&);
+  static Box stroke(Point from, Point to);  // in pixels
+  void write(const Box&, int color, const std::string&, bool from_right = false);
   std::string body_;
-  std::vector<Box> taken_;
-  int n_legend_ = 0;
+  std::vector<Box> taken_, lines_;
 };
 
 }  // namespace mr

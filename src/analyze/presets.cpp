@@ -84,11 +84,14 @@ std::string preset_names() {
 
 ModelSpec spec_of(const Preset& p) { return apply(p.what_if, spec_from(Json::parse(p.config), fmt::format("preset {}", p.name))); }
 
+// Successive layers of one kind, n at a time, use the keys and values of their first.
 static void share(ModelSpec& spec, int n) {
   struct Kind {
     int owner = -1, users = 0;
   };
   std::map<std::pair<int, int>, Kind> kinds;  // by window and head size
+  std::map<std::pair<int, int>, int> of_kind;
+  int most = 0;
   for (int i = 0; i < int(spec.layers.size()); i++) {
     auto* a = std::get_if<AttentionSpec>(&spec.layers[size_t(i)].mixer);
     if (!a) continue;
@@ -96,11 +99,15 @@ static void share(ModelSpec& spec, int n) {
     if (kind.owner < 0 || kind.users == n) kind = {i, 0};
     kind.users++;
     a->kv_owner = kind.owner == i ? -1 : kind.owner;
+    most = std::max(most, ++of_kind[{a->window, a->head_dim}]);
   }
+  check(n <= most, "{} layers of one kind cannot share keys and values: the model has at most {} of a kind", n, most);
 }
 
 ModelSpec apply(const WhatIf& w, ModelSpec spec) {
-  int n_attention = 0;
+  int n_attention = 0, n_feed_forward = 0;
+  check(w.global_every <= int(spec.layers.size()), "every {}th layer cannot see everything: the model has {} layers", w.global_every,
+        spec.layers.size());
   for (int i = 0; i < int(spec.layers.size()); i++) {
     LayerSpec& layer = spec.layers[size_t(i)];
     if (auto* a = std::get_if<AttentionSpec>(&layer.mixer)) {
@@ -115,10 +122,12 @@ ModelSpec apply(const WhatIf& w, ModelSpec spec) {
       auto* moe = std::get_if<MoeSpec>(&layer.ffn);
       MoeSpec made = moe ? *moe : MoeSpec{.hidden = mlp ? mlp->hidden : 0};
       made.experts = w.experts, made.used = w.experts_used;
-      if (made.hidden) layer.ffn = made;
+      if (made.hidden) layer.ffn = made, n_feed_forward++;
     }
   }
   check(n_attention || !(w.kv_heads || w.window || w.kv_share), "the model has no layers with keys and values of heads to change");
+  check(n_feed_forward || !w.experts, "{} experts cannot take the place of feed-forwards: none of the model's {} layers has one", w.experts,
+        spec.layers.size());
   if (w.kv_share > 1) share(spec, w.kv_share);
   return spec;
 }

@@ -12,13 +12,10 @@ namespace {
 
 enum Color { ink, red, blue, green, grey, orange };
 
-// The largest batch that fits, of those asked for; the first if none does.
-int64_t shown_batch(const Analysis& a) {
-  int64_t batch = a.question.batches[0];
-  for (const AnalysisRow& r : a.rows)
-    if (r.fits && r.context == a.question.contexts[0]) batch = std::max(batch, r.batch);
-  return batch;
-}
+// What follows from limits that were measured on a busy machine is marked with it.
+std::string about(const Analysis& a, std::string text) { return mr::about(std::move(text), a.question.on.chip.busy()); }
+
+const std::string separator = " · ";  // of names, which may have commas
 
 struct Dot {
   double x, y, seconds;
@@ -39,15 +36,16 @@ std::vector<Dot> dots(const Analysis& a, bool prefill, int64_t batch) {
   for (size_t i = 0; i < out.size() && out[i].seconds > 0.02 * all; i++) {
     auto first = std::find_if(out.begin(), out.begin() + int64_t(i),
                               [&](const Dot& d) { return !d.label.empty() && near(d.x, out[i].x) && near(d.y, out[i].y); });
-    first->label += (first->label.empty() ? "" : ", ") + out[i].name;
+    first->label += (first->label.empty() ? "" : separator) + out[i].name;
   }
   return out;
 }
 
 std::string shortened(const std::string& text) {
-  if (text.size() <= 34) return text;
-  size_t cut = text.rfind(", ", 34);
-  return text.substr(0, cut == std::string::npos ? 34 : cut) + ", …";
+  constexpr size_t most = 46;
+  if (text.size() <= most) return text;
+  const size_t cut = text.rfind(separator, most);
+  return cut == std::string::npos ? text : text.substr(0, cut) + separator + "…";
 }
 
 std::string table(const std::vector<std::string>& head, const std::vector<std::vector<std::string>>& rows) {
@@ -62,29 +60,40 @@ std::string table(const std::vector<std::string>& head, const std::vector<std::v
   return out + "</tbody></table>\n";
 }
 
+std::string paragraph(const std::vector<std::string>& lines) {
+  std::string out;
+  for (const std::string& line : lines) out += (out.empty() ? "<p>" : "<br/>") + escaped(line);
+  return out + "</p>\n";
+}
+
 std::string rows_table(const Analysis& a) {
+  std::vector<std::string> head{"batch",      "context",    "memory",   "fits",  "latency",   "tokens/s",
+                                "step moves", "step takes", "tokens/s", "bound", "$/M tokens"};
+  if (a.question.draft) head.push_back("with drafts");
   std::vector<std::vector<std::string>> rows;
-  for (const AnalysisRow& r : a.rows)
+  for (const AnalysisRow& r : a.rows) {
     rows.push_back({grouped(r.batch), grouped(r.context), with_unit(r.memory_bytes, "B"), r.fits ? "yes" : "no",
-                    with_unit(r.latency_s, "s"), fmt::format("{:.1f}", r.tokens_per_s), with_unit(r.step.bytes, "B"),
-                    with_unit(r.step.seconds, "s"), fmt::format("{:.1f}", r.step_tokens_per_s), std::string(name_of(r.step.bound)),
-                    fmt::format("{:.4g}", r.price_per_million)});
-  return table({"batch", "context", "memory", "fits", "latency", "tokens/s", "step moves", "step takes", "tokens/s", "bound", "$/M tokens"},
-               rows);
+                    about(a, with_unit(r.latency_s, "s")), about(a, speed(r.tokens_per_s)), with_unit(r.step.bytes, "B"),
+                    about(a, with_unit(r.step.seconds, "s")), about(a, speed(r.step_tokens_per_s)), std::string(name_of(r.step.bound)),
+                    about(a, figure(r.price_per_million))});
+    if (a.question.draft) rows.back().push_back(about(a, fmt::format("{:.2f}×", r.draft_speedup)));
+  }
+  return table(head, rows);
 }
 
 std::string limits_table(const Analysis& a) {
+  const bool demand = a.question.demand_words > 0;
+  std::vector<std::string> head{"context",         "first token", "largest batch",      "at user speed",
+                                "within deadline", "both",        "tokens/s with both", "$/M tokens"};
+  if (demand) head.push_back("chips for demand");
   std::vector<std::vector<std::string>> rows;
-  for (const Fitting& l : a.limits)
-    rows.push_back({grouped(l.context), with_unit(l.ttft_s, "s"), grouped(l.largest_batch), grouped(l.users), grouped(l.within_deadline),
-                    grouped(l.both), l.both ? fmt::format("{:.1f}", l.tokens_per_s) : "none",
-                    l.both ? fmt::format("{:.4g}", l.price_per_million) : "none",
-                    l.chips_for_demand ? grouped(l.chips_for_demand) : "none"});
-  std::vector<std::string> head{"context", "first token",        "largest batch", "at user speed",   "within deadline",
-                                "both",    "tokens/s with both", "$/M tokens",    "chips for demand"};
-  if (a.question.demand_words <= 0) {
-    head.pop_back();
-    for (auto& row : rows) row.pop_back();
+  for (const Fitting& l : a.limits) {
+    auto made = [&](std::string text) { return l.both ? about(a, std::move(text)) : "none"; };
+    auto users = [&](int64_t n) { return n ? about(a, grouped(n)) : "none"; };
+    rows.push_back({grouped(l.context), about(a, with_unit(l.ttft_s, "s")), l.largest_batch ? grouped(l.largest_batch) : "none",
+                    users(l.users), users(l.within_deadline), users(l.both), made(speed(l.tokens_per_s)),
+                    made(figure(l.price_per_million))});
+    if (demand) rows.back().push_back(made(grouped(l.chips_for_demand)));
   }
   return table(head, rows);
 }
@@ -93,10 +102,18 @@ std::string operations_table(const Analysis& a, bool prefill, int64_t batch) {
   std::vector<std::vector<std::string>> rows;
   for (const Analysis::Point& p : a.operations)
     if (p.prefill == prefill && int64_t(p.phase.batch) == batch)
-      rows.push_back({p.op.name, std::to_string(p.op.layers), with_unit(p.op.flops, "FLOP"), with_unit(p.op.bytes(), "B"),
-                      fmt::format("{:.4g}", p.op.intensity()), with_unit(p.time.seconds, "s"), std::string(name_of(p.time.bound)),
-                      p.op.law.empty() ? "" : fmt::format("{} = {:.4g}", p.op.law, p.op.law_intensity)});
-  return table({"operation", "×", "flops", "moves", "flops a byte", "at least", "bound", "law"}, rows);
+      rows.push_back({p.op.name, std::to_string(p.op.layers), with_unit(p.op.flops, "FLOP"),
+                      with_unit(p.op.weights + p.op.state + p.op.read, "B"), with_unit(p.op.written, "B"), figure(p.op.intensity()),
+                      about(a, with_unit(p.time.seconds, "s")), std::string(name_of(p.time.bound)),
+                      p.op.law.empty() ? "" : fmt::format("{} = {}", p.op.law, figure(p.op.law_intensity))});
+  return table({"operation", "×", "flops", "reads", "writes", "flops a byte", "at least", "bound", "law"}, rows);
+}
+
+std::string flash_section(const Analysis& a) {
+  if (!a.flash) return {};
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& [name, exact, law, letters] : flash_rows(a)) rows.push_back({name, exact, law, letters});
+  return "<h2>FlashAttention</h2>" + paragraph(flash_lines(a)) + "<div>" + table({"", "exact", "by the law", "law"}, rows) + "</div>\n";
 }
 
 }  // namespace
@@ -117,10 +134,16 @@ std::string roofline_svg(const Analysis& a) {
   double top = std::max(roof, c.bf16 * a.question.on.tp), low = 1, high = 4 * top / bandwidth;
   for (const Series& s : series)
     for (const Dot& d : s.dots) low = std::min(low, d.x), high = std::max(high, d.x);
-  Plot plot("Roofline: " + a.question.subject.name + " on " + a.question.on.chip.name, {"flops a byte", "", low, high},
+  Plot plot("Roofline: " + a.question.subject.name + " on " + c.name, {"flops a byte", "", low, high},
             {"FLOP/s that can be reached", "FLOP/s", std::pow(10, std::floor(std::log10(low))) * bandwidth, 1.5 * top});
   plot.line({{plot.x_low(), plot.x_low() * bandwidth}, {roof / bandwidth, roof}, {plot.x_high(), roof}}, ink);
-  for (const Series& s : series) plot.legend(s.color, s.name);
+  const double plain = c.bf16 * a.question.on.tp;  // of products with activations, as in attention
+  if (plain != roof) plot.line({{plain / bandwidth, plain}, {plot.x_high(), plain}}, ink, true);
+  std::vector<std::pair<int, std::string>> legend;
+  for (const Series& s : series) legend.emplace_back(s.color, s.name);
+  legend.emplace_back(ink, fmt::format("roof: {}, {}", about(a, with_unit(bandwidth, "B/s")), about(a, with_unit(roof, "FLOP/s"))));
+  if (plain != roof) legend.emplace_back(ink, fmt::format("dashed: {} in products without weights", about(a, with_unit(plain, "FLOP/s"))));
+  plot.legend(legend, Plot::Corner::bottom_right);  // far below the roof
   struct Label {
     int rank;  // in its series: what takes longest is first
     double x;
@@ -131,7 +154,7 @@ std::string roofline_svg(const Analysis& a) {
   for (const Series& s : series) {
     int rank = 0;
     for (const Dot& d : s.dots) {
-      plot.point({d.x, d.y}, s.color, fmt::format("{}: {:.4g} flops a byte, {}", d.name, d.x, with_unit(d.y, "FLOP/s")));
+      plot.point({d.x, d.y}, s.color, fmt::format("{}: {} flops a byte, {}", d.name, figure(d.x), about(a, with_unit(d.y, "FLOP/s"))));
       if (!d.label.empty()) labels.push_back({rank++, d.x, &d, s.color});
     }
   }
@@ -148,8 +171,8 @@ std::string throughput_svg(const Analysis& a) {
     low = std::min({low, r.tokens_per_s, r.step_tokens_per_s}), high = std::max({high, r.tokens_per_s, r.step_tokens_per_s});
     quick = std::min({quick, r.latency_s, r.step.seconds, user}), slow = std::max({slow, r.latency_s, r.step.seconds, user});
   }
-  Plot plot(fmt::format("Latency against throughput over B, context {}", a.question.contexts[0]), {"tokens/s, all users", "", low, high},
-            {"one step, a token for everyone", "s", quick, 1.5 * slow});
+  Plot plot(fmt::format("Latency against throughput over B, context {}", grouped(a.question.contexts[0])),
+            {"tokens/s, all users", "", low, high}, {"one step, a token for everyone", "s", quick, 1.5 * slow});
   std::vector<Plot::Point> napkin, step;
   for (const AnalysisRow& r : curve) napkin.push_back({r.tokens_per_s, r.latency_s}), step.push_back({r.step_tokens_per_s, r.step.seconds});
   plot.line({{plot.x_low(), user}, {plot.x_high(), user}}, grey, true);
@@ -157,11 +180,14 @@ std::string throughput_svg(const Analysis& a) {
   plot.line(napkin, orange, true);
   plot.line(step, blue);
   for (size_t i = 0; i < curve.size(); i++) {
-    plot.point(step[i], blue, fmt::format("B = {}: {}, {:.1f} tokens/s", curve[i].batch, with_unit(step[i].y, "s"), step[i].x));
+    plot.point(step[i], blue,
+               fmt::format("B = {}: {}, {} tokens/s", curve[i].batch, about(a, with_unit(step[i].y, "s")), about(a, speed(step[i].x))));
     plot.text(step[i], blue, std::to_string(curve[i].batch));
   }
-  plot.legend(orange, "napkin: parameters + state over bandwidth");
-  plot.legend(blue, "every operation at the roofline, B as labelled");
+  std::vector<std::pair<int, std::string>> legend{{orange, "napkin: parameters + state over bandwidth"},
+                                                  {blue, "every operation at the roofline, B as labelled"}};
+  if (a.question.on.chip.busy()) legend.emplace_back(ink, "~ measured on a busy machine: it can do better");
+  plot.legend(legend);
   return plot.svg();
 }
 
@@ -178,13 +204,15 @@ std::string memory_svg(const Analysis& a) {
   plot.text({1, chip}, ink, fmt::format("{} of {}", with_unit(chip, "B"), q.on.chip.name));
   plot.line({{1, weights}, {plot.x_high(), weights}}, grey);
   plot.text({plot.x_high() / 6, weights}, grey, "parameters alone");
+  std::vector<std::pair<int, std::string>> legend;
   for (size_t i = 0; i < q.contexts.size() && i < colors.size(); i++) {
     std::vector<Plot::Point> line;
     for (double b = 1; b <= plot.x_high() * 1.001; b *= std::pow(10, 0.05))
       line.push_back({b, weights + b * state_bytes(q.subject.spec, q.subject.storage, double(q.contexts[i]))});
     plot.line(line, colors[i]);
-    plot.legend(colors[i], fmt::format("context {}", q.contexts[i]));
+    legend.emplace_back(colors[i], fmt::format("context {}", grouped(q.contexts[i])));
   }
+  plot.legend(legend);
   return plot.svg();
 }
 
@@ -200,25 +228,28 @@ std::string html_report(const Analysis& a) {
   out += "<h1>" + title + "</h1>\n";
   const Chip& c = a.question.on.chip;
   out += fmt::format(
-      "<p>{} parameters, {} in {}; keys and values in {}. The chip reads {} and computes {}: below {:.0f} flops a byte it waits "
-      "for memory.</p>\n",
+      "<p>{} parameters, {} in {}; keys and values in {}. The chip reads {} and computes {}: below {} flops a byte it waits for "
+      "memory.</p>\n",
       grouped(a.parameters), with_unit(parameter_bytes(s.spec, s.storage), "B"), escaped(s.storage.block_name), escaped(s.storage.kv_name),
-      with_unit(c.bandwidth, "B/s"), with_unit(c.bf16, "FLOP/s"), c.ratio());
+      about(a, with_unit(c.bandwidth, "B/s")), about(a, with_unit(c.bf16, "FLOP/s")), about(a, figure(c.ratio(), 3)));
+  out += paragraph(symbol_lines(s.spec)) + paragraph(state_lines(a));
   if (c.busy())
     out += fmt::format("<p><b>It was measured while other programs used {:.0f} % of the processors: its true limits are higher.</b></p>\n",
                        100 * c.others);
   for (const std::string& w : a.warnings) out += "<p><b>Warning:</b> " + escaped(w) + ".</p>\n";
   out += roofline_svg(a) + throughput_svg(a) + memory_svg(a);
   out += "<h2>Generation</h2><p>Memory, latency and tokens/s by the napkin law, then by what the operations of a step move.</p><div>" +
-         rows_table(a) + "</div>\n";
+         rows_table(a) + "</div>\n" + paragraph({fmt::format("${:g} an hour for a chip. {}", a.question.price, draft_line(a))});
   out += fmt::format(
              "<h2>What fits</h2><p>{:g} tokens/s for every user, the first token within {:g} s when all prompts come at once. The last "
              "columns are those of the largest batch with both.</p><div>",
              a.question.user_tokens_per_s, a.question.deadline_s) +
-         limits_table(a) + "</div>\n";
-  out += "<h2>Prefill of one prompt, by operation</h2><div>" + operations_table(a, true, 1) + "</div>\n";
-  out +=
-      fmt::format("<h2>Generation of {}, by operation</h2><div>", shown_batch(a)) + operations_table(a, false, shown_batch(a)) + "</div>\n";
+         limits_table(a) + "</div>\n" + paragraph(limit_lines(a));
+  const std::string context = grouped(a.question.contexts[0]);
+  out += fmt::format("<h2>Prefill of one prompt of {} tokens, by operation</h2><div>{}</div>\n", context, operations_table(a, true, 1));
+  out += fmt::format("<h2>Generation of batch {}, context {}, by operation</h2><div>{}</div>\n", grouped(shown_batch(a)), context,
+                     operations_table(a, false, shown_batch(a)));
+  out += flash_section(a);
   return out + "</body></html>\n";
 }
 

@@ -71,7 +71,8 @@ static Json state_json(const Analysis& a) {
   const Subject& s = a.question.subject;
   double context = double(a.question.contexts[0]), own = state_bytes(s.spec, s.storage, context);
   j["bytes_per_token"] = per_token, j["bytes_per_sequence"] = per_sequence;
-  if (double mha = mha_state_bytes(s.spec, s.storage, context); mha > 0) j["times_less_than_mha"] = mha / own;
+  if (double mha = mha_state_bytes(s.spec, s.storage, context); mha > 0)
+    j["mha_bytes_per_sequence"] = whole(mha), j["times_less_than_mha"] = mha / own;
   return j;
 }
 

@@ -226,7 +226,8 @@ class Counter {
     o.state += seqs_ * values * 4;
     o.read += rows_ * inputs * a_;
     o.written += rows_ * inner * a_ + seqs_ * values * 4;
-    o.law = "T·f/8", o.law_intensity = first_.rows * flops / 8;  // each value is read and written once a step, 4 bytes each
+    o.law = fmt::format("T·{:g}/8", flops),
+    o.law_intensity = first_.rows * flops / 8;  // each value is read and written once a step, 4 bytes each
   }
 
   void mix(const MambaSpec& m) {
@@ -357,12 +358,12 @@ double state_bytes(const ModelSpec& spec, const Storage& storage, double context
 }
 
 double mha_state_bytes(const ModelSpec& spec, const Storage& storage, double context) {
-  double values = 0;
+  double values = 0, n_attention = 0;
   for (const LayerSpec& layer : spec.layers) {
-    if (auto* a = std::get_if<AttentionSpec>(&layer.mixer)) values += 2.0 * a->heads * a->head_dim;
-    if (auto* m = std::get_if<MlaSpec>(&layer.mixer)) values += double(m->heads) * (m->nope_dim + m->rope_dim + m->v_dim);
+    if (auto* a = std::get_if<AttentionSpec>(&layer.mixer)) n_attention++, values += 2.0 * a->heads * a->head_dim;
+    if (auto* m = std::get_if<MlaSpec>(&layer.mixer)) n_attention++, values += double(m->heads) * (m->nope_dim + m->rope_dim + m->v_dim);
   }
-  return values * storage.kv * context;
+  return n_attention ? values / n_attention * double(spec.layers.size()) * storage.kv * context : 0;
 }
 
 std::vector<StateKind> state_kinds(const ModelSpec& spec, const Storage& storage) {

@@ -73,7 +73,9 @@ FlashCost flash_attention(double context, double head_dim, double fast_words);
 
 double parameter_bytes(const ModelSpec&, const Storage&);  // of all matrices; the norms are left out, as in the napkin law
 double state_bytes(const ModelSpec&, const Storage&, double context, int chips = 1);  // of one sequence, on one chip
-double mha_state_bytes(const ModelSpec&, const Storage&, double context);             // had every attention layer its own K/V for each head
+// Had every layer its own keys and values for each query head, recurrent ones as many as attention layers have on average; 0: the
+// model has no attention to compare with.
+double mha_state_bytes(const ModelSpec&, const Storage&, double context);
 
 // The state of layers of one kind.
 struct StateKind {

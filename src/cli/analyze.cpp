@@ -1,11 +1,10 @@
 // millrace analyze: what the arithmetic says before anything runs.
-#include <unistd.h>
-
 #include <fstream>
 
 #include "analyze/local.h"
 #include "analyze/report.h"
 #include "cli/cli.h"
+#include "cli/progress.h"
 #include "core/error.h"
 
 namespace mr {
@@ -40,11 +39,13 @@ void read_experts(const std::string& text, WhatIf& w) {
 Chip chip_from(const AnalyzeFlags& f) {
   Chip chip;
   if (f.hardware == "local") {
-    if (isatty(STDERR_FILENO)) fmt::print(stderr, "measuring this machine\r");
+    Progress progress;
+    progress.show("measuring this machine");
     chip = local_machine(f.threads, f.probe);
-    if (isatty(STDERR_FILENO)) fmt::print(stderr, "\033[K");
   } else {
     chip = chip_named(f.hardware);
+    check(!f.probe && !f.threads, "{} is about this machine, and --hardware {} names a chip whose limits are its maker's",
+          f.probe ? "--probe" : "--threads", f.hardware);
   }
   if (!f.link.empty()) chip.link = link_named(f.link).bytes_per_s;
   return chip;

@@ -20,6 +20,8 @@ struct BenchFlags {
   std::vector<int> batch{1}, context, prefill{512}, decode;
   bool explain = false, json = false;
   std::vector<std::string> techniques;
+  const CLI::App* app = nullptr;
+  std::vector<const CLI::Option*> engine_options;
 };
 
 std::string name_of(const GridRow& r) { return r.shape.prefill ? "prefill" : "decode"; }
@@ -58,8 +60,9 @@ void print_times(const GridRow& row, const StepCosts& costs) {
   std::ranges::sort(ops, std::greater{}, [](auto& op) { return op.second.seconds; });
   const double all = row.m.seconds.back();
   double counted = 0;
-  fmt::print("\nWhere the {:.4f} s of the last run of {}, batch {}, context {} went:\n  {:<34} {:>7} {:>9} {:>6} {:>9} {:>9} {:>9}\n", all,
-             name_of(row), row.shape.batch, row.shape.context, "operation", "calls", "ms", "share", "GB/s", "GFLOP/s", "of limit");
+  fmt::print("\nWhere the {} s of the last run of {}, batch {}, context {} went:\n  {:<34} {:>7} {:>9} {:>6} {:>9} {:>9} {:>9}\n",
+             about(fmt::format("{:.4f}", all), row.m.busy()), name_of(row), row.shape.batch, row.shape.context, "operation", "calls", "ms",
+             "share", "GB/s", "GFLOP/s", "of limit");
   for (auto& [name, t] : ops) {
     counted += t.seconds;
     std::string rates = t.flops > 0 ? fmt::format("{:>9.1f} {:>9.1f}", t.bytes / t.seconds / 1e9, t.flops / t.seconds / 1e9) : "";
@@ -73,32 +76,24 @@ void print_times(const GridRow& row, const StepCosts& costs) {
              product_rate(row.m.chip, costs.storage().block_product) / 1e9);
 }
 
-void print_rows(const std::vector<GridRow>& rows) {
+void print_head(Engine& engine) {
+  fmt::print("{}, {} threads, {}; each row beside the limits that were measured between its runs\n",
+             engine.checkpoint().path().filename().string(), engine.backend().pool().size(), engine.backend().name());
   fmt::print("  {:<8} {:>5} {:>7} {:>7} {:>9} {:>9} {:>9} {:>6} {:>10} {:>12} {:>11} {:>6}  {}\n", "workload", "batch", "context", "tokens",
              "tok/s", "best s", "median s", "spread", "bytes", "flops", "limit tok/s", "share", "bound by");
-  for (const GridRow& r : rows) {
-    fmt::print("  {:<8} {:>5} {:>7} {:>7}", name_of(r), r.shape.batch, r.shape.context, int64_t(r.tokens()));
-    if (!r.error.empty()) {
-      fmt::print("  {}\n", r.error);
-      continue;
-    }
-    std::string spread = r.m.spread() ? fmt::format("{:.1f}%", 100 * *r.m.spread()) : "";
-    fmt::print(" {:>9.1f} {:>9.4f} {:>9.4f} {:>6} {:>10} {:>12} {:>11.1f} {:>6}  {}\n", r.tokens() / r.m.best(), r.m.best(), r.m.median(),
-               spread, with_unit(r.m.limit.bytes, "B"), with_unit(r.m.limit.flops, "FLOP"), r.tokens() / r.m.limit.seconds,
-               share_text(r.m.share(), r.m.busy()), mr::name_of(r.m.limit.bound));
-  }
+  std::fflush(stdout);
 }
 
-// The machine's limits: the median of those that were probed for each row.
-std::string limits_text(const std::vector<GridRow>& rows, const StepCosts& costs) {
-  std::vector<Chip> probed;
-  for (const GridRow& r : rows)
-    if (r.error.empty()) probed.push_back(r.m.chip);
-  if (probed.empty()) return "";
-  const Chip limits = median_of(probed);
-  const char* about = std::ranges::any_of(rows, [](const GridRow& r) { return r.m.busy(); }) ? "~" : "";
-  return fmt::format(": reads {0}{1:.1f} GB/s, linear layers at most {0}{2:.0f} GFLOP/s (measured, the median of the rows)", about,
-                     limits.bandwidth / 1e9, product_rate(limits, costs.storage().block_product) / 1e9);
+void print_row(const GridRow& r, const StepCosts& costs) {
+  fmt::print("  {:<8} {:>5} {:>7} {:>7}", name_of(r), r.shape.batch, r.shape.context, int64_t(r.tokens()));
+  auto measured = [&](double value, int decimals) { return about(fmt::format("{:.{}f}", value, decimals), r.m.busy()); };
+  if (!r.error.empty())
+    fmt::print("  {}\n", r.error);
+  else
+    fmt::print(" {:>9} {:>9} {:>9} {:>6} {:>10} {:>12} {:>11} {:>6}  {}\n", measured(r.tokens() / r.m.best(), 1), measured(r.m.best(), 4),
+               measured(r.m.median(), 4), r.m.spread_text(), with_unit(r.m.limit.bytes, "B"), with_unit(r.m.limit.flops, "FLOP"),
+               measured(r.tokens() / r.m.limit.seconds, 1), share_text(r.m.share(), r.m.busy()), bound_text(r.m, costs));
+  std::fflush(stdout);
 }
 
 int bench_grid(BenchFlags& f) {
@@ -114,18 +109,19 @@ int bench_grid(BenchFlags& f) {
   LimitProbe probe(*engine, isa);
   GridBench bench(*engine, log, probe, costs);
   std::vector<GridRow> rows;
-  for (const GridShape& shape : shapes) rows.push_back(bench.row(shape, f.patience));
-
   double others = 0;
-  for (const GridRow& r : rows) others = std::max(others, r.m.others);
+  if (!f.json) print_head(*engine);
+  for (const GridShape& shape : shapes) {
+    const GridRow& row = rows.emplace_back(bench.row(shape, f.patience));
+    others = std::max(others, row.m.others);
+    if (!f.json) print_row(row, costs);
+  }
   if (f.json) {
     Json out = Json::array();
     for (const GridRow& row : rows) out.push_back(row_json(row));
     fmt::print("{}\n", out.dump());
   } else {
-    fmt::print("{}, {} threads, {}{}\n", engine->checkpoint().path().filename().string(), engine->backend().pool().size(),
-               engine->backend().name(), limits_text(rows, costs));
-    print_rows(rows);
+    fmt::print("  tok/s is of the best run; share is the limit over the median run\n");
     for (const GridRow& r : rows)
       if (!r.times.empty()) print_times(r, costs);
   }
@@ -134,11 +130,23 @@ int bench_grid(BenchFlags& f) {
   return 0;
 }
 
+// What is given and nobody would read is a mistake.
+void check_flags(const BenchFlags& f) {
+  const bool url = !f.load.url.empty(), pictures = url || !f.load.compare.empty(), load = url || f.load.here || !f.load.file.empty();
+  for (const char* name : {"--streams", "--rate", "--requests", "--prompt-tokens", "--max-tokens", "--shared-prefix", "--seed"})
+    check(load || !f.app->count(name), "{} belongs to a load: --load or --load-file runs it here, --url on a server", name);
+  for (const char* name : {"--html", "--svg"})
+    check(pictures || !f.app->count(name), "{} draws the rows of servers: --url measures one, --compare takes earlier rows", name);
+  for (const CLI::Option* o : f.app->get_options())
+    if (o->count() && std::ranges::count(f.engine_options, o))
+      check(!pictures, "{} is of an engine here, and {} is about servers: give it to `millrace serve`", o->get_name(),
+            url ? "--url" : "--compare");
+}
+
 int bench(BenchFlags& f) {
+  check_flags(f);
   if (!f.load.url.empty() || !f.load.compare.empty()) return bench_url(f.load, f.engine.model, f.patience, f.json);
   if (f.load.here || !f.load.file.empty()) return bench_mix(f.load, f.engine, f.patience, f.json);
-  check(f.load.streams.empty() && f.load.rates.empty() && !f.load.requests,
-        "--streams, --rate and --requests belong to a load: --load or --load-file runs it here, --url on a server");
   if (!f.techniques.empty()) return bench_techniques(f.engine, f.techniques, f.patience.repeat ? f.patience.repeat : 3, f.json);
   return bench_grid(f);
 }
@@ -154,6 +162,9 @@ void add_bench(CLI::App& program, Action& chosen) {
       program, chosen, "bench", "measured speed beside this machine's measured limit",
       [](CLI::App& app, BenchFlags& f) {
         add_engine_flags(app, f.engine);
+        f.app = &app;
+        for (const CLI::Option* o : app.get_options())
+          if (!o->get_positional() && o->get_name() != "--help") f.engine_options.push_back(o);
         constexpr int most = 1 << 20;
         add_list(app, "--batch", f.batch, 4096, "sequences side by side: 1,4,16")->capture_default_str();
         auto* context =
@@ -174,6 +185,8 @@ void add_bench(CLI::App& program, Action& chosen) {
         for (const char* load : {"--load", "--load-file", "--url"})
           for (const char* other : {"--batch", "--context", "--prefill", "--decode", "--explain", "--techniques"})
             app.get_option(load)->excludes(app.get_option(other));
+        for (const char* other : {"--batch", "--context", "--prefill", "--decode", "--explain", "--spread", "--budget"})
+          app.get_option("--techniques")->excludes(app.get_option(other));
       },
       bench);
 }

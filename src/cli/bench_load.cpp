@@ -1,10 +1,10 @@
 #include "cli/bench_load.h"
 
-#include <unistd.h>
-
 #include <fstream>
 
+#include "analyze/report.h"
 #include "cli/options.h"
+#include "cli/progress.h"
 #include "core/error.h"
 #ifdef MR_SERVE
 #include "serve/load.h"
@@ -28,17 +28,24 @@ static void add_server_flags(CLI::App& app, LoadFlags& f) {
   auto* url =
       app.add_option("--url", f.url, "drive this OpenAI server with the load: http://host:port; MODEL is its name there")->group(group);
   app.add_option("--api-key", f.api_key, "the key that the server asks for")->needs(url)->group(group);
-  app.add_option("--vocab", f.vocab, "token ids in prompts are below it")->check(positive)->capture_default_str()->group(group);
-  app.add_option("--warmup", f.warmup, "requests before the first row, which do not count")->check(CLI::Range(0, 1 << 20))->group(group);
+  app.add_option("--vocab", f.vocab, "token ids in prompts are below it")->needs(url)->check(positive)->capture_default_str()->group(group);
+  app.add_option("--warmup", f.warmup, "requests before the first row, which do not count")
+      ->needs(url)
+      ->check(CLI::Range(0, 1 << 20))
+      ->group(group);
   app.add_option("--ttft-deadline", f.ttft_deadline, "seconds to the first token for goodput")->needs(url)->check(seconds)->group(group);
   app.add_option("--tpot-deadline", f.tpot_deadline, "seconds for each further token for goodput")
       ->needs(url)
       ->check(seconds)
       ->group(group);
-  app.add_option("--timeout", f.timeout, "seconds after which a request has failed")->check(seconds)->capture_default_str()->group(group);
-  app.add_flag("--chat", f.chat, "use /v1/chat/completions")->group(group);
-  app.add_flag("--text", f.text, "prompts as text, not as token ids")->group(group);
-  app.add_option("--label", f.label, "name of this run in tables and pictures; the URL if not given")->group(group);
+  app.add_option("--timeout", f.timeout, "seconds after which a request has failed")
+      ->needs(url)
+      ->check(seconds)
+      ->capture_default_str()
+      ->group(group);
+  app.add_flag("--chat", f.chat, "use /v1/chat/completions")->needs(url)->group(group);
+  app.add_flag("--text", f.text, "prompts as text, not as token ids")->needs(url)->group(group);
+  app.add_option("--label", f.label, "name of this run in tables and pictures; the URL if not given")->needs(url)->group(group);
   app.add_option("--compare", f.compare, "rows of an earlier run (--json) beside this one's; may be repeated")
       ->allow_extra_args(false)
       ->group(group);
@@ -218,12 +225,8 @@ class Bench {
     Load load{.path = path_of(work_), .streams = streams, .arrivals = std::move(arrivals), .timeout = f_.timeout};
     for (int i = 0; i < n; i++) load.bodies.push_back(request_body(work_, uint32_t(i)));
     work_.first += uint32_t(n);
-    bool shown = isatty(STDERR_FILENO);
-    auto outcomes = drive(target_, load, [&](int done) {
-      if (shown) fmt::print(stderr, "\r\033[K{}: {} of {} answers", what, done, n);
-    });
-    if (shown) fmt::print(stderr, "\r\033[K");
-    return outcomes;
+    Progress progress;
+    return drive(target_, load, [&](int done) { progress.show(fmt::format("{}: {} of {} answers", what, done, n)); });
   }
 
   const LoadFlags& f_;
@@ -238,28 +241,39 @@ std::string load_of(const Json& row) {
   return row["rate"].is_null() ? fmt::format("{}", row["streams"].get<int>()) : fmt::format("{:g}/s", row["rate"].get<double>());
 }
 
-void print_table(const Json& rows) {
-  size_t width = 6;
-  for (const Json& r : rows) width = std::max(width, r["label"].get_ref<const std::string&>().size());
-  fmt::print("{:<{}} {:>8} {:>8} {:>6} {:>5} {:>6} {:>9} | {:^26} | {:^26} | {:^26} | {:>8}\n", "", width, "", "", "", "", "", "output",
-             "first token, s", "time per output token, ms", "end to end, s", "goodput");
-  fmt::print("{:<{}} {:>8} {:>8} {:>6} {:>5} {:>6} {:>9} |", "server", width, "streams", "requests", "failed", "runs", "spread", "tok/s");
-  for (int i = 0; i < 3; i++) fmt::print(" {:>5} {:>6} {:>6} {:>6} |", "mean", "p50", "p90", "p99");
-  fmt::print(" {:>8}\n", "req/s");
-  for (const Json& r : rows) {
-    const Json spread = r.value("spread", Json());
-    fmt::print("{:<{}} {:>8} {:>8} {:>6} {:>5} {:>6} {:>9} |", r["label"].get<std::string>(), width, load_of(r), r["requests"].get<int>(),
-               r["failed"].get<int>(), r.value("repeat", 1), spread.is_null() ? "" : fmt::format("{:.1f}%", 100 * spread.get<double>()),
-               fmt::format("{}{:.1f}", is_busy(r) ? "~" : "", r["tokens_per_s"].get<double>()));
-    for (auto [name, unit, digits] : {std::tuple{"ttft_s", 1.0, 3}, {"tpot_s", 1e3, 1}, {"e2e_s", 1.0, 2}}) {
-      auto value = [&](const char* p) { return unit * r[name][p].get<double>(); };
-      fmt::print(" {:>5.{}f} {:>6.{}f} {:>6.{}f} {:>6.{}f} |", value("mean"), digits, value("p50"), digits, value("p90"), digits,
-                 value("p99"), digits);
-    }
-    fmt::print(" {:>8.2f}\n", r["goodput_requests_per_s"].get<double>());
-    for (auto& [error, n] : r["errors"].items()) fmt::print("{:<{}}   {} x {}\n", "", width, n.get<int>(), error);
+// Rows as they come, in columns that are wide enough for the labels of all.
+class LoadTable {
+ public:
+  LoadTable(const Json& earlier, const std::string& label) : width_(std::max<size_t>(6, label.size())) {
+    for (const Json& r : earlier) width_ = std::max(width_, r["label"].get_ref<const std::string&>().size());
+    fmt::print("{:<{}} {:>8} {:>8} {:>6} {:>5} {:>6} {:>9} | {:^31} | {:^31} | {:^31} | {:>8}\n", "", width_, "", "", "", "", "", "output",
+               "first token, s", "time per output token, ms", "end to end, s", "goodput");
+    fmt::print("{:<{}} {:>8} {:>8} {:>6} {:>5} {:>6} {:>9} |", "server", width_, "streams", "requests", "failed", "runs", "spread",
+               "tok/s");
+    for (int i = 0; i < 3; i++) fmt::print(" {:>7} {:>7} {:>7} {:>7} |", "mean", "p50", "p90", "p99");
+    fmt::print(" {:>8}\n", "req/s");
+    for (const Json& r : earlier) print(r);
+    std::fflush(stdout);
   }
-}
+
+  void print(const Json& r) const {
+    const Json spread = r.value("spread", Json());
+    auto measured = [&](double value, int decimals) { return about(fmt::format("{:.{}f}", value, decimals), is_busy(r)); };
+    fmt::print("{:<{}} {:>8} {:>8} {:>6} {:>5} {:>6} {:>9} |", r["label"].get<std::string>(), width_, load_of(r), r["requests"].get<int>(),
+               r["failed"].get<int>(), r.value("repeat", 1), spread.is_null() ? "" : fmt::format("{:.1f}%", 100 * spread.get<double>()),
+               measured(r["tokens_per_s"], 1));
+    for (auto [name, unit, decimals] : {std::tuple{"ttft_s", 1.0, 3}, {"tpot_s", 1e3, 1}, {"e2e_s", 1.0, 2}}) {
+      for (const char* p : {"mean", "p50", "p90", "p99"}) fmt::print(" {:>7}", measured(unit * r[name][p].get<double>(), decimals));
+      fmt::print(" |");
+    }
+    fmt::print(" {:>8}\n", measured(r["goodput_requests_per_s"], 2));
+    for (auto& [error, n] : r["errors"].items()) fmt::print("{:<{}}   {} x {}\n", "", width_, n.get<int>(), error);
+    std::fflush(stdout);
+  }
+
+ private:
+  size_t width_;
+};
 
 }  // namespace
 
@@ -272,27 +286,31 @@ static void write_text(const std::filesystem::path& path, const std::string& tex
 
 int bench_url(const LoadFlags& f, const std::string& model, const Patience& patience, bool json) {
   Json rows = earlier_rows(f);
+  std::optional<LoadTable> table;
   int answered = 0;
   double others = 0;
   if (!f.url.empty()) {
     Bench bench(f, patience, model);
     bench.warm_up();
+    if (!json) table.emplace(rows, f.label.empty() ? f.url : f.label);
     auto add = [&](int streams, double rate) {
       const Json& row = rows.emplace_back(bench.row(streams, rate));
       answered += row["requests"].get<int>() - row["failed"].get<int>();
+      if (table) table->print(row);
       if (row["others_share"].is_number()) others = std::max(others, row["others_share"].get<double>());
     };
     for (double rate : f.rates) add(1, rate);
     if (f.rates.empty())
       for (int streams : f.streams.empty() ? std::vector<int>{1} : f.streams) add(streams, 0);
   }
+  if (!json && !table) table.emplace(rows, "");
   if (!f.html.empty()) write_text(f.html, load_page(rows));
   if (!f.svg.empty()) {
     std::filesystem::create_directories(f.svg);
     write_text(std::filesystem::path(f.svg) / "ttft.svg", ttft_svg(rows));
     write_text(std::filesystem::path(f.svg) / "tpot.svg", tpot_svg(rows));
   }
-  json ? fmt::print("{}\n", rows.dump()) : print_table(rows);
+  if (json) fmt::print("{}\n", rows.dump());
   warn_if_busy(others);
   return f.url.empty() || answered > 0 ? 0 : 1;
 }

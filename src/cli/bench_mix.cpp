@@ -53,19 +53,26 @@ Json row_json(const LoadFlags& f, const MixRow& r) {
   return j;
 }
 
-void print_rows(const std::vector<MixRow>& rows) {
+void print_head(const LoadFlags& f, Engine& engine) {
+  fmt::print("{}, {} threads, {}, at most {} sequences and {} rows a step; prompts of {}, answers of {} tokens, seed {}\n",
+             engine.checkpoint().path().filename().string(), engine.backend().pool().size(), engine.backend().name(), engine.max_seqs(),
+             engine.limits().max_batch_tokens, f.file.empty() ? f.prompt_tokens : f.file, f.file.empty() ? f.max_tokens : "its", f.seed);
   fmt::print("  {:>8} {:>8} {:>8} {:>8} {:>9} {:>10} {:>8} {:>9} {:>6} {:>8} {:>10} {:>12} {:>11} {:>6}  {}\n", "streams", "requests",
              "prompt", "output", "out tok/s", "all tok/s", "best s", "median s", "spread", "TTFT p50", "bytes", "flops", "limit out/s",
              "share", "bound by");
-  for (const MixRow& r : rows) {
-    const LoadOutcome& o = r.outcome;
-    std::string pace = r.rate > 0 ? fmt::format("{:g}/s", r.rate) : r.streams ? fmt::format("{}", r.streams) : "all";
-    std::string spread = r.m.spread() ? fmt::format("{:.1f}%", 100 * *r.m.spread()) : "";
-    fmt::print("  {:>8} {:>8} {:>8} {:>8} {:>9.1f} {:>10.1f} {:>8.3f} {:>9.3f} {:>6} {:>8.3f} {:>10} {:>12} {:>11.1f} {:>6}  {}\n", pace,
-               r.n_jobs, o.prompt, o.generated, double(o.generated) / r.m.best(), double(o.prompt + o.generated) / r.m.best(), r.m.best(),
-               r.m.median(), spread, percentile(o.ttft_s, 0.5), with_unit(r.m.limit.bytes, "B"), with_unit(r.m.limit.flops, "FLOP"),
-               double(o.generated) / r.m.limit.seconds, share_text(r.m.share(), r.m.busy()), name_of(r.m.limit.bound));
-  }
+  std::fflush(stdout);
+}
+
+void print_row(const MixRow& r, const StepCosts& costs) {
+  const LoadOutcome& o = r.outcome;
+  auto measured = [&](double value, int decimals) { return about(fmt::format("{:.{}f}", value, decimals), r.m.busy()); };
+  std::string pace = r.rate > 0 ? fmt::format("{:g}/s", r.rate) : r.streams ? fmt::format("{}", r.streams) : "all";
+  fmt::print("  {:>8} {:>8} {:>8} {:>8} {:>9} {:>10} {:>8} {:>9} {:>6} {:>8} {:>10} {:>12} {:>11} {:>6}  {}\n", pace, r.n_jobs, o.prompt,
+             o.generated, measured(double(o.generated) / r.m.best(), 1), measured(double(o.prompt + o.generated) / r.m.best(), 1),
+             measured(r.m.best(), 3), measured(r.m.median(), 3), r.m.spread_text(), measured(percentile(o.ttft_s, 0.5), 3),
+             with_unit(r.m.limit.bytes, "B"), with_unit(r.m.limit.flops, "FLOP"), measured(double(o.generated) / r.m.limit.seconds, 1),
+             share_text(r.m.share(), r.m.busy()), bound_text(r.m, costs));
+  std::fflush(stdout);
 }
 
 MixRow measure_row(Engine& engine, std::vector<StepWork>& log, LimitProbe& probe, const StepCosts& costs, const Patience& patience,
@@ -92,30 +99,28 @@ int bench_mix(const LoadFlags& f, EngineFlags flags, const Patience& patience, b
   StepCosts costs(*engine);
   LimitProbe probe(*engine, isa);
   std::vector<MixRow> rows;
+  double others = 0;
   unsigned seed = 0;  // another one for each run of every row: none finds the prompts of an earlier one in the prefix cache
   auto add = [&](int streams, double rate) {
     std::vector<Job> jobs = jobs_of(work, n_requests(f, work, streams, rate), engine->tokenizer());
     Pace pace{streams};
     if (rate > 0) pace.arrivals = poisson_arrivals(rate, jobs.size(), f.seed);
-    rows.push_back(measure_row(*engine, log, probe, costs, patience, jobs, pace, seed));
-    rows.back().rate = rate;
+    MixRow& row = rows.emplace_back(measure_row(*engine, log, probe, costs, patience, jobs, pace, seed));
+    row.rate = rate;
+    others = std::max(others, row.m.others);
+    if (!json) print_row(row, costs);
   };
+  if (!json) print_head(f, *engine);
   for (double rate : f.rates) add(0, rate);
   if (f.rates.empty())
     for (int streams : f.streams.empty() ? std::vector<int>{0} : f.streams) add(streams, 0);
 
-  double others = 0;
-  for (const MixRow& r : rows) others = std::max(others, r.m.others);
   if (json) {
     Json out = Json::array();
     for (const MixRow& r : rows) out.push_back(row_json(f, r));
     fmt::print("{}\n", out.dump());
   } else {
-    fmt::print("{}, {} threads, {}, at most {} sequences and {} rows a step; prompts of {}, answers of {} tokens, seed {}\n",
-               engine->checkpoint().path().filename().string(), engine->backend().pool().size(), engine->backend().name(),
-               engine->max_seqs(), engine->limits().max_batch_tokens, f.file.empty() ? f.prompt_tokens : f.file,
-               f.file.empty() ? f.max_tokens : "its", f.seed);
-    print_rows(rows);
+    fmt::print("  tok/s and TTFT are of the best run; share is the limit over the median run\n");
   }
   warn_if_busy(others);
   return 0;

@@ -48,7 +48,9 @@ std::string draw(const Json& rows, const std::string& title, const char* key) {
   Plot plot(title, {"output tokens per second, all streams together", "", 0, 1.02 * right, Plot::Scale::linear},
             {"time", "s", low, high, Plot::Scale::fine});
   // Color 0 is that of text. Curves rise to the right, and some of them steeply: the corner below them is free.
-  for (size_t i = curves.size(); i-- > 0;) plot.legend(int(i) + 1, curves[i].label, Plot::Corner::bottom_right);
+  std::vector<std::pair<int, std::string>> legend;
+  for (size_t i = 0; i < curves.size(); i++) legend.emplace_back(int(i) + 1, curves[i].label);
+  plot.legend(legend, Plot::Corner::bottom_right);
   for (size_t i = 0; i < curves.size(); i++) {
     std::vector<Plot::Point> line;
     for (const Point& p : curves[i].points) line.push_back({p.x, p.y});
@@ -68,12 +70,12 @@ std::string table(const Json& rows) {
       "<th>TTFT p50 s<th>p90<th>p99<th>per token p50 ms<th>p90<th>p99<th>end to end p50 s<th>p90<th>p99<th>goodput req/s</tr>";
   for (const Json& r : rows) {
     auto text = [&](const char* key) { return escaped(r.value(key, std::string())); };
-    out += fmt::format("<tr><td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}{:.1f}", text("label"), load_of(r), r["requests"].get<int>(),
-                       r["failed"].get<int>(), text("prompt_length"), text("output_length"), is_busy(r) ? "~" : "",
-                       r["tokens_per_s"].get<double>());
+    auto measured = [&](double value) { return about(figure(value, 3), is_busy(r)); };
+    out += fmt::format("<tr><td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}", text("label"), load_of(r), r["requests"].get<int>(),
+                       r["failed"].get<int>(), text("prompt_length"), text("output_length"), about(speed(r["tokens_per_s"]), is_busy(r)));
     for (auto [key, factor] : {std::pair{"ttft_s", 1.0}, {"tpot_s", 1e3}, {"e2e_s", 1.0}})
-      for (const char* p : {"p50", "p90", "p99"}) out += fmt::format("<td>{:.3g}", factor * r[key][p].get<double>());
-    out += fmt::format("<td>{:.2f}</tr>", r["goodput_requests_per_s"].get<double>());
+      for (const char* p : {"p50", "p90", "p99"}) out += "<td>" + measured(factor * r[key][p].get<double>());
+    out += "<td>" + measured(r["goodput_requests_per_s"]) + "</tr>";
   }
   return out + "</table>";
 }

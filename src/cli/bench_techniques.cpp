@@ -2,14 +2,14 @@
 // load, so that what disturbs the machine disturbs both. The first line of a technique is the plain form.
 #include "cli/bench_techniques.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <random>
 
+#include "analyze/report.h"
 #include "backend/timed_backend.h"
 #include "cli/offline_load.h"
+#include "cli/progress.h"
 #include "core/config.h"
 #include "core/error.h"
 #include "engine/traffic.h"
@@ -223,21 +223,22 @@ Technique kv_formats(const EngineFlags& base, const Facts& facts) {
 struct Entry {
   const char* name;
   Technique (*make)(const EngineFlags&, const Facts&);
+  bool of_tokens = false;  // about state that grows with every token
 };
-constexpr Entry entries[] = {{"kv-cache", kv_cache},
+constexpr Entry entries[] = {{"kv-cache", kv_cache, true},
                              {"batching", batching},
                              {"arrivals", arrivals},
                              {"ragged", ragged},
-                             {"paging", paging},
+                             {"paging", paging, true},
                              {"chunked-prefill", chunked_prefill},
                              {"prefix-cache", prefix_cache},
                              {"copy-on-write", copy_on_write},
-                             {"preemption", preemption},
+                             {"preemption", preemption, true},
                              {"overlap", overlap},
                              {"threads", threads},
                              {"instruction-sets", instruction_sets},
                              {"formats", formats},
-                             {"kv-formats", kv_formats}};
+                             {"kv-formats", kv_formats, true}};
 
 void count_costs(Outcome& o, const std::vector<StepWork>& steps, const StepCosts& costs) {
   for (const StepWork& step : steps)
@@ -267,32 +268,40 @@ Outcome run_once(const Setting& setting, unsigned round) {
 struct Measurement {
   Outcome best;
   Measured runs;  // their times alone
+  double gain = 1;
 };
 
-// All settings once, then all of them again.
-std::vector<Measurement> measure(const Technique& t, int repeat) {
+// All settings once, then all of them again; `done` is told of each when its last run has ended.
+std::vector<Measurement> measure(const Technique& t, int repeat, const std::function<void(const Setting&, const Measurement&)>& done) {
   std::vector<Measurement> out(t.settings.size());
-  const bool shown = isatty(STDERR_FILENO);
+  Progress progress;
+  OtherPrograms others;
+  double plain = 0;
   for (int round = 0; round < repeat; round++)
     for (size_t i = 0; i < out.size(); i++) {
-      if (shown) fmt::print(stderr, "\r\033[K{}, {}: run {} of {}", t.name, t.settings[i].name, round + 1, repeat), std::fflush(stderr);
+      progress.show(fmt::format("{}, {}: run {} of {}", t.name, t.settings[i].name, round + 1, repeat));
       Outcome once = run_once(t.settings[i], unsigned(round));
-      out[i].runs.seconds.push_back(once.seconds);
-      if (once.seconds < out[i].best.seconds) out[i].best = std::move(once);
+      Measurement& m = out[i];
+      m.runs.seconds.push_back(once.seconds);
+      if (once.seconds < m.best.seconds) m.best = std::move(once);
+      if (round + 1 < repeat) continue;
+      m.runs.others = others.share();
+      if (t.settings[i].plain) plain = value_of(m.best, t.in);
+      m.gain = plain / value_of(m.best, t.in);
+      progress.show("");
+      done(t.settings[i], m);
     }
-  if (shown) fmt::print(stderr, "\r\033[K");
   return out;
 }
 
 Facts facts_of(EngineFlags flags, bool speed) {
   auto engine = start_engine(flags);
   Facts facts{engine->max_context(), engine->model().layout().bytes_per_token()};
-  check(facts.bytes_per_token > 0, "--techniques needs a model with attention: this one keeps no bytes a token");
   if (speed) facts.requests_per_s = double(crowd().size()) / run_load(*engine, crowd(), {}, 999).seconds;
   return facts;
 }
 
-Json row_json(const Technique& t, const Setting& s, const Measurement& m, double gain) {
+Json row_json(const Technique& t, const Setting& s, const Measurement& m) {
   const Outcome& o = m.best;
   return {{"technique", t.name},
           {"workload", s.name},
@@ -301,7 +310,8 @@ Json row_json(const Technique& t, const Setting& s, const Measurement& m, double
           {"spread", m.runs.spread() ? Json(*m.runs.spread()) : Json()},
           {"repeat", m.runs.seconds.size()},
           {"tokens_per_s", o.tokens_per_s()},
-          {"gain", gain},
+          {"plain", s.plain},
+          {"gain", m.gain},
           {"gain_in", t.in == In::seconds ? "seconds"
                       : t.in == In::gap   ? "longest_gap_s"
                                           : "e2e_s"},
@@ -316,21 +326,35 @@ Json row_json(const Technique& t, const Setting& s, const Measurement& m, double
           {"preemptions", o.preemptions},
           {"swapped_units", o.swapped},
           {"internal_waste", o.internal_waste},
-          {"external_waste", o.external_waste}};
+          {"external_waste", o.external_waste},
+          {"others_share", m.runs.others}};
+}
+
+void print_legend() {
+  fmt::print(
+      "Each technique beside its plain form, in turns, the best run of each.\n"
+      "  gain: how many times less time than the plain form above it; where it is not all of the time, the heading says of what\n"
+      "  spread: how far the median run lies above the best; computed: rows that passed through the model, padding among them\n"
+      "  TTFT, end: seconds to the first token of an answer and to its end, medians; gap: the longest that an answer stood still\n"
+      "  at once: most answers side by side; preempt: how often one gave way; waste: of the memory for keys and values, what\n"
+      "  sequences hold and have not filled + what is free in holes too short to use, means over the steps\n");
 }
 
 void print_head(const Technique& t) {
-  fmt::print("\n{}: {}\n  {:<24} {:>8} {:>6} {:>9} {:>6} {:>9} {:>8} {:>8} {:>8} {:>7} {:>7} {:>12}\n", t.name, t.says, "", "seconds",
-             "spread", "tok/s", "gain", "computed", "TTFT s", "end s", "gap s", "at once", "preempt", "waste in+ex");
+  fmt::print("\n{}: {}\n  {:<24} {:>8} {:>6} {:>9} {:>8} {:>9} {:>8} {:>8} {:>8} {:>7} {:>7} {:>11}\n", t.name, t.says, "", "seconds",
+             "spread", "tok/s", "gain", "computed", "TTFT s", "end s", "gap s", "at once", "preempt", "waste");
+  std::fflush(stdout);
 }
 
-void print_row(const Setting& s, const Measurement& m, double gain) {
+void print_row(const Setting& s, const Measurement& m) {
   const Outcome& o = m.best;
-  std::string waste = fmt::format("{:.0f} % + {:.0f} %", 100 * o.internal_waste, 100 * o.external_waste);
-  std::string spread = m.runs.spread() ? fmt::format("{:.1f}%", 100 * *m.runs.spread()) : "";
-  fmt::print("  {:<24} {:>8.3f} {:>6} {:>9.1f} {:>6.2f} {:>9} {:>8.3f} {:>8.3f} {:>8.3f} {:>7} {:>7} {:>12}\n", s.name, o.seconds, spread,
-             o.tokens_per_s(), gain, o.computed, percentile(o.ttft_s, 0.5), percentile(o.e2e_s, 0.5), o.gap_s, o.running, o.preemptions,
-             waste);
+  auto measured = [&](double value, int decimals) { return about(fmt::format("{:.{}f}", value, decimals), m.runs.busy()); };
+  const std::string waste = fmt::format("{:.0f} % + {:.0f} %", 100 * o.internal_waste, 100 * o.external_waste);
+  const std::string gain = s.plain ? "plain" : about(fmt::format("{:.2f}×", m.gain), m.runs.busy());
+  fmt::print("  {:<24} {:>8} {:>6} {:>9} {:>8} {:>9} {:>8} {:>8} {:>8} {:>7} {:>7} {:>11}\n", s.name, measured(o.seconds, 3),
+             m.runs.spread_text(), measured(o.tokens_per_s(), 1), gain, grouped(o.computed), measured(percentile(o.ttft_s, 0.5), 3),
+             measured(percentile(o.e2e_s, 0.5), 3), measured(o.gap_s, 3), o.running, o.preemptions, waste);
+  std::fflush(stdout);
 }
 
 // With which power of the length something grows, from one outcome to another of twice the length.
@@ -354,10 +378,13 @@ void print_growth(const Technique& t, const std::vector<Measurement>& m) {
   for (size_t form : {size_t(0), size_t(1)})
     for (size_t i = form; i < m.size(); i += 2) {
       const Outcome& o = m[i].best;
-      auto times = [&](auto of) { return i < 2 ? "" : fmt::format("× {:.2f}", of(o) / of(m[i - 2].best)); };
-      fmt::print("  {:<24} {:>9.4f} {:>9} {:>9} | {:>12.2f} {:>9} {:>9}\n", t.settings[i].name, o.seconds,
-                 times([](auto& x) { return x.seconds; }), times([](auto& x) { return x.flops; }), 1e3 * o.attention_s,
-                 times([](auto& x) { return x.attention_s; }), times([](auto& x) { return x.attention_flops; }));
+      const bool busy = m[i].runs.busy();
+      auto times = [&](auto of) { return i < 2 ? "" : fmt::format("{:.2f}×", of(o) / of(m[i - 2].best)); };
+      auto measured_times = [&](auto of) { return i < 2 ? "" : about(times(of), busy); };
+      fmt::print("  {:<24} {:>9} {:>9} {:>9} | {:>12} {:>9} {:>9}\n", t.settings[i].name, about(fmt::format("{:.4f}", o.seconds), busy),
+                 measured_times([](auto& x) { return x.seconds; }), times([](auto& x) { return x.flops; }),
+                 about(fmt::format("{:.2f}", 1e3 * o.attention_s), busy), measured_times([](auto& x) { return x.attention_s; }),
+                 times([](auto& x) { return x.attention_flops; }));
     }
 }
 
@@ -370,31 +397,34 @@ std::vector<std::string> technique_names() {
 }
 
 int bench_techniques(const EngineFlags& base, const std::vector<std::string>& chosen, int repeat, bool json) {
-  auto is_chosen = [&](const char* name) { return std::ranges::count(chosen, "all") || std::ranges::count(chosen, name); };
-  OtherPrograms others;
+  const bool all = std::ranges::count(chosen, "all") > 0;
+  auto is_chosen = [&](const char* name) { return all || std::ranges::count(chosen, name); };
+  double others = 0;
   Json rows = Json::array();
   const Facts facts = facts_of(base, is_chosen("arrivals"));
+  for (const Entry& entry : entries)
+    check(!entry.of_tokens || facts.bytes_per_token || all || !is_chosen(entry.name),
+          "{} is about state that grows with every token, and this model keeps none", entry.name);
+  if (!json) print_legend();
   for (const Entry& entry : entries) {
-    if (!is_chosen(entry.name)) continue;
+    if (!is_chosen(entry.name) || (entry.of_tokens && !facts.bytes_per_token)) continue;
     Technique t = entry.make(base, facts);
     t.settings[0].plain = true;
-    const std::vector<Measurement> measured = measure(t, repeat);
     if (!json) print_head(t);
-    double plain = 0;
-    for (size_t i = 0; i < measured.size(); i++) {
-      const Setting& s = t.settings[i];
-      const double value = value_of(measured[i].best, t.in);
-      if (s.plain) plain = value;
-      rows.push_back(row_json(t, s, measured[i], plain / value));
-      if (t.grows) rows.back()["attention_seconds"] = measured[i].best.attention_s;
-      if (t.grows && i >= 2) rows.back()["growth"] = growth_json(measured[i - 2].best, measured[i].best);
-      if (!json) print_row(s, measured[i], plain / value);
+    const std::vector<Measurement> measured = measure(t, repeat, [&](const Setting& s, const Measurement& m) {
+      rows.push_back(row_json(t, s, m));
+      others = std::max(others, m.runs.others);
+      if (!json) print_row(s, m);
+    });
+    for (size_t i = 0; t.grows && i < measured.size(); i++) {
+      Json& row = rows[rows.size() - measured.size() + i];
+      row["attention_seconds"] = measured[i].best.attention_s;
+      if (i >= 2) row["growth"] = growth_json(measured[i - 2].best, measured[i].best);
     }
     if (t.grows && !json) print_growth(t, measured);
-    std::fflush(stdout);
   }
   if (json) fmt::print("{}\n", rows.dump());
-  warn_if_busy(others.share());
+  warn_if_busy(others);
   return 0;
 }
 

@@ -1,11 +1,11 @@
 #include "cli/measure.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 
+#include "analyze/report.h"
 #include "analyze/subject.h"
 #include "backend/cpu/probe.h"
+#include "cli/progress.h"
 #include "core/error.h"
 
 namespace mr {
@@ -110,7 +110,16 @@ void warn_if_busy(double share) {
                100 * share);
 }
 
-std::string share_text(double share, bool busy) { return fmt::format("{}{:.0f}%", busy ? "~" : "", 100 * share); }
+std::string share_text(double share, bool busy) { return about(fmt::format("{:.0f}%", 100 * share), busy); }
+
+std::string Measured::spread_text() const { return spread() ? fmt::format("{:.1f}%", 100 * *spread()) : ""; }
+
+std::string bound_text(const Measured& m, const StepCosts& costs) {
+  const bool memory = m.limit.bound == Bound::memory;
+  const std::string limit =
+      memory ? with_unit(m.chip.bandwidth, "B/s") : with_unit(product_rate(m.chip, costs.storage().block_product), "FLOP/s");
+  return fmt::format("{} at {}", name_of(m.limit.bound), about(limit, m.busy()));
+}
 
 double Measured::best() const { return *std::ranges::min_element(seconds); }
 
@@ -136,11 +145,8 @@ Measured measure(const std::string& what, const Patience& patience, LimitProbe& 
   OtherPrograms others;
   const Clock::time_point begin = Clock::now();
   auto spent = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
-  const bool shown = isatty(STDERR_FILENO);
-  auto show = [&](const std::string& line) {
-    if (shown) fmt::print(stderr, "\r\033[K{}", line), std::fflush(stderr);
-  };
-  show(what);
+  Progress progress;
+  progress.show(what);
   probe.forget();
   probe.take();
   Run first = once();
@@ -149,11 +155,10 @@ Measured measure(const std::string& what, const Patience& patience, LimitProbe& 
     probe.take();
     take(once());
     const size_t n = m.seconds.size();
-    show(patience.repeat > 0 ? fmt::format("{}: run {} of {}", what, n, patience.repeat)
-                             : fmt::format("{}: run {}, {:.0f} s of at most {:.0f}", what, n, spent(), patience.budget_s()));
+    progress.show(patience.repeat > 0 ? fmt::format("{}: run {} of {}", what, n, patience.repeat)
+                                      : fmt::format("{}: run {}, {:.0f} s of at most {:.0f}", what, n, spent(), patience.budget_s()));
   } while (!is_enough(m, patience, spent()));
   probe.take();
-  show("");
   m.others = others.share();
   m.chip = probe.median();
   m.limit = costs.of(m.steps, m.chip);

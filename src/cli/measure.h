@@ -72,10 +72,13 @@ struct Measured {
   double best() const;
   double median() const;
   std::optional<double> spread() const;  // (median - best) / best; none of a single run
+  std::string spread_text() const;       // "1.3%", or nothing
   // Medians of both: the memory of a shared machine is faster at one moment than at another, and the best of many short probes
   // would be held against the best of a few long runs.
   double share() const { return limit.seconds / median(); }
 };
+
+std::string bound_text(const Measured&, const StepCosts&);  // "memory at 57.10 GB/s": what binds, and the limit that was measured of it
 
 bool is_enough(const Measured&, const Patience&, double spent_s);
 

@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "backend/cuda/cuda_backend.h"
+#include "cli/progress.h"
 #include "core/config.h"
 #include "core/error.h"
 
@@ -112,13 +113,11 @@ void add_engine_flags(CLI::App& app, EngineFlags& f) {
 }
 
 static std::function<void(int64_t, int64_t)> loading_bar() {
-  if (!isatty(STDERR_FILENO)) return {};
-  return [shown = -1](int64_t done, int64_t total) mutable {
+  return [shown = -1, line = std::make_shared<Progress>()](int64_t done, int64_t total) mutable {
     int percent = total ? int(done * 100 / total) : 100;
     if (percent == shown) return;
     shown = percent;
-    fmt::print(stderr, "\rloading [{:<25}] {:3} %{}", std::string(size_t(percent / 4), '='), percent, percent == 100 ? "\r\033[K" : "");
-    std::fflush(stderr);
+    line->show(percent == 100 ? "" : fmt::format("loading [{:<25}] {:3} %", std::string(size_t(percent / 4), '='), percent));
   };
 }
 

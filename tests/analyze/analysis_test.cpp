@@ -300,6 +300,24 @@ TEST(State, IsWhatTheEngineAllocates) {
   }
 }
 
+// The test above sees every family that the engine runs; of one that it only describes, the layout is all there is.
+TEST(State, OfEveryFamily) {
+  std::vector<std::string> families;
+  for (const fs::path& path : fixtures()) families.push_back(subject_of(path.string()).spec.arch);
+  for (std::string_view name : arch_names())
+    if (!std::ranges::count(families, name)) {
+      EXPECT_EQ(name, "deepseek_v2");
+    }
+  for (const Preset& p : presets()) {
+    const ModelSpec spec = spec_of(p);
+    const StateLayout layout = layout_of(spec, DType::bf16);
+    int64_t per_token = 0, per_sequence = 0;
+    for (const StateKind& k : state_kinds(spec, {})) per_token += k.bytes_per_token, per_sequence += k.bytes_per_sequence;
+    EXPECT_EQ(per_token, layout.bytes_per_token()) << p.name;
+    EXPECT_EQ(per_sequence, layout.bytes_per_sequence()) << p.name;
+  }
+}
+
 // Bytes of the matrices in a file, counted from the file.
 TEST(State, ParameterBytesAreThoseOfTheFile) {
   for (const fs::path& path : fixtures()) {
@@ -324,6 +342,23 @@ TEST(Presets, AHybridThatSharesKeepsAFractionOfMha) {
     if (a.kv_owner < 0) continue;
     EXPECT_EQ(std::get<AttentionSpec>(spec.layers[size_t(a.kv_owner)].mixer).window, a.window);
   }
+}
+
+// Jamba: 4 layers of 32 attend, with 8 heads of 128 for 32. As a transformer it would have 32 layers of 32.
+TEST(Presets, AHybridWithRecurrentLayersIsComparedWithATransformer) {
+  ModelSpec spec = spec_of(*find_preset("jamba"));
+  EXPECT_EQ(mha_state_bytes(spec, {}, 1000), 32.0 * 32 * 128 * 2 * 2 * 1000);
+  EXPECT_EQ(mha_state_bytes(spec_of(*find_preset("mamba-2.8b")), {}, 1000), 0);
+}
+
+TEST(Presets, WhatAModelCannotBeIsRefused) {
+  const ModelSpec llama = spec_of(*find_preset("llama-3.1-8b")), mamba = spec_of(*find_preset("mamba-2.8b"));
+  EXPECT_NO_THROW(apply({.kv_share = 32}, llama));
+  EXPECT_THROW(apply({.kv_share = 33}, llama), Error);
+  EXPECT_THROW(apply({.kv_share = 22}, spec_of(*find_preset("gemma-2-9b"))), Error);  // 42 layers, of two kinds
+  EXPECT_THROW(apply({.window = 128, .global_every = 33}, llama), Error);
+  EXPECT_NO_THROW(apply({.experts = 8, .experts_used = 2}, llama));
+  EXPECT_THROW(apply({.experts = 8, .experts_used = 2}, mamba), Error);
 }
 
 TEST(Presets, AllCanBeAnalysed) {

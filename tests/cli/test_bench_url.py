@@ -34,7 +34,7 @@ def server(*options):
 
 
 def bench(*args):
-    small = [] if "--max-tokens" in args else ["--prompt-tokens", "8-16", "--max-tokens", 6]
+    small = [] if "--max-tokens" in args or "--url" not in args else ["--prompt-tokens", "8-16", "--max-tokens", 6]
     words = [PROGRAM, "bench", *small, *args]
     return subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=300)
 

@@ -207,6 +207,13 @@ class Bench(unittest.TestCase):
         self.assertEqual(by_name["copy-on-write", "n = 8"]["computed_tokens"], 512 + 8 * 15)
 
     def test_techniques_of_batching(self):
+        self.assertEqual([r["workload"] for r in as_json("bench", FIXTURES / "mamba", "--techniques", "batching", "--repeat", 1)],
+                         ["one at a time", "static", "continuous"])
+        text = ok("bench", self.TINY, "--techniques", "ragged", "--repeat", 1)
+        self.assertRegex(text, r"(?m)^  padded +.* plain ")
+        self.assertRegex(text, r"(?m)^  ragged +.* ~?[\d.]+× ")
+        for column in ("gain:", "spread:", "computed:", "TTFT, end:", "gap:", "at once:", "preempt:", "waste:"):
+            self.assertIn(column, text)
         rows = as_json("bench", self.TINY, "--techniques", "arrivals,ragged,kv-formats", "--repeat", 1)
         by_name = {(r["technique"], r["workload"]): r for r in rows}
         self.assertEqual(list(by_name), [("arrivals", "static"), ("arrivals", "dynamic"), ("arrivals", "continuous"), ("ragged", "padded"),
@@ -247,6 +254,18 @@ class Bench(unittest.TestCase):
         self.assertAlmostEqual(flops["prefill", 64, 3] / flops["prefill", 64, 1], 3, delta=1e-9)  # each on its own
         self.assertAlmostEqual(flops["decode", 16, 3] / flops["decode", 16, 1], 3, delta=0.1)  # but not all at equal contexts
         self.assertIn("bound by", ok("bench", self.TINY, "--batch", 2, "--context", 16, "--repeat", 1))
+
+    def test_rows_are_shown_as_they_are_measured(self):
+        words = [PROGRAM, "bench", self.TINY, "--batch", "1,2", "--context", 16, "--decode", 4, "--budget", "2s", "--spread", 0]
+        with subprocess.Popen([str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+            came = [(time.monotonic(), line) for line in process.stdout]
+        self.assertEqual(process.returncode, 0)
+        at = {tuple(line.split()[:2]): when for when, line in came}
+        self.assertGreater(at["decode", "2"] - at["prefill", "1"], 4)  # three more rows of two seconds
+        # One limit, that of the row: what binds, and how fast that was.
+        for _, line in came:
+            if line.split()[0] in ("prefill", "decode"):
+                self.assertRegex(line, r"(memory at ~?[\d.]+ .?B/s|compute at ~?[\d.]+ .?FLOP/s)$")
 
     def test_recurrent_models_too(self):
         for model in ("mamba", "jamba", "mixtral"):
@@ -439,7 +458,12 @@ class Errors(unittest.TestCase):
         self.fails(["bench", "--load", "--batch", 2], "--load", status=2)
         self.fails(["bench", "--url", "http://127.0.0.1:1", "--explain"], "--url", status=2)
         self.fails(["bench", "--ttft-deadline", 1], "--url", status=2)
-        self.fails(["bench", "--streams", 2], "--streams", "--load")
+        for option in ("--streams", "--rate", "--requests", "--prompt-tokens", "--seed"):
+            self.fails(["bench", option, 2], option, "--load")
+        self.fails(["bench", "--html", "page.html"], "--html", "--url")
+        self.fails(["bench", "--url", "http://127.0.0.1:1", "--threads", 2], "--threads", "--url")
+        self.fails(["bench", "--label", "x"], "--url", status=2)
+        self.fails(["bench", "--techniques", "batching", "--batch", 2], "--batch", status=2)
         self.fails(["analyze", "--lookahead", 3], "--draft", status=2)
         self.fails(["analyze", "--link", "pcie5"], "--tp", status=2)
 
@@ -491,6 +515,11 @@ class Errors(unittest.TestCase):
         self.fails([*classic, "h100", "--weight-format", "int3"], "int3", "int4")
         self.fails([*classic, "h100", "--experts", "many"], "many", "8:2")
         self.fails([*classic, "local", "--tp", 2], "link")
+        self.fails([*classic, "h100", "--kv-share", 41], 41, 40)
+        self.fails([*classic, "h100", "--window", 64, "--global-every", 41], 41, 40)
+        self.fails([*classic, "h100", "--probe"], "--probe", "h100")
+        self.fails([*classic, "h100", "--threads", 2], "--threads", "h100")
+        self.fails(["analyze", "--config", "mamba-2.8b", "--hardware", "h100", "--experts", "8:2"], "8 experts", "64 layers")
         self.fails(["analyze", "--config", "mamba-2.8b", "--hardware", "h100", "--kv-heads", 1], "keys and values")
         self.fails([*classic, "h100", "--html", "/no/such/folder/page.html"], "/no/such/folder/page.html")
 

@@ -1,0 +1,30 @@
+// One line on stderr that says how far a command is, written over and over; only where stderr is a terminal.
+#pragma once
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
+
+namespace mr {
+
+class Progress {
+ public:
+  Progress() = default;
+  Progress(const Progress&) = delete;
+  ~Progress() {
+    if (!is_empty_) show("");
+  }
+  void show(const std::string& line) {  // empty: wipes it out
+    is_empty_ = line.empty() || !isatty(STDERR_FILENO);
+    if (!isatty(STDERR_FILENO)) return;
+    fmt::print(stderr, "\r\033[K{}", line);
+    std::fflush(stderr);
+  }
+
+ private:
+  bool is_empty_ = true;
+};
+
+}  // namespace mr
