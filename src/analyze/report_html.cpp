@@ -239,7 +239,7 @@ std::string html_report(const Analysis& a) {
   for (const std::string& w : a.warnings) out += "<p><b>Warning:</b> " + escaped(w) + ".</p>\n";
   out += roofline_svg(a) + throughput_svg(a) + memory_svg(a);
   out += "<h2>Generation</h2><p>Memory, latency and tokens/s by the napkin law, then by what the operations of a step move.</p><div>" +
-         rows_table(a) + "</div>\n" + paragraph({fmt::format("${:g} an hour for a chip. {}", a.question.price, draft_line(a))});
+         rows_table(a) + "</div>\n" + paragraph({fmt::format("${:.2f} an hour for a chip. {}", a.question.price, draft_line(a))});
   out += fmt::format(
              "<h2>What fits</h2><p>{:g} tokens/s for every user, the first token within {:g} s when all prompts come at once. The last "
              "columns are those of the largest batch with both.</p><div>",

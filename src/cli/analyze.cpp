@@ -1,9 +1,8 @@
 // millrace analyze: what the arithmetic says before anything runs.
-#include <fstream>
-
 #include "analyze/local.h"
 #include "analyze/report.h"
 #include "cli/cli.h"
+#include "cli/options.h"
 #include "cli/progress.h"
 #include "core/error.h"
 
@@ -57,13 +56,6 @@ void store(Subject& s, const AnalyzeFlags& f, const Chip& chip) {
   if (!f.kv_format.empty()) store_keys_as(s.storage, f.kv_format);
 }
 
-void write_file(const std::filesystem::path& path, const std::string& text) {
-  std::ofstream out(path);
-  out << text;
-  out.flush();
-  check(out.good(), "cannot write {}", path.string());
-}
-
 int run(AnalyzeFlags& f) {
   if (f.formats && !f.json) {
     fmt::print("{}", formats_table());
@@ -88,7 +80,7 @@ int run(AnalyzeFlags& f) {
                100 * chip.others);
   if (!f.html.empty()) write_file(f.html, html_report(analysis));
   if (!f.svg.empty()) {
-    std::filesystem::create_directories(f.svg);
+    make_folder(f.svg);
     write_file(std::filesystem::path(f.svg) / "roofline.svg", roofline_svg(analysis));
     write_file(std::filesystem::path(f.svg) / "throughput.svg", throughput_svg(analysis));
     write_file(std::filesystem::path(f.svg) / "memory.svg", memory_svg(analysis));
