@@ -101,9 +101,8 @@ std::vector<std::string> warnings_about(const Question& q) {
   const Subject &draft = q.draft->subject, &target = q.subject;
   const int64_t small = active_parameters(draft.spec), large = active_parameters(target.spec);
   if (small >= large)
-    out.push_back(
-        fmt::format("the draft model {} uses {} parameters a token and its target {} only {}: drafting costs more than it can gain",
-                    draft.name, grouped(small), target.name, grouped(large)));
+    out.push_back(fmt::format("the draft model {} uses {} parameters a token and its target {} {}: drafting costs more than it can gain",
+                              draft.name, grouped(small), target.name, grouped(large)));
   if (draft.spec.vocab != target.spec.vocab)
     out.push_back(
         fmt::format("the draft model {} has {} tokens and its target {} has {}: drafts are tokens of one vocabulary, so take the "

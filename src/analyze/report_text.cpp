@@ -127,7 +127,7 @@ static std::string about_chip(const Analysis& a) {
   if (!c.rates.empty()) {
     out += "               measured, in GFLOP/s:";
     for (const Chip::Rate& r : c.rates)
-      out += fmt::format(" {} {}{}", r.name, about(a, fmt::format("{:.0f}", r.flops / 1e9)), &r == &c.rates.back() ? "\n" : ",");
+      out += fmt::format(" {} {}{}", r.name, about(a, figure(r.flops / 1e9, 3)), &r == &c.rates.back() ? "\n" : ",");
   }
   if (on.tp > 1 || on.replicas > 1)
     out += fmt::format("  deployment   {} group{} of {} chip{}{}\n", on.replicas, on.replicas == 1 ? "" : "s", on.tp, on.tp == 1 ? "" : "s",

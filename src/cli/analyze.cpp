@@ -139,8 +139,8 @@ void add_analyze(CLI::App& program, Action& chosen) {
             ->capture_default_str();
         app.add_option("--user-speed", q.user_tokens_per_s, "tokens/s that every user is to get")->capture_default_str();
         app.add_option("--deadline", q.deadline_s, "seconds to the first token")->capture_default_str();
-        app.add_option("--price", q.price, "of one chip for an hour")->capture_default_str();
-        app.add_option("--demand", q.demand_words, "words a day, to be served: how many chips?");
+        app.add_option("--price", q.price, "dollars for an hour of one chip")->capture_default_str();
+        app.add_option("--demand", q.demand_words, "words a day that are to be served, like 100e9: how many chips?");
         app.add_option("--threads", f.threads, "of this machine; 0: one per core")->check(CLI::Range(0, 1024));
         app.add_flag("--probe", f.probe, "measure this machine again");
         add_what_if(app, f);
