@@ -84,8 +84,10 @@ void check_question(const Question& q) {
     check(n >= 1 && n <= most_context, "a context of {} tokens was asked for: 1 to {} can be analysed", n, most_context);
   check(q.on.tp >= 1 && q.on.replicas >= 1, "{} replicas of {} chips were asked for", q.on.replicas, q.on.tp);
   check(q.on.tp == 1 || q.on.chip.link > 0, "{} chips of kind '{}' cannot share a layer: they have no link", q.on.tp, q.on.chip.name);
-  check(q.user_tokens_per_s > 0 && q.deadline_s > 0 && q.price >= 0 && q.demand_words >= 0,
-        "speeds and deadlines must be above 0, prices and demand not below");
+  check(q.user_tokens_per_s > 0, "{} tokens/s for every user were asked for: it must be more than none", q.user_tokens_per_s);
+  check(q.deadline_s > 0, "a first token within {} s was asked for: it takes some time", q.deadline_s);
+  check(q.price >= 0, "a chip cannot cost {} an hour", q.price);
+  check(q.demand_words >= 0, "{} words a day cannot be asked for", q.demand_words);
   check_split(q.subject.spec, q.on.tp);
   if (q.draft) check_split(q.draft->subject.spec, q.on.tp);
   if (q.draft)
@@ -99,9 +101,8 @@ std::vector<std::string> warnings_about(const Question& q) {
   const Subject &draft = q.draft->subject, &target = q.subject;
   const int64_t small = active_parameters(draft.spec), large = active_parameters(target.spec);
   if (small >= large)
-    out.push_back(
-        fmt::format("the draft model {} uses {} parameters a token and its target {} only {}: drafting costs more than it can gain",
-                    draft.name, grouped(small), target.name, grouped(large)));
+    out.push_back(fmt::format("the draft model {} uses {} parameters a token and its target {} {}: drafting costs more than it can gain",
+                              draft.name, grouped(small), target.name, grouped(large)));
   if (draft.spec.vocab != target.spec.vocab)
     out.push_back(
         fmt::format("the draft model {} has {} tokens and its target {} has {}: drafts are tokens of one vocabulary, so take the "

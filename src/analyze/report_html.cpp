@@ -179,15 +179,14 @@ std::string throughput_svg(const Analysis& a) {
   plot.text({plot.x_low(), user}, grey, fmt::format("{:g} tokens/s for every user", a.question.user_tokens_per_s));
   plot.line(napkin, orange, true);
   plot.line(step, blue);
-  for (size_t i = 0; i < curve.size(); i++) {
+  for (size_t i = 0; i < curve.size(); i++)
     plot.point(step[i], blue,
                fmt::format("B = {}: {}, {} tokens/s", curve[i].batch, about(a, with_unit(step[i].y, "s")), about(a, speed(step[i].x))));
-    plot.text(step[i], blue, std::to_string(curve[i].batch));
-  }
   std::vector<std::pair<int, std::string>> legend{{orange, "napkin: parameters + state over bandwidth"},
                                                   {blue, "every operation at the roofline, B as labelled"}};
   if (a.question.on.chip.busy()) legend.emplace_back(ink, "~ measured on a busy machine: it can do better");
   plot.legend(legend);
+  for (size_t i = 0; i < curve.size(); i++) plot.label(step[i], blue, std::to_string(curve[i].batch));
   return plot.svg();
 }
 
@@ -239,7 +238,7 @@ std::string html_report(const Analysis& a) {
   for (const std::string& w : a.warnings) out += "<p><b>Warning:</b> " + escaped(w) + ".</p>\n";
   out += roofline_svg(a) + throughput_svg(a) + memory_svg(a);
   out += "<h2>Generation</h2><p>Memory, latency and tokens/s by the napkin law, then by what the operations of a step move.</p><div>" +
-         rows_table(a) + "</div>\n" + paragraph({fmt::format("${:g} an hour for a chip. {}", a.question.price, draft_line(a))});
+         rows_table(a) + "</div>\n" + paragraph({fmt::format("${:.2f} an hour for a chip. {}", a.question.price, draft_line(a))});
   out += fmt::format(
              "<h2>What fits</h2><p>{:g} tokens/s for every user, the first token within {:g} s when all prompts come at once. The last "
              "columns are those of the largest batch with both.</p><div>",

@@ -127,7 +127,7 @@ static std::string about_chip(const Analysis& a) {
   if (!c.rates.empty()) {
     out += "               measured, in GFLOP/s:";
     for (const Chip::Rate& r : c.rates)
-      out += fmt::format(" {} {}{}", r.name, about(a, fmt::format("{:.0f}", r.flops / 1e9)), &r == &c.rates.back() ? "\n" : ",");
+      out += fmt::format(" {} {}{}", r.name, about(a, figure(r.flops / 1e9, 3)), &r == &c.rates.back() ? "\n" : ",");
   }
   if (on.tp > 1 || on.replicas > 1)
     out += fmt::format("  deployment   {} group{} of {} chip{}{}\n", on.replicas, on.replicas == 1 ? "" : "s", on.tp, on.tp == 1 ? "" : "s",
@@ -153,7 +153,7 @@ static std::string rows_table(const Analysis& a) {
                        about(a, speed(r.tokens_per_s)), with_unit(r.step.bytes, "B"), about(a, with_unit(r.step.seconds, "s")),
                        about(a, speed(r.step_tokens_per_s)), name_of(r.step.bound), about(a, figure(r.price_per_million)),
                        draft ? fmt::format(" {:>8}", about(a, fmt::format("{:.2f}×", r.draft_speedup))) : "");
-  return out + fmt::format("  $/Mtok at ${:g} an hour for a chip.{}\n", a.question.price, draft ? fmt::format(" {}", draft_line(a)) : "");
+  return out + fmt::format("  $/Mtok at ${:.2f} an hour for a chip.{}\n", a.question.price, draft ? fmt::format(" {}", draft_line(a)) : "");
 }
 
 // The fewest chips from so many on that can share the model evenly; 0: there are none.
@@ -202,7 +202,7 @@ std::vector<std::string> limit_lines(const Analysis& a) {
   if (q.demand_words > 0)
     lines.push_back(
         fmt::format("chips: for {} words a day, 4 tokens for 3 words, spread evenly, every user as fast and every first token as soon.",
-                    with_unit(q.demand_words, "")));
+                    grouped(std::llround(q.demand_words))));
   std::vector<std::string> longest;
   for (auto [batch, context] : a.longest_context)
     longest.push_back(fmt::format("{} for batch {}", count_or(context, int64_t(1) << 39), grouped(batch)));
@@ -297,7 +297,10 @@ std::string text_report(const Analysis& a) {
 }
 
 std::string formats_table() {
-  std::string out = fmt::format("  {:<9} {:>8} {:>12} {:>12} {:>12}  {}\n", "format", "bytes", "largest", "smallest", "step", "");
+  std::string out =
+      "How a number is stored: bytes of one with its share of scales; the largest and the smallest normal magnitude, before scaling; the\n"
+      "step between neighbours, relative to the number (integers: the step itself).\n";
+  out += fmt::format("  {:<9} {:>8} {:>12} {:>12} {:>12}  {}\n", "format", "bytes", "largest", "smallest", "step", "");
   for (const NumberFormat& f : number_formats())
     out += fmt::format("  {:<9} {:>8.4g} {:>12.5g} {:>12.5g} {:>12.5g}  {}\n", f.name, f.bytes, f.largest, f.smallest, f.step, f.note);
   return out;

@@ -109,7 +109,7 @@ class Counter {
 
   // Of numbers of 2 bytes; smaller ones raise the intensity.
   static void law(Operation& o, const char* symbols, double value, double bytes) {
-    o.law = bytes == 2 ? symbols : fmt::format("{} · 2/{:.3g}", symbols, bytes);
+    o.law = bytes == 2 ? symbols : bytes == 1 ? fmt::format("2·{}", symbols) : fmt::format("{} · 2/{:.3g}", symbols, bytes);
     o.law_intensity = value * 2 / bytes;
   }
 

@@ -1,9 +1,8 @@
 // millrace analyze: what the arithmetic says before anything runs.
-#include <fstream>
-
 #include "analyze/local.h"
 #include "analyze/report.h"
 #include "cli/cli.h"
+#include "cli/options.h"
 #include "cli/progress.h"
 #include "core/error.h"
 
@@ -57,13 +56,6 @@ void store(Subject& s, const AnalyzeFlags& f, const Chip& chip) {
   if (!f.kv_format.empty()) store_keys_as(s.storage, f.kv_format);
 }
 
-void write_file(const std::filesystem::path& path, const std::string& text) {
-  std::ofstream out(path);
-  out << text;
-  out.flush();
-  check(out.good(), "cannot write {}", path.string());
-}
-
 int run(AnalyzeFlags& f) {
   if (f.formats && !f.json) {
     fmt::print("{}", formats_table());
@@ -88,7 +80,7 @@ int run(AnalyzeFlags& f) {
                100 * chip.others);
   if (!f.html.empty()) write_file(f.html, html_report(analysis));
   if (!f.svg.empty()) {
-    std::filesystem::create_directories(f.svg);
+    make_folder(f.svg);
     write_file(std::filesystem::path(f.svg) / "roofline.svg", roofline_svg(analysis));
     write_file(std::filesystem::path(f.svg) / "throughput.svg", throughput_svg(analysis));
     write_file(std::filesystem::path(f.svg) / "memory.svg", memory_svg(analysis));
@@ -147,8 +139,8 @@ void add_analyze(CLI::App& program, Action& chosen) {
             ->capture_default_str();
         app.add_option("--user-speed", q.user_tokens_per_s, "tokens/s that every user is to get")->capture_default_str();
         app.add_option("--deadline", q.deadline_s, "seconds to the first token")->capture_default_str();
-        app.add_option("--price", q.price, "of one chip for an hour")->capture_default_str();
-        app.add_option("--demand", q.demand_words, "words a day, to be served: how many chips?");
+        app.add_option("--price", q.price, "dollars for an hour of one chip")->capture_default_str();
+        app.add_option("--demand", q.demand_words, "words a day that are to be served, like 100e9: how many chips?");
         app.add_option("--threads", f.threads, "of this machine; 0: one per core")->check(CLI::Range(0, 1024));
         app.add_flag("--probe", f.probe, "measure this machine again");
         add_what_if(app, f);

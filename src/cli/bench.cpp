@@ -77,8 +77,7 @@ void print_times(const GridRow& row, const StepCosts& costs) {
 }
 
 void print_head(Engine& engine) {
-  fmt::print("{}, {} threads, {}; each row beside the limits that were measured between its runs\n",
-             engine.checkpoint().path().filename().string(), engine.backend().pool().size(), engine.backend().name());
+  fmt::print("{}; each row beside the limits that were measured between its runs\n", engine_text(engine));
   fmt::print("  {:<8} {:>5} {:>7} {:>7} {:>9} {:>9} {:>9} {:>6} {:>10} {:>12} {:>11} {:>6}  {}\n", "workload", "batch", "context", "tokens",
              "tok/s", "best s", "median s", "spread", "bytes", "flops", "limit tok/s", "share", "bound by");
   std::fflush(stdout);
@@ -116,17 +115,18 @@ int bench_grid(BenchFlags& f) {
     others = std::max(others, row.m.others);
     if (!f.json) print_row(row, costs);
   }
+  const bool measured = std::ranges::any_of(rows, [](auto& r) { return r.error.empty(); });
   if (f.json) {
     Json out = Json::array();
     for (const GridRow& row : rows) out.push_back(row_json(row));
     fmt::print("{}\n", out.dump());
   } else {
-    fmt::print("  tok/s is of the best run; share is the limit over the median run\n");
+    if (measured) fmt::print("  tok/s is of the best run; share is the limit over the median run\n");
     for (const GridRow& r : rows)
       if (!r.times.empty()) print_times(r, costs);
   }
   warn_if_busy(others);
-  check(!std::ranges::all_of(rows, [](auto& r) { return !r.error.empty(); }), "nothing could be measured: {}", rows[0].error);
+  check(measured, "nothing could be measured: {}", rows[0].error);
   return 0;
 }
 

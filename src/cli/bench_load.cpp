@@ -1,7 +1,5 @@
 #include "cli/bench_load.h"
 
-#include <fstream>
-
 #include "analyze/report.h"
 #include "cli/options.h"
 #include "cli/progress.h"
@@ -275,14 +273,15 @@ class LoadTable {
   size_t width_;
 };
 
-}  // namespace
-
-static void write_text(const std::filesystem::path& path, const std::string& text) {
-  std::ofstream out(path);
-  out << text;
-  out.close();
-  check(out.good(), "cannot write {}", path.string());
+void print_legend(const LoadFlags& f) {
+  std::string within;
+  if (f.ttft_deadline > 0) within += fmt::format(" with the first token within {:g} s", f.ttft_deadline);
+  if (f.tpot_deadline > 0) within += fmt::format("{} with {:g} ms a further token", within.empty() ? "" : " and", 1e3 * f.tpot_deadline);
+  fmt::print("  of the best run; goodput: answers a second{}; n/s: requests a second at random moments, instead of streams\n",
+             within.empty() ? ", no deadline being set" : within);
 }
+
+}  // namespace
 
 int bench_url(const LoadFlags& f, const std::string& model, const Patience& patience, bool json) {
   Json rows = earlier_rows(f);
@@ -304,13 +303,14 @@ int bench_url(const LoadFlags& f, const std::string& model, const Patience& pati
       for (int streams : f.streams.empty() ? std::vector<int>{1} : f.streams) add(streams, 0);
   }
   if (!json && !table) table.emplace(rows, "");
-  if (!f.html.empty()) write_text(f.html, load_page(rows));
+  if (!f.html.empty()) write_file(f.html, load_page(rows));
   if (!f.svg.empty()) {
-    std::filesystem::create_directories(f.svg);
-    write_text(std::filesystem::path(f.svg) / "ttft.svg", ttft_svg(rows));
-    write_text(std::filesystem::path(f.svg) / "tpot.svg", tpot_svg(rows));
+    make_folder(f.svg);
+    write_file(std::filesystem::path(f.svg) / "ttft.svg", ttft_svg(rows));
+    write_file(std::filesystem::path(f.svg) / "tpot.svg", tpot_svg(rows));
   }
   if (json) fmt::print("{}\n", rows.dump());
+  if (!json && !f.url.empty()) print_legend(f);
   warn_if_busy(others);
   return f.url.empty() || answered > 0 ? 0 : 1;
 }

@@ -54,9 +54,9 @@ Json row_json(const LoadFlags& f, const MixRow& r) {
 }
 
 void print_head(const LoadFlags& f, Engine& engine) {
-  fmt::print("{}, {} threads, {}, at most {} sequences and {} rows a step; prompts of {}, answers of {} tokens, seed {}\n",
-             engine.checkpoint().path().filename().string(), engine.backend().pool().size(), engine.backend().name(), engine.max_seqs(),
-             engine.limits().max_batch_tokens, f.file.empty() ? f.prompt_tokens : f.file, f.file.empty() ? f.max_tokens : "its", f.seed);
+  fmt::print("{}, at most {} sequences and {} rows a step; {}\n", engine_text(engine), engine.max_seqs(), engine.limits().max_batch_tokens,
+             f.file.empty() ? fmt::format("prompts of {}, answers of {} tokens, seed {}", f.prompt_tokens, f.max_tokens, f.seed)
+                            : fmt::format("the requests of {}", f.file));
   fmt::print("  {:>8} {:>8} {:>8} {:>8} {:>9} {:>10} {:>8} {:>9} {:>6} {:>8} {:>10} {:>12} {:>11} {:>6}  {}\n", "streams", "requests",
              "prompt", "output", "out tok/s", "all tok/s", "best s", "median s", "spread", "TTFT p50", "bytes", "flops", "limit out/s",
              "share", "bound by");

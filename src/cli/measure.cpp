@@ -103,7 +103,14 @@ StepCost StepCosts::of(const std::vector<StepWork>& steps, const Chip& chip) con
   return sum;
 }
 
+std::string engine_text(Engine& engine) {
+  const int threads = engine.backend().pool().size();
+  return fmt::format("{}, {} thread{}, {}", engine.checkpoint().path().filename().string(), threads, threads == 1 ? "" : "s",
+                     engine.backend().name());
+}
+
 void warn_if_busy(double share) {
+  std::fflush(stdout);  // what it is about comes first
   if (share > busy_share)
     fmt::print(stderr,
                "millrace: other programs used {:.0f} % of the processors meanwhile: speeds and limits are those of a busy machine\n",

@@ -233,4 +233,17 @@ std::vector<int32_t> prompt_tokens(const PromptFlags& f, const Tokenizer* tokeni
   return need_tokenizer(tokenizer, ": give the prompt as --tokens").encode(prompt_text(f), true);
 }
 
+void write_file(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream out(path);
+  out << text;
+  out.close();
+  check(out.good(), "cannot write {}", path.string());
+}
+
+void make_folder(const std::filesystem::path& path) {
+  std::error_code failed;
+  std::filesystem::create_directories(path, failed);
+  check(!failed, "cannot make the folder {}: {}", path.string(), failed.message());
+}
+
 }  // namespace mr

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -48,5 +49,7 @@ std::vector<int32_t> prompt_tokens(const PromptFlags&, const Tokenizer*);  // en
 
 const Tokenizer& need_tokenizer(const Tokenizer*, const char* advice = "");  // throws: the model has none
 std::string read_file(const std::string& path);                              // "-": standard input
+void write_file(const std::filesystem::path&, const std::string& text);
+void make_folder(const std::filesystem::path&);  // unless it is there
 
 }  // namespace mr

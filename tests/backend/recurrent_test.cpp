@@ -1,6 +1,6 @@
 // short_conv and diag_scan: against ref, and the same bits however a sequence is cut, whoever stands beside it, on every
-// instruction set and thread count. Slots begin as NaN except slot 0, the state of a fresh sequence.
-#include "backend/world.h"
+// instruction set and thread count.
+#include "backend/recurrent_world.h"
 
 namespace mr::test {
 namespace {
@@ -10,11 +10,6 @@ struct Shape {
 };
 
 const Shape kShapes[] = {{64, 4, 16}, {33, 3, 8}, {16, 1, 5}, {200, 4, 24}, {7, 2, 1}};
-
-struct Course {
-  uint64_t name;
-  std::vector<int> steps;
-};
 
 struct Layer {
   Shape shape;
@@ -26,7 +21,11 @@ struct Layer {
     conv_weight.fill(1), conv_bias.fill(2), a.fill(3, 2, -2.1f), d.fill(4);
     scan = {{0, 64}, (s.width - 1) * s.channels * 4};
   }
-  int64_t unit_bytes() const { return (64 + int64_t(shape.width - 1 + shape.n_state) * shape.channels * 4 + 63) / 64 * 64; }
+  std::string name() const { return fmt::format("{} channels", shape.channels); }
+  int width() const { return shape.channels; }
+  int64_t state_begin() const { return 64; }
+  int64_t state_bytes() const { return int64_t(shape.width - 1 + shape.n_state) * shape.channels * 4; }
+  int64_t unit_bytes() const { return (state_begin() + state_bytes() + 63) / 64 * 64; }
 
   // Both operations over the rows of a batch, whose row r belongs to sequence `name[r]`: x = conv(x), y = scan(x).
   std::vector<float> step(Backend& backend, const Batch& batch, const StateMemory& state, const std::vector<uint64_t>& name) const {
@@ -46,46 +45,8 @@ struct Layer {
   }
 };
 
-std::vector<std::vector<float>> run(Backend& backend, const Layer& layer, const std::vector<Course>& courses) {
-  Units units(int(courses.size()) + 4, layer.unit_bytes(), 0, 5);
-  std::vector<int32_t> slot;
-  std::vector<int> done(courses.size(), 0);
-  std::vector<std::vector<float>> outs(courses.size());
-  for (size_t i = 0; i < courses.size(); i++) slot.push_back(units.take());
-  for (size_t step = 0; step < courses[0].steps.size(); step++) {
-    Rows rows;
-    std::vector<size_t> who;
-    std::vector<uint64_t> names;
-    for (size_t i = 0; i < courses.size(); i++) {
-      int n = courses[i].steps[step];
-      if (!n) continue;
-      rows.add(done[i], n);
-      rows.src.back() = done[i] ? slot[i] : 0;
-      rows.dst.back() = slot[i];
-      who.push_back(i);
-      names.insert(names.end(), size_t(n), courses[i].name);
-      done[i] += n;
-    }
-    std::vector<float> y = layer.step(backend, rows.batch(), units.state, names);
-    for (size_t w = 0; w < who.size(); w++)
-      outs[who[w]].insert(outs[who[w]].end(), y.begin() + rows.row_begin[w] * layer.shape.channels,
-                          y.begin() + rows.row_begin[w + 1] * layer.shape.channels);
-  }
-  return outs;
-}
-
 TEST(Recurrent, agrees_with_ref) {
-  auto ref = make_ref_backend();
-  for (const Shape& s : kShapes) {
-    Layer layer(s);
-    std::vector<Course> courses{{1, {40, 1, 3}}, {2, {1, 1, 20}}};
-    auto want = run(*ref, layer, courses);
-    for (auto& [name, backend] : cpu_backends(3)) {
-      auto got = run(*backend, layer, courses);
-      for (size_t i = 0; i < courses.size(); i++)
-        expect_close(got[i], want[i], 3e-6, 1e-5, fmt::format("{}, {} channels", name, s.channels));
-    }
-  }
+  for (const Shape& s : kShapes) expect_agreement_with_ref(Layer(s), 3e-6, 1e-5);
 }
 
 // One channel, one state value, width 2, written out.
@@ -115,65 +76,11 @@ TEST(Recurrent, follows_the_definition) {
 }
 
 TEST(Recurrent, gives_the_same_bits_however_it_is_run) {
-  for (const Shape& s : kShapes) {
-    Layer layer(s);
-    std::vector<float> want = run(*make_cpu_backend(best_isa(), 1), layer, {{1, {100}}})[0],
-                       other = run(*make_cpu_backend(best_isa(), 1), layer, {{2, {60}}})[0];
-    for (Isa isa : available_isas()) {
-      for (int threads : {1, 2, 5, 8}) {
-        auto backend = make_cpu_backend(isa, threads);
-        std::string where = fmt::format("{} with {} threads, {} channels", name_of(isa), threads, s.channels);
-        expect_same_bits(run(*backend, layer, {{1, {1, 2, 1, 50, 45, 1}}})[0], want, where);
-        auto both = run(*backend, layer, {{1, {17, 80, 1, 2}}, {2, {0, 5, 54, 1}}});
-        expect_same_bits(both[0], want, where + ", beside another");
-        expect_same_bits(both[1], other, where + ", the other");
-      }
-    }
-  }
+  for (const Shape& s : kShapes) expect_same_bits_however_it_is_run(Layer(s));
 }
 
-// Every path of a tree gives what a chain of the same tokens gives, and stores the same states.
 TEST(Recurrent, trees_read_their_parents) {
-  for (const Shape& s : kShapes) {
-    Layer layer(s);
-    std::vector<NamedBackend> all = cpu_backends();
-    all.push_back({"ref", make_ref_backend()});
-    for (auto& [name, backend] : all) {
-      Units units(9, layer.unit_bytes(), 0, 5);
-      int32_t start = units.take();
-      Rows prompt;
-      prompt.add(0, 5);
-      prompt.dst.back() = start;
-      layer.step(*backend, prompt.batch(), units.state, std::vector<uint64_t>(5, 1));
-      // rows 0 and 3 follow the context, 1 and 2 follow 0, 4 follows 3; row 0 stores over the state that all began from
-      const int parent[] = {-1, 0, 0, -1, 3};
-      Rows tree;
-      tree.add(5, 5, Corner::bits);
-      tree.src[0] = start;
-      std::vector<std::byte> before(units.state.group[0].unit(start), units.state.group[0].unit(start) + layer.unit_bytes());
-      for (int r = 0; r < 5; r++) {
-        tree.parent[size_t(r)] = parent[r];
-        tree.position[size_t(r)] = parent[r] < 0 ? 5 : 6;
-        tree.dst[size_t(r)] = r == 0 ? start : units.take();
-      }
-      std::vector<uint64_t> names{1, 2, 3, 4, 5};  // other tokens in each row
-      std::vector<float> got = layer.step(*backend, tree.batch(), units.state, names);
-      for (int leaf : {1, 2, 4}) {
-        int root = parent[leaf];
-        Units chain_units(3, layer.unit_bytes(), 0, 5);
-        std::copy(before.begin(), before.end(), chain_units.state.group[0].unit(1));
-        Rows chain;
-        chain.add(5, 2);
-        chain.src[0] = 1, chain.dst = {-1, 2};
-        std::vector<float> want = layer.step(*backend, chain.batch(), chain_units.state, {names[size_t(root)], names[size_t(leaf)]});
-        const int c = s.channels;
-        expect_same_bits({got.begin() + leaf * c, got.begin() + (leaf + 1) * c}, {want.begin() + c, want.end()},
-                         fmt::format("{}, leaf {}", name, leaf));
-        std::byte *stored = units.state.group[0].unit(tree.dst[size_t(leaf)]) + 64, *expected = chain_units.state.group[0].unit(2) + 64;
-        EXPECT_EQ(std::memcmp(stored, expected, size_t((s.width - 1 + s.n_state) * c) * 4), 0) << name << ", leaf " << leaf;
-      }
-    }
-  }
+  for (const Shape& s : kShapes) expect_trees_read_their_parents(Layer(s));
 }
 
 }  // namespace

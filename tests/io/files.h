@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "core/json.h"
+#include "io/checkpoint.h"
 #include "io/stored_tensor.h"
 
 namespace mr::test {
@@ -106,5 +107,22 @@ T element(const StoredTensor& t, size_t i) {
   std::memcpy(&value, t.bytes.data() + i * sizeof(T), sizeof(T));
   return value;
 }
+
+// A file of one format, `name`, that is written and refused.
+class RefusedFile : public testing::Test {
+ protected:
+  explicit RefusedFile(const char* name) : path_(dir_ / name) {}
+  std::string error(const std::string& bytes) {
+    write_file(path_, bytes);
+    return error_of([&] { Checkpoint::open(path_); });
+  }
+  void expect_error(const std::string& bytes, std::initializer_list<std::string_view> parts) {
+    std::string text = error(bytes);
+    expect_says(text, parts);
+    expect_says(text, {path_.native()});
+  }
+  TempDir dir_;
+  fs::path path_;
+};
 
 }  // namespace mr::test

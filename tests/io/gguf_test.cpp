@@ -9,19 +9,8 @@ namespace {
 
 enum : uint32_t { kU8 = 0, kU32 = 4, kBool = 7, kString = 8, kArray = 9, kF32 = 0, kQ4_1 = 3, kQ6K = 14 };
 
-class Gguf : public testing::Test {
- protected:
-  std::string error(const std::string& bytes) {
-    path_ = write_file(dir_ / "x.gguf", bytes);
-    return error_of([&] { Checkpoint::open(path_); });
-  }
-  void expect_error(const std::string& bytes, std::initializer_list<std::string_view> parts) {
-    std::string text = error(bytes);
-    expect_says(text, parts);
-    expect_says(text, {path_.native()});
-  }
-  TempDir dir_;
-  fs::path path_;
+struct Gguf : RefusedFile {
+  Gguf() : RefusedFile("x.gguf") {}
 };
 
 // One tensor 'w' of 2 x 3 floats.

@@ -8,19 +8,8 @@ namespace mr::test {
 
 namespace {
 
-class Safetensors : public testing::Test {
- protected:
-  std::string error(const std::string& bytes) {
-    path_ = write_file(dir_ / "x.safetensors", bytes);
-    return error_of([&] { Checkpoint::open(path_); });
-  }
-  void expect_error(const std::string& bytes, std::initializer_list<std::string_view> parts) {
-    std::string text = error(bytes);
-    expect_says(text, parts);
-    expect_says(text, {path_.native()});
-  }
-  TempDir dir_;
-  fs::path path_;
+struct Safetensors : RefusedFile {
+  Safetensors() : RefusedFile("x.safetensors") {}
 };
 
 std::string one(const std::string& dtype, const std::string& shape, const std::string& offsets, size_t data) {

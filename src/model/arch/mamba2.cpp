@@ -3,6 +3,8 @@
 
 namespace mr {
 
+NameMap mamba_names();
+
 // An entry of time_step_limit: a number, or {"__float__": "Infinity"}.
 static float limit_from(const Config& config, const Json& j) {
   if (j.is_number()) return j.get<float>();
@@ -41,17 +43,11 @@ ModelSpec mamba2_spec(const Config& config) {
 }
 
 NameMap mamba2_names() {
-  return {{{"embedding", "backbone.embeddings"},
-           {"final_norm", "backbone.norm_f"},
-           {"output", "lm_head"},
-           {"mixer_norm", "backbone.layers.{}.norm"},
-           {"in", "backbone.layers.{}.mixer.in_proj"},
-           {"conv", "backbone.layers.{}.mixer.conv1d"},
-           {"dt_bias", "backbone.layers.{}.mixer.dt_bias"},
-           {"a_log", "backbone.layers.{}.mixer.A_log"},
-           {"d", "backbone.layers.{}.mixer.D"},
-           {"gated_norm", "backbone.layers.{}.mixer.norm"},
-           {"out", "backbone.layers.{}.mixer.out_proj"}}};
+  NameMap names = mamba_names();
+  std::erase_if(names.entries, [](const NameMap::Entry& e) { return e.role == "x" || e.role == "dt"; });
+  names.entries.insert(names.entries.end(),
+                       {{"dt_bias", "backbone.layers.{}.mixer.dt_bias"}, {"gated_norm", "backbone.layers.{}.mixer.norm"}});
+  return names;
 }
 
 }  // namespace mr
