@@ -368,6 +368,7 @@ static int run(int argc, char** argv) {
     ops |= !std::strcmp(argv[i], "--ops");
     if (!std::strcmp(argv[i], "--skinny") && i + 1 < argc) options.skinny_rows = std::atoi(argv[++i]);
     if (!std::strcmp(argv[i], "--only") && i + 1 < argc) only = argv[++i];
+    if (!std::strcmp(argv[i], "--chain") && i + 1 < argc) options.chain = std::atoi(argv[++i]);
     options.share_prefixes |= !std::strcmp(argv[i], "--share");
     options.deterministic |= !std::strcmp(argv[i], "--deterministic");
   }

@@ -16,11 +16,19 @@ Array& whole(Array& a) {  // to bf16 values
   return a;
 }
 
-class CudaOps : public testing::TestWithParam<DType> {
+struct Kind {
+  DType type;
+  bool chained;  // operations of one row go through chain.cu
+  operator DType() const { return type; }
+  int index() const { return chained ? 2 : type == DType::bf16; }
+};
+const Kind kKinds[] = {{DType::f32, false}, {DType::bf16, false}, {DType::bf16, true}};
+
+class CudaOps : public testing::TestWithParam<Kind> {
  protected:
   static void SetUpTestSuite() {
     if (cuda_available())
-      for (DType t : {DType::f32, DType::bf16}) device_[t == DType::bf16] = new OnDevice(t);
+      for (const Kind& k : kKinds) device_[k.index()] = new OnDevice(k, {.chain = k.chained ? 1 : 1000});
   }
   static void TearDownTestSuite() {
     for (OnDevice*& d : device_) delete d, d = nullptr;
@@ -28,7 +36,7 @@ class CudaOps : public testing::TestWithParam<DType> {
   void SetUp() override {
     if (!cuda_available()) GTEST_SKIP() << "no GPU";
   }
-  OnDevice& device() { return *device_[GetParam() == DType::bf16]; }
+  OnDevice& device() { return *device_[GetParam().index()]; }
   double step() const { return GetParam() == DType::bf16 ? kHalfStep : 0; }
 
   template <class Op>
@@ -38,9 +46,9 @@ class CudaOps : public testing::TestWithParam<DType> {
       expect_close(op(device(), rows, columns), op(*ref, rows, columns), absolute, relative + step(),
                    fmt::format("{} on {}, [{}, {}]", what, device().name(), rows, columns));
   }
-  static OnDevice* device_[2];
+  static OnDevice* device_[3];
 };
-OnDevice* CudaOps::device_[2];
+OnDevice* CudaOps::device_[3];
 
 TEST_P(CudaOps, norm) {
   for (auto kind : {Norm::Kind::rms, Norm::Kind::layer})
@@ -681,8 +689,8 @@ TEST_P(CudaOps, experts) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CudaOps, testing::Values(DType::f32, DType::bf16),
-                         [](const auto& info) { return std::string(name_of(info.param)); });
+INSTANTIATE_TEST_SUITE_P(All, CudaOps, testing::ValuesIn(kKinds),
+                         [](const auto& info) { return std::string(name_of(info.param.type)) + (info.param.chained ? "_chained" : ""); });
 
 }  // namespace
 }  // namespace mr::test

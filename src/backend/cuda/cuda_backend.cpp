@@ -8,6 +8,7 @@
 #include <thread>
 #include <unordered_map>
 
+#include "backend/cuda/chain_queue.h"
 #include "backend/cuda/cublas.h"
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/sampling.h"
@@ -49,11 +50,13 @@ class Cuda final : public CudaBackend {
                                                            std::max(1, at_.n_sm * kDecodeBlocks / options.kv_heads)});
     staging_ = std::make_unique<Staging>(at_.stream, pool_);
     sampling_ = std::make_unique<Sampling>(at_, pool_);
+    chains_ = std::make_unique<ChainQueue>(at_, options.chain);
   }
   ~Cuda() override {
     cudaStreamSynchronize(at_.stream);
     forget_graphs();
     for (auto& s : scratch_) cudaFree(s.data);
+    chains_.reset();
     sampling_.reset();
     staging_.reset();
     step_.reset();
@@ -89,7 +92,7 @@ class Cuda final : public CudaBackend {
     void* p = nullptr;
     cudaError_t error = cudaMalloc(&p, std::max<size_t>(bytes, 256));
     check(error == cudaSuccess, "{} bytes of GPU memory cannot be had: {}", bytes, cudaGetErrorString(error));
-    must(cudaMemsetAsync(p, 0, bytes, at_.stream));
+    must(cudaMemsetAsync(p, 0, bytes, at().stream));
     return {static_cast<std::byte*>(p), bytes, [](std::byte* data, size_t) { cudaFree(data); }};
   }
 
@@ -100,12 +103,12 @@ class Cuda final : public CudaBackend {
       if (memory.page_tokens > 0) {
         if (copy.src >= 0) copy_page(copy, memory, host.group[size_t(copy.group)]);
       } else if (copy.src < 0) {
-        must(cudaMemsetAsync(memory.unit(copy.dst), 0, size_t(memory.unit_bytes), at_.stream));
+        must(cudaMemsetAsync(memory.unit(copy.dst), 0, size_t(memory.unit_bytes), at().stream));
       } else {
         const StateMemory::GroupMemory& swapped = host.group[size_t(copy.group)];
         const auto &to = copy.where == UnitCopy::Where::out ? swapped : memory,
                    &from = copy.where == UnitCopy::Where::in ? swapped : memory;
-        must(cudaMemcpyAsync(to.unit(copy.dst), from.unit(copy.src), size_t(memory.unit_bytes), cudaMemcpyDefault, at_.stream));
+        must(cudaMemcpyAsync(to.unit(copy.dst), from.unit(copy.src), size_t(memory.unit_bytes), cudaMemcpyDefault, at().stream));
       }
     }
   }
@@ -126,12 +129,12 @@ class Cuda final : public CudaBackend {
   }
   Weight make_up(int64_t out, int64_t in, uint64_t seed, WeightStore& store) override {
     Weight w = empty_weight(out, in, store);
-    if (w.packed) fill_random(at_, w.packed.data, out * in, seed, std::sqrt(3.0f / float(in)));
+    if (w.packed) fill_random(at(), w.packed.data, out * in, seed, std::sqrt(3.0f / float(in)));
     return w;
   }
   Batch upload(const Batch& host, const StateMemory& state) override {
-    host_ = host;
-    half_normed_ = {};
+    flush();
+    host_ = host, half_normed_ = {};
     const int moves = step_->moves();
     Batch batch = step_->upload(host, state);
     if (step_->moves() != moves) forget_graphs();
@@ -144,11 +147,11 @@ class Cuda final : public CudaBackend {
   bool queues() const override { return true; }
 
   void embed(Tensor out, const Weight& table, float scale, const Batch& batch) override {
-    if (packing_of(*table.ops)) return embed_packed(at_, matrix(out), packed(table), scale, batch.token, sampled(batch.n_out));
-    cuda::embed(at_, matrix(out), table.packed.data, table.in, scale, batch.token, sampled(batch.n_out));
+    if (packing_of(*table.ops)) return embed_packed(at(), matrix(out), packed(table), scale, batch.token, sampled(batch.n_out));
+    cuda::embed(at(), matrix(out), table.packed.data, table.in, scale, batch.token, sampled(batch.n_out));
   }
   void norm(Tensor out, Tensor x, const Norm& n) override {
-    cuda::norm(at_, heads(out), heads(x), n.kind, n.eps, floats(n.weight), floats(n.bias), n.offset);
+    cuda::norm(at(), heads(out), heads(x), n.kind, n.eps, floats(n.weight), floats(n.bias), n.offset);
   }
   void linear(Tensor out, Tensor x, const Weight& weight, const Epilogue& e) override {
     run(product_of(out, x, weight, e), weight, nullptr, e.next);
@@ -166,19 +169,19 @@ class Cuda final : public CudaBackend {
     if (!half_normed(p, x, norm, weight)) return Backend::linear_gate_normed(out, x, norm, weight, act, arena);
     run(with_norm(p, norm), weight, &arena);
   }
-  void add(Tensor into, Tensor x, float scale) override { cuda::add(at_, matrix(into), matrix(x), scale); }
-  void gate(Tensor out, Tensor g, Tensor up, Activation act) override { cuda::gate(at_, matrix(out), matrix(g), matrix(up), act); }
-  void activate(Tensor x, Activation act) override { cuda::activate(at_, matrix(x), act); }
-  void softplus(Tensor x, Tensor bias) override { cuda::softplus(at_, matrix(x), floats(bias)); }
-  void softcap(Tensor x, float cap) override { cuda::softcap(at_, matrix(x), cap); }
-  void gather(Tensor out, Tensor x, const Batch& batch) override { cuda::gather(at_, matrix(out), matrix(x), batch.out_row); }
+  void add(Tensor into, Tensor x, float scale) override { cuda::add(at(), matrix(into), matrix(x), scale); }
+  void gate(Tensor out, Tensor g, Tensor up, Activation act) override { cuda::gate(at(), matrix(out), matrix(g), matrix(up), act); }
+  void activate(Tensor x, Activation act) override { cuda::activate(at(), matrix(x), act); }
+  void softplus(Tensor x, Tensor bias) override { cuda::softplus(at(), matrix(x), floats(bias)); }
+  void softcap(Tensor x, float cap) override { cuda::softcap(at(), matrix(x), cap); }
+  void gather(Tensor out, Tensor x, const Batch& batch) override { cuda::gather(at(), matrix(out), matrix(x), batch.out_row); }
 
   void angles(Tensor out, const RopeTable& rope, const Batch& batch) override {
-    cuda::angles(at_, matrix(out), frequencies(rope), spots(batch), batch.prompt_len);
+    cuda::angles(at(), matrix(out), frequencies(rope), spots(batch), batch.prompt_len);
   }
-  void rope(Tensor x, Tensor angles, bool interleaved) override { cuda::rope(at_, heads(x), matrix(angles), interleaved); }
+  void rope(Tensor x, Tensor angles, bool interleaved) override { cuda::rope(at(), heads(x), matrix(angles), interleaved); }
   void store_kv(const PagedKv& kv, Tensor k, Tensor v, const Batch& batch, const StateMemory& state) override {
-    cuda::store_kv(at_, pages(kv, batch, state), heads(k), heads(v), spots(batch));
+    cuda::store_kv(at(), pages(kv, batch, state), heads(k), heads(v), spots(batch));
   }
   void attend(Tensor out, Tensor q, const PagedKv& kv, const Batch& batch, const StateMemory& state, const AttendArgs& args) override {
     attend_stored(call_of(out, q, kv, batch, state, args));
@@ -192,9 +195,10 @@ class Cuda final : public CudaBackend {
     AttendCall call = call_of(out, q, kv, batch, state, args);
     if (angles) call.rope = {floats(angles), angles.stride[0], int(angles.shape[1])};
     call.k = heads(k), call.v = heads(v);
-    if (step_->plan().n_tiles == 0 && !step_->plan().shared_room && !interleaved && can_decode(call)) return decode(call);
+    if (step_->plan().n_tiles == 0 && !step_->plan().shared_room && !interleaved && can_decode(call))
+      return batch.n_tokens == 1 && chains_->add(ChainStep(call)) ? void() : decode(call);
     if (!interleaved && angles && can_rope_store(call)) {
-      rope_store(at_, call);
+      rope_store(at(), call);
     } else {
       if (angles) rope(q, angles, interleaved), rope(k, angles, interleaved);
       store_kv(kv, k, v, batch, state);
@@ -206,7 +210,7 @@ class Cuda final : public CudaBackend {
   void short_conv(Tensor out, Tensor x, Tensor weight, Tensor bias, Activation act, const SlotState& slot, const Batch& batch,
                   const StateMemory& state) override {
     check(weight.shape[1] <= 8, "a convolution of width {} is wider than 8", weight.shape[1]);
-    cuda::short_conv(at_, matrix(out), matrix(x), floats(weight), int(weight.shape[1]), floats(bias), act, slots(slot, batch, state),
+    cuda::short_conv(at(), matrix(out), matrix(x), floats(weight), int(weight.shape[1]), floats(bias), act, slots(slot, batch, state),
                      recurrence(batch));
   }
   void diag_scan(Tensor out, Tensor x, Tensor dt, Tensor b, Tensor c, const DiagScan& scan, const Batch& batch,
@@ -220,31 +224,32 @@ class Cuda final : public CudaBackend {
   void diag_scan_gated(Tensor out, Tensor x, Tensor dt, Tensor dt_bias, Tensor b, Tensor c, Tensor z, const DiagScan& scan,
                        const Batch& batch, const StateMemory& state) override {
     ScanRows rows{matrix(out), matrix(x), matrix(dt), matrix(b), matrix(c), floats(dt_bias), matrix(z)};
-    cuda::diag_scan(at_, rows, scan.n_state, floats(scan.a), floats(scan.d), slots(scan.state, batch, state), recurrence(batch));
+    cuda::diag_scan(at(), rows, scan.n_state, floats(scan.a), floats(scan.d), slots(scan.state, batch, state), recurrence(batch));
   }
   void outer_scan_gated(Tensor out, Tensor x, Tensor dt, Tensor dt_bias, Tensor b, Tensor c, Tensor z, const OuterScan& scan,
                         const Batch& batch, const StateMemory& state) override {
     OuterShape shape{scan.heads, scan.head_dim, scan.n_state, scan.groups, floats(scan.a), floats(scan.d), scan.dt_min, scan.dt_max};
     ScanRows rows{matrix(out), matrix(x), matrix(dt), matrix(b), matrix(c), floats(dt_bias), matrix(z)};
-    cuda::outer_scan(at_, rows, shape, slots(scan.state, batch, state), recurrence(batch));
+    cuda::outer_scan(at(), rows, shape, slots(scan.state, batch, state), recurrence(batch));
   }
   void route(Tensor expert, Tensor weight, Tensor logits, bool renormalize) override {
-    cuda::route(at_, matrix(expert), matrix(weight), matrix(logits), renormalize);
+    cuda::route(at(), matrix(expert), matrix(weight), matrix(logits), renormalize);
   }
   void grouped_linear(Tensor out, Tensor x, std::span<const Weight> experts, Tensor expert) override {
     const Packed shape = packed(experts[0]), *list = on_device(experts);
     Matrix rows = matrix(x);
-    if (shape.in % 8) return grouped_any(at_, matrix(out), rows, list, shape.in, matrix(expert));
-    GroupPlan plan = group_plan(at_, out.shape[0], int64_t(experts.size()));
+    if (shape.in % 8) return grouped_any(at(), matrix(out), rows, list, shape.in, matrix(expert));
+    GroupPlan plan = group_plan(at(), out.shape[0], int64_t(experts.size()));
     if (plan.listed) {
       int32_t* room = scratch<int32_t>(groups, out.shape[0] + 1 + plan.n_tiles * int64_t(sizeof(GroupTile) / 4));
       plan.n_listed = room, plan.pairs = room + 1, plan.tile = reinterpret_cast<GroupTile*>(room + 1 + out.shape[0]);
     }
-    grouped(at_, matrix(out), as_bf16(rows), shape, list, int(experts.size()), matrix(expert), plan);
+    grouped(at(), matrix(out), as_bf16(rows), shape, list, int(experts.size()), matrix(expert), plan);
   }
-  void combine(Tensor out, Tensor x, Tensor weight) override { cuda::combine(at_, matrix(out), matrix(x), matrix(weight)); }
+  void combine(Tensor out, Tensor x, Tensor weight) override { cuda::combine(at(), matrix(out), matrix(x), matrix(weight)); }
 
   void launch_sample(Tensor logits, const Batch& batch) override {
+    flush();
     sampling_->launch(logits, host_, batch, step_->n_edits(), sampled(batch.n_out));
   }
   void collect(std::vector<Sampled>& out) override { sampling_->collect(out); }
@@ -258,32 +263,32 @@ class Cuda final : public CudaBackend {
     auto it = graphs_.find(key);
     if (it == graphs_.end()) {
       if (graphs_.size() >= kMaxGraphs) forget_graphs();
-      step();  // fills caches and scratch memory
+      step(), flush();  // fills caches and scratch memory
       it = graphs_.emplace(key, capture(step)).first;
       return it->second.result;
     }
-    must(cudaGraphLaunch(it->second.exec, at_.stream));
+    must(cudaGraphLaunch(it->second.exec, at().stream));
     return it->second.result;
   }
 
   void copy_within(void* to, const void* from, size_t bytes) override {
-    must(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, at_.stream));
+    must(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, at().stream));
   }
   void copy_in(void* device, const void* host, size_t bytes) override {
-    must(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, at_.stream));
+    must(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, at().stream));
     synchronize();
   }
   void copy_out(void* host, const void* device, size_t bytes) override {
-    must(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, at_.stream));
+    must(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, at().stream));
     synchronize();
   }
-  void synchronize() override { must(cudaStreamSynchronize(at_.stream)); }
+  void synchronize() override { must(cudaStreamSynchronize(at().stream)); }
   double milliseconds(const std::function<void()>& work) override {
     cudaEvent_t begin, end;
     must(cudaEventCreate(&begin)), must(cudaEventCreate(&end));
-    must(cudaEventRecord(begin, at_.stream));
+    must(cudaEventRecord(begin, at().stream));
     work();
-    must(cudaEventRecord(end, at_.stream));
+    must(cudaEventRecord(end, at().stream));
     must(cudaEventSynchronize(end));
     float ms = 0;
     must(cudaEventElapsedTime(&ms, begin, end));
@@ -319,7 +324,7 @@ class Cuda final : public CudaBackend {
       const size_t apart = size_t(block * memory.n_units);
       must(cudaMemcpy2DAsync(out ? on_host(copy.dst) : on_device(copy.dst), out ? size_t(block) : apart,
                              in ? on_host(copy.src) : on_device(copy.src), in ? size_t(block) : apart, size_t(block), n, cudaMemcpyDefault,
-                             at_.stream));
+                             at().stream));
       before += block * int64_t(n);
     }
   }
@@ -332,10 +337,12 @@ class Cuda final : public CudaBackend {
   Graph capture(FunctionRef<Tensor()> step) {
     cudaGraph_t graph = nullptr;
     Graph made;
-    must(cudaStreamBeginCapture(at_.stream, cudaStreamCaptureModeThreadLocal));
+    must(cudaStreamBeginCapture(at().stream, cudaStreamCaptureModeThreadLocal));
     try {
       made.result = step();
+      flush();
     } catch (...) {
+      chains_->drop();
       cudaStreamEndCapture(at_.stream, &graph);
       cudaGraphDestroy(graph);
       throw;
@@ -347,8 +354,14 @@ class Cuda final : public CudaBackend {
   }
   void forget_graphs() {  // they know addresses that are no more
     for (auto& [key, graph] : graphs_) cudaGraphExecDestroy(graph.exec);
-    graphs_.clear();
+    graphs_.clear(), chains_->forget();
   }
+
+  // Operations of one row wait until something else is wanted of the stream, and are launched together.
+  void flush() {
+    chains_->flush([this](const ChainStep& step) { step.attends ? decode(step.attend) : product_one(at_, step.product); });
+  }
+  const Launch& at() { return flush(), at_; }
 
   // Memory that an operation needs for itself, by purpose; it grows when nothing is being captured.
   enum Use { x_bf16, half_normed_x, squares, partial, arrived, sampled_tokens, unpacked, groups, n_uses };
@@ -362,7 +375,7 @@ class Cuda final : public CudaBackend {
       cudaFree(s.data);
       s.bytes = std::max<size_t>(bytes * 5 / 4, 4096);
       must(cudaMalloc(&s.data, s.bytes));
-      must(cudaMemsetAsync(s.data, 0, s.bytes, at_.stream));
+      must(cudaMemsetAsync(s.data, 0, s.bytes, at().stream));
     }
     return static_cast<T*>(s.data);
   }
@@ -393,9 +406,9 @@ class Cuda final : public CudaBackend {
   void half_norm(Product& p, const Norm& norm) {
     if (norm.kind != Norm::Kind::rms || norm.bias || p.x.rows > kFewRows || options_.deterministic) return;
     const int part = is_one(p) ? kNormPartOne : kNormPart;
-    const int64_t parts = (p.out + part - 1) / part;
+    const int64_t parts = std::max<int64_t>((p.out + part - 1) / part, is_one(p) ? at_.n_sm : 0);
     p.next.x = scratch<uint16_t>(half_normed_x, p.y.rows * p.out), p.next.squares = scratch<float>(squares, p.y.rows * parts);
-    p.next.weight = floats(norm.weight), p.next.offset = norm.offset;
+    p.next.weight = floats(norm.weight), p.next.offset = norm.offset, p.next.parts = parts;
     half_normed_ = {p.y.data, &norm, p.y.rows, parts};
   }
   Product with_norm(Product p, const Norm& norm) {
@@ -412,7 +425,7 @@ class Cuda final : public CudaBackend {
     if (from.dtype == DType::bf16 && aligned(from)) return from;
     const int64_t stride = (from.cols + 7) / 8 * 8;
     Matrix x{scratch<uint16_t>(x_bf16, from.rows * stride), DType::bf16, from.rows, from.cols, stride};
-    convert(at_, x, from);
+    convert(at(), x, from);
     return x;
   }
   static constexpr int64_t kPackedRows = 64;  // more are multiplied with the weight unpacked
@@ -424,31 +437,32 @@ class Cuda final : public CudaBackend {
     if (p.x.dtype != DType::bf16 || blocks) p.x = as_bf16(p.x);
     if (blocks) {
       const Packed w = packed(weight);
-      if ((rows <= kPackedRows || options_.deterministic) && (!p.gated || p.out % 32 == 0)) return product_packed(at_, p, w);
+      if ((rows <= kPackedRows || options_.deterministic) && (!p.gated || p.out % 32 == 0)) return product_packed(at(), p, w);
       p.weight = scratch<uint16_t>(unpacked, p.out * p.in);
-      unpack(at_, const_cast<void*>(p.weight), w);
+      unpack(at(), const_cast<void*>(p.weight), w);
     }
     if (!to_library(p) || !aligned(p.x)) {
-      if (!shape_fits(p) || !aligned(p.x)) return product_any(at_, p);
+      if (!shape_fits(p) || !aligned(p.x)) return product_any(at(), p);
       if (next) half_norm(p, *next);
-      return is_one(p) ? product_one(at_, p) : product(at_, p);
+      if (is_one(p) && chains_->add(ChainStep(p))) return;
+      return is_one(p) ? product_one(at(), p) : product(at(), p);
     }
     if (p.gated) {
       Product both = p;
       both.gated = false;
       ArenaScope scope(*arena);
       both.y = matrix(arena->tensor(DType::bf16, {rows, p.out}));
-      if (!cublas_->product(at_.stream, both, false)) return product(at_, p);
+      if (!cublas_->product(at().stream, both, false)) return product(at(), p);
       Matrix first = both.y, second = both.y;
       first.cols = second.cols = p.out / 2;
       second.data = static_cast<uint16_t*>(second.data) + p.out / 2;
-      cuda::gate(at_, p.y, first, second, p.activation);
+      cuda::gate(at(), p.y, first, second, p.activation);
       return;
     }
     if (p.residual && p.residual != p.y.data)
-      convert(at_, p.y, {const_cast<float*>(p.residual), DType::f32, rows, p.out, p.residual_stride});
-    if (!cublas_->product(at_.stream, p, p.residual != nullptr)) return product(at_, p);
-    if (p.bias) cuda::add(at_, p.y, {const_cast<float*>(p.bias), DType::f32, rows, p.out, 0}, p.scale);
+      convert(at(), p.y, {const_cast<float*>(p.residual), DType::f32, rows, p.out, p.residual_stride});
+    if (!cublas_->product(at().stream, p, p.residual != nullptr)) return product(at(), p);
+    if (p.bias) cuda::add(at(), p.y, {const_cast<float*>(p.bias), DType::f32, rows, p.out, 0}, p.scale);
   }
 
   // The experts' weights as a list on the device; made once for every list.
@@ -526,10 +540,10 @@ class Cuda final : public CudaBackend {
   void attend_stored(const AttendCall& call) {
     const StepMemory::Plan& plan = step_->plan();
     const bool decodes = plan.n_items > 0, prefills = plan.n_tiles > 0;
-    if ((decodes && !can_decode(call)) || (prefills && !can_prefill(call))) return attend_any(at_, call);
+    if ((decodes && !can_decode(call)) || (prefills && !can_prefill(call))) return attend_any(at(), call);
     if (decodes) decode(call);
-    if (plan.n_single) attend_prefill(at_, call, plan.tile, plan.n_single, true);
-    if (plan.n_tiles > plan.n_single) attend_prefill(at_, call, plan.tile + plan.n_single, plan.n_tiles - plan.n_single);
+    if (plan.n_single) attend_prefill(at(), call, plan.tile, plan.n_single, true);
+    if (plan.n_tiles > plan.n_single) attend_prefill(at(), call, plan.tile + plan.n_single, plan.n_tiles - plan.n_single);
   }
   void decode(const AttendCall& call) {
     const StepMemory::Plan& plan = step_->plan();
@@ -540,9 +554,9 @@ class Cuda final : public CudaBackend {
     if (d.shared_room) {
       check(call.window == 0 && call.heads / call.pages.kv_heads <= options_.group && can_prefill(call),
             "prefixes are shared by attention of whole contexts with {} query heads a K/V head alone", options_.group);
-      attend_shared(at_, call, d);
+      attend_shared(at(), call, d);
     }
-    attend_decode(at_, call, d);
+    attend_decode(at(), call, d);
   }
 
   struct Scratch {
@@ -558,6 +572,7 @@ class Cuda final : public CudaBackend {
   std::unique_ptr<StepMemory> step_;
   std::unique_ptr<Staging> staging_;
   std::unique_ptr<Sampling> sampling_;
+  std::unique_ptr<ChainQueue> chains_;
   std::vector<Buffer> kept_;
   Scratch scratch_[n_uses];
   std::unordered_map<const float*, std::pair<std::vector<float>, const float*>> ropes_;

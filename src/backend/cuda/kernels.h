@@ -156,6 +156,7 @@ struct Product {
     float* squares = nullptr;  // [T, parts of the outputs]
     const float* weight = nullptr;
     float offset = 0;
+    int64_t parts = 0;  // of one row: whoever writes fewer writes zeros
   } next;
 };
 inline constexpr int kFewRows = 128;                     // of a product that can share a norm

@@ -90,6 +90,7 @@ __global__ void __launch_bounds__(32 * kWarps, 2) one_row(const Product p) {
 #pragma unroll
   for (float s : squares) all += s;
   p.next.squares[blockIdx.x] = all;
+  for (int64_t part = blockIdx.x + gridDim.x; part < p.next.parts; part += gridDim.x) p.next.squares[part] = 0;
 }
 
 }  // namespace

@@ -1,0 +1,77 @@
+#include "backend/cuda/chain_queue.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace mr::cuda {
+
+static constexpr size_t kBlock = 1 << 20;
+
+template <class T>
+static T* zeros(int64_t n, cudaStream_t stream) {
+  void* p = nullptr;
+  must(cudaMalloc(&p, size_t(n) * sizeof(T)));
+  must(cudaMemsetAsync(p, 0, size_t(n) * sizeof(T), stream));
+  return static_cast<T*>(p);
+}
+
+ChainQueue::ChainQueue(const Launch& at, int least) : at_(at), least_(size_t(least)) {
+  must(cudaStreamCreateWithFlags(&side_, cudaStreamNonBlocking));
+  memory_.partial = zeros<float>(int64_t(at.n_sm) * kGroup * (128 + kPartExtra), at.stream);
+  memory_.arrived = zeros<unsigned>(2 + at.n_sm, at.stream);
+}
+ChainQueue::~ChainQueue() {
+  forget();
+  cudaFree(passing_.data), cudaFree(memory_.partial), cudaFree(memory_.arrived);
+  cudaStreamDestroy(side_);
+}
+
+bool ChainQueue::add(const ChainStep& step) {
+  if (!can_chain(at_, step)) return false;
+  steps_.push_back(step);
+  return true;
+}
+
+void ChainQueue::flush(const std::function<void(const ChainStep&)>& alone) {
+  if (steps_.empty()) return;
+  const std::vector<ChainStep> steps = std::exchange(steps_, {});
+  if (steps.size() >= least_) return chain(at_, steps.data(), on_device(steps), int(steps.size()), memory_);
+  for (const ChainStep& step : steps) alone(step);
+}
+
+void ChainQueue::forget() {
+  for (Block& b : captured_) cudaFree(b.data);
+  captured_.clear();
+}
+
+// Lets memory be had while a graph is captured: none of it becomes part of the graph.
+struct Relaxed {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  Relaxed() { must(cudaThreadExchangeStreamCaptureMode(&mode)); }
+  ~Relaxed() { cudaThreadExchangeStreamCaptureMode(&mode); }
+};
+
+// A program that a graph is to know has a place of its own, and is there before the graph runs.
+const ChainStep* ChainQueue::on_device(const std::vector<ChainStep>& steps) {
+  const size_t bytes = steps.size() * sizeof(ChainStep);
+  cudaStreamCaptureStatus status;
+  must(cudaStreamIsCapturing(at_.stream, &status));
+  const bool captured = status == cudaStreamCaptureStatusActive;
+  Relaxed relaxed;
+  auto grow = [&](Block& b) {
+    b = {nullptr, std::max(bytes, kBlock), 0};
+    must(cudaMalloc(reinterpret_cast<void**>(&b.data), b.size));
+  };
+  if (captured && (captured_.empty() || captured_.back().size - captured_.back().used < bytes)) grow(captured_.emplace_back());
+  if (!captured && passing_.size < bytes) cudaFree(passing_.data), grow(passing_);
+  Block& block = captured ? captured_.back() : passing_;
+  std::byte* to = block.data + block.used;
+  must(cudaMemcpyAsync(to, steps.data(), bytes, cudaMemcpyHostToDevice, captured ? side_ : at_.stream));
+  if (captured) {
+    block.used += bytes;
+    must(cudaStreamSynchronize(side_));
+  }
+  return reinterpret_cast<const ChainStep*>(to);
+}
+
+}  // namespace mr::cuda
