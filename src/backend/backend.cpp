@@ -90,10 +90,60 @@ void Backend::diag_scan_gated(Tensor out, Tensor x, Tensor dt, Tensor dt_bias, T
 }
 
 void Backend::outer_scan_gated(Tensor out, Tensor x, Tensor dt, Tensor dt_bias, Tensor b, Tensor c, Tensor z, const OuterScan& scan,
-                               const Batch& batch, const StateMemory& state) {
+                               const Batch& batch, const StateMemory& state, const Norm*) {
   softplus(dt, dt_bias);
   outer_scan(out, x, dt, b, c, scan, batch, state);
   gate(out, z, out, Activation::silu);
+}
+
+void Backend::linear_conv(Tensor out, Tensor x, const Norm& norm, const Weight& weight, const Epilogue& e, Tensor conv_out, int64_t first,
+                          const ShortConv& conv, const Batch& batch, const StateMemory& state, Arena& arena) {
+  linear_normed(out, x, norm, weight, e, arena);
+  short_conv(conv_out, out.cols(first, conv_out.shape[1]), conv.weight, conv.bias, conv.act, conv.state, batch, state);
+}
+
+void Backend::selective_scan(Tensor out, Tensor u, Tensor z, const Selection& s, const DiagScan& scan, const Batch& batch,
+                             const StateMemory& state, Arena& arena) {
+  ArenaScope scope(arena);
+  const int64_t rows = u.shape[0], rank = s.low->in, n = scan.n_state;
+  Tensor dbc = arena.tensor(activations(), {rows, rank + 2 * n});
+  linear(dbc, u, *s.x, {});
+  Tensor low = dbc.cols(0, rank), b = dbc.cols(rank, n), c = dbc.cols(rank + n, n);
+  if (s.norms) {
+    norm(low, low, s.dt_norm);
+    norm(b, b, s.b_norm);
+    norm(c, c, s.c_norm);
+  }
+  Tensor dt = arena.tensor(DType::f32, {rows, scan.inner});  // an exponent: 8 bits of it would be too few
+  linear(dt, low, *s.low, {});
+  diag_scan_gated(out, u, dt, s.dt_bias, b, c, z, scan, batch, state);
+}
+
+void Backend::route_normed(Tensor expert, Tensor weight, Tensor normed, Tensor x, const Norm& n, const Weight& router, bool renormalize,
+                           Arena& arena) {
+  ArenaScope scope(arena);
+  Tensor logits = arena.tensor(DType::f32, {x.shape[0], router.out});
+  norm(normed, x, n);
+  linear(logits, normed, router, {});
+  route(expert, weight, logits, renormalize);
+}
+
+void Backend::grouped_gate(Tensor out, Tensor x, std::span<const Weight> first, std::span<const Weight> up, Tensor expert, Activation act,
+                           Arena& arena) {
+  ArenaScope scope(arena);
+  Tensor g = arena.tensor(out.dtype, {out.shape[0], out.shape[1]});
+  grouped_linear(g, x, first, expert);
+  grouped_linear(out, x, up, expert);
+  gate(out, g, out, act);
+}
+
+void Backend::grouped_combine(Tensor into, Tensor x, std::span<const Weight> experts, Tensor expert, Tensor weight, const Norm*,
+                              Arena& arena) {
+  ArenaScope scope(arena);
+  Tensor each = arena.tensor(activations(), {x.shape[0], into.shape[1]}), sum = arena.tensor(activations(), {into.shape[0], into.shape[1]});
+  grouped_linear(each, x, experts, expert);
+  combine(sum, each, weight);
+  add(into, sum, 1);
 }
 
 void Backend::launch_sample(Tensor logits, const Batch& batch) { sample(logits, batch, launched_.emplace_back()); }

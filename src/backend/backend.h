@@ -35,7 +35,7 @@ struct Epilogue {
   Tensor bias;      // f32 [out], may be empty
   Tensor residual;  // f32 [T, out], may be empty and may be `out` itself
   float scale = 1;
-  const Norm* next = nullptr;  // a promise: the next who reads `out` is linear_normed() or linear_gate_normed() with this very norm
+  const Norm* next = nullptr;  // a promise: the next who reads `out` is a ..._normed() operation or linear_conv() with this very norm
 };
 
 // Rotary frequencies. inv_freq has rot/2 entries; length-dependent scalings choose by the sequence's length, see angles().
@@ -73,12 +73,28 @@ struct SlotState {
   int64_t offset = 0;  // bytes after the layer's block begins
 };
 
+// A depthwise causal convolution over a sequence's rows; a slot holds the last width - 1 inputs as [width - 1, C], oldest first.
+struct ShortConv {
+  Tensor weight;  // f32 [C, width]
+  Tensor bias;    // f32 [C], may be empty
+  Activation act = Activation::none;
+  SlotState state;
+};
+
 // Mamba's selective scan (Gu & Dao 2023), one token after the other. A slot holds h [inner, n_state].
 struct DiagScan {
   int inner = 0, n_state = 0;
   Tensor a;  // f32 [inner, n_state], negative
   Tensor d;  // f32 [inner], may be empty
   SlotState state;
+};
+
+// How Mamba chooses step, input and output: dt_rank columns, B and C = x . u, each normed where `norms`; dt = low . those.
+struct Selection {
+  const Weight *x = nullptr, *low = nullptr;  // [dt_rank + 2 n_state, inner], [inner, dt_rank]
+  bool norms = false;
+  Norm dt_norm, b_norm, c_norm;
+  Tensor dt_bias;  // f32 [inner]
 };
 
 // Mamba-2's scan (Dao & Gu 2024), one token after the other. A slot holds h [heads, n_state, head_dim].
@@ -168,8 +184,7 @@ class Backend {
   // out [T, H, v_dim] = softmax(q [T, H, k_dim] . K) V over the context and the step's own rows, which are stored already
   virtual void attend(Tensor out, Tensor q, const PagedKv&, const Batch&, const StateMemory&, const AttendArgs&) = 0;
 
-  // out [T, C] = act(bias + depthwise causal convolution of x [T, C] with weight [C, width]); a slot holds the last width-1
-  // inputs as [width - 1, C], oldest first
+  // out [T, C] = act(bias + depthwise causal convolution of x [T, C])
   virtual void short_conv(Tensor out, Tensor x, Tensor weight, Tensor bias, Activation, const SlotState&, const Batch&,
                           const StateMemory&) = 0;
   // h = exp(dt a) h + dt B x;  out [T, inner] = (C . h + d x). x, dt [T, inner] (dt after softplus), B, C [T, n_state]
@@ -208,8 +223,25 @@ class Backend {
   // diag_scan() and outer_scan() with dt = log(1 + exp(dt + dt_bias)) before, and out = silu(gate) * out behind. dt may be changed
   virtual void diag_scan_gated(Tensor out, Tensor x, Tensor dt, Tensor dt_bias, Tensor b, Tensor c, Tensor gate, const DiagScan&,
                                const Batch&, const StateMemory&);
+  // next: as in Epilogue, of linear_normed() alone
   virtual void outer_scan_gated(Tensor out, Tensor x, Tensor dt, Tensor dt_bias, Tensor b, Tensor c, Tensor gate, const OuterScan&,
-                                const Batch&, const StateMemory&);
+                                const Batch&, const StateMemory&, const Norm* next = nullptr);
+  // linear_normed() to out [T, all], then short_conv() of C of its columns, from `first` on, to conv_out [T, C]; what these columns of
+  // `out` hold is not said
+  virtual void linear_conv(Tensor out, Tensor x, const Norm&, const Weight&, const Epilogue&, Tensor conv_out, int64_t first,
+                           const ShortConv&, const Batch&, const StateMemory&, Arena&);
+  // diag_scan_gated() of u with the dt, B and C that the selection makes of it; the arena has room for these
+  virtual void selective_scan(Tensor out, Tensor u, Tensor gate, const Selection&, const DiagScan&, const Batch&, const StateMemory&,
+                              Arena&);
+  // normed [T, D] = norm(x), then route() by its product with the router [E, D]; the arena has room for the logits
+  virtual void route_normed(Tensor expert, Tensor weight, Tensor normed, Tensor x, const Norm&, const Weight& router, bool renormalize,
+                            Arena&);
+  // out [T * k, F] = act(gate's grouped_linear()) * up's; the arena has room for one more of `out`
+  virtual void grouped_gate(Tensor out, Tensor x, std::span<const Weight> gate, std::span<const Weight> up, Tensor expert, Activation,
+                            Arena&);
+  // into [T, D] f32 += combine() of grouped_linear() of x [T * k, in]; next: as in Epilogue; the arena has room for [T * k + T, D]
+  virtual void grouped_combine(Tensor into, Tensor x, std::span<const Weight> experts, Tensor expert, Tensor weight, const Norm* next,
+                               Arena&);
   // sample() in two halves: the next step's embed() may read the tokens after the first, the host has them after the second.
   // Launched steps are collected in order.
   virtual void launch_sample(Tensor logits, const Batch&);

@@ -100,8 +100,16 @@ class Timed final : public Backend, public TimedBackend {
     time("diag_scan", [&] { inner_->diag_scan_gated(out, x, dt, bias, b, c, z, d, batch, m); });
   }
   void outer_scan_gated(Tensor out, Tensor x, Tensor dt, Tensor bias, Tensor b, Tensor c, Tensor z, const OuterScan& d, const Batch& batch,
-                        const StateMemory& m) override {
-    time("outer_scan", [&] { inner_->outer_scan_gated(out, x, dt, bias, b, c, z, d, batch, m); });
+                        const StateMemory& m, const Norm* next) override {
+    time("outer_scan", [&] { inner_->outer_scan_gated(out, x, dt, bias, b, c, z, d, batch, m, next); });
+  }
+  void linear_conv(Tensor out, Tensor x, const Norm& n, const Weight& w, const Epilogue& e, Tensor conv_out, int64_t first,
+                   const ShortConv& conv, const Batch& b, const StateMemory& m, Arena& arena) override {
+    time_product(x, w, [&] { inner_->linear_conv(out, x, n, w, e, conv_out, first, conv, b, m, arena); });
+  }
+  void selective_scan(Tensor out, Tensor u, Tensor z, const Selection& s, const DiagScan& d, const Batch& b, const StateMemory& m,
+                      Arena& arena) override {
+    time("selective_scan", [&] { inner_->selective_scan(out, u, z, s, d, b, m, arena); });
   }
   void softplus(Tensor x, Tensor bias) override {
     time("softplus", [&] { inner_->softplus(x, bias); });
@@ -109,15 +117,20 @@ class Timed final : public Backend, public TimedBackend {
   void route(Tensor expert, Tensor weight, Tensor logits, bool renormalize) override {
     time("route", [&] { inner_->route(expert, weight, logits, renormalize); });
   }
+  void route_normed(Tensor expert, Tensor weight, Tensor normed, Tensor x, const Norm& n, const Weight& router, bool renormalize,
+                    Arena& arena) override {
+    time("route", [&] { inner_->route_normed(expert, weight, normed, x, n, router, renormalize, arena); });
+  }
   void grouped_linear(Tensor out, Tensor x, std::span<const Weight> experts, Tensor expert) override {
-    const Weight& w = experts[0];
-    OpTime& t = time(fmt::format("experts {} {} x [{}, {}]", w.format().name, experts.size(), w.out, w.in),
-                     [&] { inner_->grouped_linear(out, x, experts, expert); });
-    std::vector<int32_t> chosen(size_t(expert.size()));
-    inner_->copy_out(chosen.data(), expert.data, size_t(expert.bytes()));
-    std::set<int32_t> used(chosen.begin(), chosen.end());
-    for (int32_t e : used) t.bytes += double(experts[size_t(e)].bytes());
-    t.flops += 2.0 * double(out.shape[0]) * double(w.out) * double(w.in);
+    time_experts(out, experts, expert, 1, [&] { inner_->grouped_linear(out, x, experts, expert); });
+  }
+  void grouped_gate(Tensor out, Tensor x, std::span<const Weight> gate, std::span<const Weight> up, Tensor expert, Activation a,
+                    Arena& arena) override {
+    time_experts(out, gate, expert, 2, [&] { inner_->grouped_gate(out, x, gate, up, expert, a, arena); });
+  }
+  void grouped_combine(Tensor into, Tensor x, std::span<const Weight> experts, Tensor expert, Tensor weight, const Norm* next,
+                       Arena& arena) override {
+    time_experts(x, experts, expert, 1, [&] { inner_->grouped_combine(into, x, experts, expert, weight, next, arena); });
   }
   void combine(Tensor out, Tensor x, Tensor weight) override {
     time("combine", [&] { inner_->combine(out, x, weight); });
@@ -142,6 +155,17 @@ class Timed final : public Backend, public TimedBackend {
     OpTime& t = time(fmt::format("linear {} [{}, {}]", w.format().name, w.out, w.in), f);
     t.bytes += double(w.bytes());
     t.flops += 2.0 * double(x.shape[0]) * double(w.out) * double(w.in);
+  }
+  // times: products of this shape with the same choice of experts.
+  template <class F>
+  void time_experts(Tensor pairs, std::span<const Weight> experts, Tensor expert, int times, F f) {
+    const Weight& w = experts[0];
+    OpTime& t = time(fmt::format("experts {} {} x [{}, {}]", w.format().name, experts.size(), w.out * times, w.in), f);
+    std::vector<int32_t> chosen(size_t(expert.size()));
+    inner_->copy_out(chosen.data(), expert.data, size_t(expert.bytes()));
+    std::set<int32_t> used(chosen.begin(), chosen.end());
+    for (int32_t e : used) t.bytes += times * double(experts[size_t(e)].bytes());
+    t.flops += 2.0 * times * double(pairs.shape[0]) * double(w.out) * double(w.in);
   }
   template <class F>
   OpTime& time(const std::string& op, F f) {

@@ -62,4 +62,11 @@ void Linear::into(Tensor out, const Input& input, Step& step, Epilogue epilogue)
   }
 }
 
+void Linear::into_conv(Tensor out, const Input& x, Tensor conv_out, int64_t first, const ShortConv& conv, Step& step) const {
+  if (x.norm && parts_.size() == 1)
+    return step.ops.linear_conv(out, x.x, *x.norm, parts_[0], {.bias = bias_}, conv_out, first, conv, step.batch, step.state, step.arena);
+  into(out, x, step);
+  step.ops.short_conv(conv_out, out.cols(first, conv_out.shape[1]), conv.weight, conv.bias, conv.act, conv.state, step.batch, step.state);
+}
+
 }  // namespace mr

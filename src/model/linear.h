@@ -30,6 +30,8 @@ class Linear {
   Tensor operator()(const Input& x, Step&) const;                              // [T, in] -> [T, out], in the arena
   Tensor gated(const Input& x, Activation, Step&) const;                       // [T, in] -> [T, out / 2]: act(first half) * second half
   void into(Tensor out, const Input& x, Step&, Epilogue epilogue = {}) const;  // epilogue's bias is this layer's own
+  // into(), then a short convolution of C columns of `out`, from `first` on, to conv_out [T, C]: those of `out` may not be written
+  void into_conv(Tensor out, const Input& x, Tensor conv_out, int64_t first, const ShortConv&, Step&) const;
 
  private:
   std::vector<Weight> parts_;

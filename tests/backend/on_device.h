@@ -125,12 +125,71 @@ class OnDevice final : public Backend {
                           call.state);
   }
   void outer_scan_gated(Tensor out, Tensor x, Tensor dt, Tensor bias, Tensor b, Tensor c, Tensor z, const OuterScan& scan,
-                        const Batch& batch, const StateMemory& s) override {
+                        const Batch& batch, const StateMemory& s, const Norm* = nullptr) override {
     Call call(*this, batch, &s);
     OuterScan on = scan;
     on.a = call.f32(scan.a), on.d = call.f32(scan.d);
     gpu_->outer_scan_gated(call.out(out), call.in(x), call.in(dt), call.f32(bias), call.in(b), call.in(c), call.in(z), on, call.batch,
                            call.state);
+  }
+  // outer_scan_gated() to y, then out += norm(y) . w^T, the way that Mamba-2 passes from one to the other.
+  void scan_and_linear(Tensor out, Tensor y, Tensor x, Tensor dt, Tensor bias, Tensor b, Tensor c, Tensor z, const OuterScan& scan,
+                       const Norm& n, const Weight& w, const Batch& batch, const StateMemory& s) {
+    Call call(*this, batch, &s);
+    OuterScan on = scan;
+    on.a = call.f32(scan.a), on.d = call.f32(scan.d);
+    const Norm norm{n.kind, n.eps, call.f32(n.weight), {}, n.offset};
+    Tensor sum = call.f32_out(out), between = call.out(y);
+    gpu_->outer_scan_gated(between, call.in(x), call.in(dt), call.f32(bias), call.in(b), call.in(c), call.in(z), on, call.batch, call.state,
+                           &norm);
+    gpu_->linear_normed(sum, between, norm, call.weight(w), {.residual = sum}, arena_);
+  }
+  // before += x . first^T, then linear_conv() of it.
+  void linear_and_conv(Tensor out, Tensor conv_out, Tensor before, Tensor x, const Weight& first, const Norm& n, const Weight& second,
+                       int64_t column, const ShortConv& conv, const Batch& batch, const StateMemory& s) {
+    Call call(*this, batch, &s);
+    const Norm norm{n.kind, n.eps, call.f32(n.weight), {}, n.offset};
+    const ShortConv on{call.f32(conv.weight), call.f32(conv.bias), conv.act, conv.state};
+    Tensor sum = call.f32_out(before);
+    const Weight w = call.weight(second);
+    gpu_->linear(sum, call.in(x), call.weight(first), {.residual = sum, .next = &norm});
+    gpu_->linear_conv(call.out(out), sum, norm, w, {}, call.out(conv_out), column, on, call.batch, call.state, arena_);
+  }
+  void selective_scan(Tensor out, Tensor u, Tensor z, const Selection& select, const DiagScan& scan, const Batch& batch,
+                      const StateMemory& s) {
+    Call call(*this, batch, &s);
+    DiagScan on = scan;
+    on.a = call.f32(scan.a), on.d = call.f32(scan.d);
+    const Weight x = call.weight(*select.x), low = call.weight(*select.low);
+    Selection chosen = select;
+    chosen.x = &x, chosen.low = &low, chosen.dt_bias = call.f32(select.dt_bias);
+    for (Norm* n : {&chosen.dt_norm, &chosen.b_norm, &chosen.c_norm}) n->weight = call.f32(n->weight);
+    gpu_->selective_scan(call.out(out), call.in(u), call.in(z), chosen, on, call.batch, call.state, arena_);
+  }
+  // A whole mixture of experts, the way that a block runs it.
+  struct Experts {
+    Norm norm;
+    const Weight* router;
+    std::span<const Weight> gate, up, down;
+    bool renormalize;
+  };
+  void experts(Tensor residual, Tensor expert, Tensor weight, const Experts& e, const Norm& next, const Weight& behind, Tensor out) {
+    Call call(*this);
+    auto all = [&](std::span<const Weight> host) {
+      std::vector<Weight> on;
+      for (const Weight& w : host) on.push_back(call.weight(w));
+      return on;
+    };
+    const std::vector<Weight> gate = all(e.gate), up = all(e.up), down = all(e.down);
+    const Norm norm{e.norm.kind, e.norm.eps, call.f32(e.norm.weight)}, then{next.kind, next.eps, call.f32(next.weight)};
+    const int64_t rows = residual.shape[0], pairs = expert.size();
+    Tensor sum = call.f32_out(residual), id = call.f32_out(expert), by = call.f32_out(weight);
+    ArenaScope scope(arena_);
+    Tensor x = arena_.tensor(act_, {rows, residual.shape[1]}), hidden = arena_.tensor(act_, {pairs, gate[0].out});
+    gpu_->route_normed(id, by, x, sum, norm, call.weight(*e.router), e.renormalize, arena_);
+    gpu_->grouped_gate(hidden, x, gate, up, id, Activation::silu, arena_);
+    gpu_->grouped_combine(sum, hidden, down, id, by, &then, arena_);
+    gpu_->linear_normed(call.out(out), sum, then, call.weight(behind), {}, arena_);
   }
   void softplus(Tensor x, Tensor bias) override {
     Call call(*this);

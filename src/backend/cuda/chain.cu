@@ -490,7 +490,7 @@ constexpr size_t kMostRoom = kMostShared - sizeof(Shared) - 64 - kLeastStages * 
 
 bool can_chain(const Launch& at, const ChainStep& s) {
   if (s.attends && (s.attend.pages.kv_heads > at.n_sm || !s.attend.k.data || !can_decode(s.attend))) return false;
-  return room_of(s) <= kMostRoom;
+  return (s.attends || s.product.conv.n == 0) && room_of(s) <= kMostRoom;
 }
 
 void chain(const Launch& at, const ChainStep* host, const ChainStep* device, int n, const ChainMemory& memory) {

@@ -134,7 +134,7 @@ class Cuda final : public CudaBackend {
   }
   Batch upload(const Batch& host, const StateMemory& state) override {
     flush();
-    host_ = host, half_normed_ = {};
+    host_ = host, half_normed_ = {}, grouped_ = nullptr;
     const int moves = step_->moves();
     Batch batch = step_->upload(host, state);
     if (step_->moves() != moves) forget_graphs();
@@ -168,6 +168,15 @@ class Cuda final : public CudaBackend {
     const Product p = gated_product(out, x, weight, act);
     if (!half_normed(p, x, norm, weight)) return Backend::linear_gate_normed(out, x, norm, weight, act, arena);
     run(with_norm(p, norm), weight, &arena);
+  }
+  void linear_conv(Tensor out, Tensor x, const Norm& norm, const Weight& weight, const Epilogue& e, Tensor conv_out, int64_t first,
+                   const ShortConv& conv, const Batch& batch, const StateMemory& state, Arena& arena) override {
+    Product p = product_of(out, x, weight, e);
+    if (!is_one(p) || conv.weight.shape[1] != kConvWidth || e.residual || e.next || !half_normed(p, x, norm, weight))
+      return Backend::linear_conv(out, x, norm, weight, e, conv_out, first, conv, batch, state, arena);
+    p.conv = {first,           conv_out.shape[1], floats(conv.weight), floats(conv.bias), conv.act, slots(conv.state, batch, state),
+              matrix(conv_out)};
+    run(with_norm(p, norm), weight);
   }
   void add(Tensor into, Tensor x, float scale) override { cuda::add(at(), matrix(into), matrix(x), scale); }
   void gate(Tensor out, Tensor g, Tensor up, Activation act) override { cuda::gate(at(), matrix(out), matrix(g), matrix(up), act); }
@@ -219,32 +228,89 @@ class Cuda final : public CudaBackend {
   }
   void outer_scan(Tensor out, Tensor x, Tensor dt, Tensor b, Tensor c, const OuterScan& scan, const Batch& batch,
                   const StateMemory& state) override {
-    outer_scan_gated(out, x, dt, {}, b, c, {}, scan, batch, state);
+    outer_scan_gated(out, x, dt, {}, b, c, {}, scan, batch, state, nullptr);
   }
   void diag_scan_gated(Tensor out, Tensor x, Tensor dt, Tensor dt_bias, Tensor b, Tensor c, Tensor z, const DiagScan& scan,
                        const Batch& batch, const StateMemory& state) override {
     ScanRows rows{matrix(out), matrix(x), matrix(dt), matrix(b), matrix(c), floats(dt_bias), matrix(z)};
     cuda::diag_scan(at(), rows, scan.n_state, floats(scan.a), floats(scan.d), slots(scan.state, batch, state), recurrence(batch));
   }
+  void selective_scan(Tensor out, Tensor u, Tensor z, const Selection& select, const DiagScan& scan, const Batch& batch,
+                      const StateMemory& state, Arena& arena) override {
+    const Slots place = slots(scan.state, batch, state);
+    SelectCall s{.rows = {.out = matrix(out), .x = matrix(u), .dt_bias = floats(select.dt_bias), .gate = matrix(z)},
+                 .low = select.low->packed.data,
+                 .rank = int(select.low->in),
+                 .n_state = scan.n_state,
+                 .norms = select.norms,
+                 .a = floats(scan.a),
+                 .d = floats(scan.d)};
+    const Norm* norms[] = {&select.dt_norm, &select.b_norm, &select.c_norm};
+    bool plain = !packing_of(*select.x->ops) && !packing_of(*select.low->ops);
+    for (int i = 0; i < 3; i++) {
+      s.eps[i] = norms[i]->eps, s.weight[i] = floats(norms[i]->weight);
+      plain &= norms[i]->kind == Norm::Kind::rms && !norms[i]->bias && norms[i]->offset == 0;
+    }
+    if (!plain || options_.deterministic || batch.n_tokens != batch.n_seqs || batch.n_seqs > kSelectMost || !can_select(s, place) ||
+        u.dtype != DType::bf16)
+      return Backend::selective_scan(out, u, z, select, scan, batch, state, arena);
+    ArenaScope scope(arena);
+    Tensor dbc = arena.tensor(DType::f32, {u.shape[0], select.x->out});
+    s.dbc = matrix(dbc);
+    if (s.rows.x.cols % 8 == 0 && aligned(s.rows.x)) {
+      product_thin(at(), s.dbc, s.rows.x, select.x->packed.data);
+    } else {
+      linear(dbc, u, *select.x, {});
+    }
+    select_scan(at(), s, place);
+  }
   void outer_scan_gated(Tensor out, Tensor x, Tensor dt, Tensor dt_bias, Tensor b, Tensor c, Tensor z, const OuterScan& scan,
-                        const Batch& batch, const StateMemory& state) override {
+                        const Batch& batch, const StateMemory& state, const Norm* next) override {
     OuterShape shape{scan.heads, scan.head_dim, scan.n_state, scan.groups, floats(scan.a), floats(scan.d), scan.dt_min, scan.dt_max};
     ScanRows rows{matrix(out), matrix(x), matrix(dt), matrix(b), matrix(c), floats(dt_bias), matrix(z)};
-    cuda::outer_scan(at(), rows, shape, slots(scan.state, batch, state), recurrence(batch));
+    const Slots place = slots(scan.state, batch, state);
+    // its many parts are too much for products of more rows
+    if (next && rows.out.rows == 1 && outer_can_norm(shape, place)) rows.next = half_norm(*next, rows.out, kScanPart);
+    cuda::outer_scan(at(), rows, shape, place, recurrence(batch));
   }
   void route(Tensor expert, Tensor weight, Tensor logits, bool renormalize) override {
+    grouped_ = nullptr;
     cuda::route(at(), matrix(expert), matrix(weight), matrix(logits), renormalize);
   }
+  void route_normed(Tensor expert, Tensor weight, Tensor normed, Tensor x, const Norm& n, const Weight& router, bool renormalize,
+                    Arena& arena) override {
+    RouteCall r{matrix(expert), matrix(weight), matrix(normed),     matrix(x),       floats(n.weight),
+                n.eps,          n.offset,       router.packed.data, int(router.out), renormalize};
+    if (n.kind != Norm::Kind::rms || n.bias || packing_of(*router.ops) || x.shape[0] > kFewRows || options_.deterministic || !can_route(r))
+      return Backend::route_normed(expert, weight, normed, x, n, router, renormalize, arena);
+    grouped_ = nullptr;
+    cuda::route_normed(at(), r);
+  }
   void grouped_linear(Tensor out, Tensor x, std::span<const Weight> experts, Tensor expert) override {
-    const Packed shape = packed(experts[0]), *list = on_device(experts);
-    Matrix rows = matrix(x);
-    if (shape.in % 8) return grouped_any(at(), matrix(out), rows, list, shape.in, matrix(expert));
-    GroupPlan plan = group_plan(at(), out.shape[0], int64_t(experts.size()));
-    if (plan.listed) {
-      int32_t* room = scratch<int32_t>(groups, out.shape[0] + 1 + plan.n_tiles * int64_t(sizeof(GroupTile) / 4));
-      plan.n_listed = room, plan.pairs = room + 1, plan.tile = reinterpret_cast<GroupTile*>(room + 1 + out.shape[0]);
+    grouped_ = nullptr;
+    grouped_product(out, x, experts, {}, expert, Activation::none);
+  }
+  void grouped_gate(Tensor out, Tensor x, std::span<const Weight> gates, std::span<const Weight> ups, Tensor expert, Activation act,
+                    Arena& arena) override {
+    const Weight& w = gates[0];
+    if (w.in % 8 || w.out % 16 || w.ops != ups[0].ops) return Backend::grouped_gate(out, x, gates, ups, expert, act, arena);
+    if (!one_row_of(x, expert, w)) {
+      grouped_product(out, x, gates, ups, expert, act);
+      grouped_ = expert.data;
+      return;
     }
-    grouped(at(), matrix(out), as_bf16(rows), shape, list, int(experts.size()), matrix(expert), plan);
+    grouped_gate_one(at(), matrix(out), matrix(x), on_device(gates), on_device(ups), int(gates.size()), matrix(expert), act);
+  }
+  void grouped_combine(Tensor into, Tensor x, std::span<const Weight> experts, Tensor expert, Tensor weight, const Norm* next,
+                       Arena& arena) override {
+    ArenaScope scope(arena);
+    const bool one = one_row_of(x, expert, experts[0]);
+    Tensor each = arena.tensor(activations(), {x.shape[0], into.shape[1]});
+    if (!one) grouped_product(each, x, experts, {}, expert, Activation::none, grouped_ == expert.data);
+    if (half_normed_.of == into.data) half_normed_ = {};
+    const HalfNorm half = next ? half_norm(*next, matrix(into), one ? kSumPartOne : kCombinePart) : HalfNorm{};
+    if (!one) return cuda::combine_into(at(), matrix(into), matrix(each), matrix(weight), half);
+    grouped_sum_one(at(), matrix(into), matrix(x), on_device(experts), int(experts.size()), matrix(expert), matrix(weight), half);
   }
   void combine(Tensor out, Tensor x, Tensor weight) override { cuda::combine(at(), matrix(out), matrix(x), matrix(weight)); }
 
@@ -364,7 +430,7 @@ class Cuda final : public CudaBackend {
   const Launch& at() { return flush(), at_; }
 
   // Memory that an operation needs for itself, by purpose; it grows when nothing is being captured.
-  enum Use { x_bf16, half_normed_x, squares, partial, arrived, sampled_tokens, unpacked, groups, n_uses };
+  enum Use { x_bf16, half_normed_x, half_normed_x2, squares, squares2, partial, arrived, sampled_tokens, unpacked, groups, n_uses };
   template <class T>
   T* scratch(Use use, int64_t n) {
     Scratch& s = scratch_[use];
@@ -396,24 +462,30 @@ class Cuda final : public CudaBackend {
     const void* of = nullptr;  // the result
     const Norm* norm = nullptr;
     int64_t rows = 0, n_squares = 0;
+    const void* x = nullptr;
+    const float* squares = nullptr;
   };
   // Is the norm of x half done, and can this product do the rest?
   bool half_normed(const Product& p, Tensor x, const Norm& norm, const Weight& weight) const {
     return half_normed_.of == x.data && half_normed_.norm == &norm && half_normed_.rows == x.shape[0] && !packing_of(*weight.ops) &&
            !to_library(p) && shape_fits(p);
   }
-  // Not in deterministic mode: products of many rows cannot, and their bits would be others.
-  void half_norm(Product& p, const Norm& norm) {
-    if (norm.kind != Norm::Kind::rms || norm.bias || p.x.rows > kFewRows || options_.deterministic) return;
-    const int part = is_one(p) ? kNormPartOne : kNormPart;
-    const int64_t parts = std::max<int64_t>((p.out + part - 1) / part, is_one(p) ? at_.n_sm : 0);
-    p.next.x = scratch<uint16_t>(half_normed_x, p.y.rows * p.out), p.next.squares = scratch<float>(squares, p.y.rows * parts);
-    p.next.weight = floats(norm.weight), p.next.offset = norm.offset, p.next.parts = parts;
-    half_normed_ = {p.y.data, &norm, p.y.rows, parts};
+  // Who computes y is to do half of its norm, in parts of so many columns, or in `least` parts. Not in deterministic mode: products of
+  // many rows cannot, and their bits would be others. In two places in turn: who reads one may write the other.
+  HalfNorm half_norm(const Norm& norm, const Matrix& y, int part, int64_t least = 0) {
+    if (norm.kind != Norm::Kind::rms || norm.bias || y.rows > kFewRows || options_.deterministic) return {};
+    const int64_t parts = std::max((y.cols + part - 1) / part, least);
+    HalfNorm half[2];
+    for (int i = 0; i < 2; i++)
+      half[i] = {scratch<uint16_t>(Use(half_normed_x + i), y.rows * y.cols), scratch<float>(Use(squares + i), y.rows * parts),
+                 floats(norm.weight), norm.offset, parts};
+    turn_ ^= 1;
+    half_normed_ = {y.data, &norm, y.rows, parts, half[turn_].x, half[turn_].squares};
+    return half[turn_];
   }
   Product with_norm(Product p, const Norm& norm) {
-    p.x = {scratch<uint16_t>(half_normed_x, p.x.rows * p.in), DType::bf16, p.x.rows, p.in, p.in};
-    p.squares = scratch<float>(squares, 0), p.n_squares = half_normed_.n_squares, p.eps = norm.eps;
+    p.x = {const_cast<void*>(half_normed_.x), DType::bf16, p.x.rows, p.in, p.in};
+    p.squares = half_normed_.squares, p.n_squares = half_normed_.n_squares, p.eps = norm.eps;
     return p;
   }
   bool is_one(const Product& p) const { return p.x.rows == 1 && !options_.deterministic; }
@@ -443,7 +515,7 @@ class Cuda final : public CudaBackend {
     }
     if (!to_library(p) || !aligned(p.x)) {
       if (!shape_fits(p) || !aligned(p.x)) return product_any(at(), p);
-      if (next) half_norm(p, *next);
+      if (next) p.next = half_norm(*next, p.y, is_one(p) ? kNormPartOne : kNormPart, is_one(p) ? at_.n_sm : 0);
       if (is_one(p) && chains_->add(ChainStep(p))) return;
       return is_one(p) ? product_one(at(), p) : product(at(), p);
     }
@@ -463,6 +535,26 @@ class Cuda final : public CudaBackend {
       convert(at(), p.y, {const_cast<float*>(p.residual), DType::f32, rows, p.out, p.residual_stride});
     if (!cublas_->product(at().stream, p, p.residual != nullptr)) return product(at(), p);
     if (p.bias) cuda::add(at(), p.y, {const_cast<float*>(p.bias), DType::f32, rows, p.out, 0}, p.scale);
+  }
+
+  bool one_row_of(Tensor x, Tensor expert, const Weight& w) const {
+    return expert.shape[0] == 1 && !options_.deterministic && !packing_of(*w.ops) && w.in % 8 == 0 && x.dtype == DType::bf16 &&
+           aligned(matrix(x));
+  }
+  // ups: may be empty; else a gated product's second halves. known: the rows that chose each expert were listed before.
+  void grouped_product(Tensor out, Tensor x, std::span<const Weight> experts, std::span<const Weight> ups, Tensor expert, Activation act,
+                       bool known = false) {
+    const Packed shape = packed(experts[0]), *list = on_device(experts);
+    Matrix rows = matrix(x);
+    if (shape.in % 8) return grouped_any(at(), matrix(out), rows, list, shape.in, matrix(expert));
+    GroupPlan plan = group_plan(at(), out.shape[0], int64_t(experts.size()));
+    if (plan.listed) {
+      int32_t* room = scratch<int32_t>(groups, out.shape[0] + 1 + plan.n_tiles * int64_t(sizeof(GroupTile) / 4));
+      plan.n_listed = room, plan.pairs = room + 1, plan.tile = reinterpret_cast<GroupTile*>(room + 1 + out.shape[0]);
+      plan.known = known;
+    }
+    grouped(at(), matrix(out), as_bf16(rows), shape, list, int(experts.size()), matrix(expert), plan,
+            ups.empty() ? nullptr : on_device(ups), act);
   }
 
   // The experts' weights as a list on the device; made once for every list.
@@ -565,6 +657,7 @@ class Cuda final : public CudaBackend {
   };
   CudaOptions options_;
   HalfNormed half_normed_;
+  int turn_ = 0;
   ThreadPool pool_;
   Launch at_;
   std::string device_;
@@ -577,6 +670,7 @@ class Cuda final : public CudaBackend {
   Scratch scratch_[n_uses];
   std::unordered_map<const float*, std::pair<std::vector<float>, const float*>> ropes_;
   std::map<std::vector<const void*>, const Packed*> experts_;
+  const void* grouped_ = nullptr;  // the choice of experts whose groups are listed
   std::unordered_map<uint64_t, Graph> graphs_;
   Batch host_;  // what was uploaded last
 };

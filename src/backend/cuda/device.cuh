@@ -118,6 +118,13 @@ __device__ inline uint4 load16(const void* p) {
   return v;
 }
 
+// sum + the products of eight neighbours
+__device__ inline float dot8(uint4 w, const float (&x)[8], float sum) {
+  sum = fmaf(low(w.x), x[0], sum), sum = fmaf(high(w.x), x[1], sum), sum = fmaf(low(w.y), x[2], sum), sum = fmaf(high(w.y), x[3], sum);
+  sum = fmaf(low(w.z), x[4], sum), sum = fmaf(high(w.z), x[5], sum), sum = fmaf(low(w.w), x[6], sum), sum = fmaf(high(w.w), x[7], sum);
+  return sum;
+}
+
 // c [16, 8] += a [16, 16] b [16, 8], bf16 to f32. Lane 4 g + t holds a: (g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8), two
 // neighbours each; b: (2t, g), (2t + 8, g), two rows each; c: (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1).
 __device__ inline void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {

@@ -23,6 +23,7 @@ struct Form {
 // Pairs of a row of x and an expert that it chose, k a row, in groups of one expert.
 struct Groups {
   const Packed* experts = nullptr;  // [n_experts]
+  const Packed* ups = nullptr;      // of a gated product: its second halves
   const int32_t* expert = nullptr;  // of pair p: at p / k * stride + p % k
   int64_t stride = 0;
   int k = 1, n_pairs = 0, n_experts = 0;
@@ -160,22 +161,25 @@ __device__ void wait_groups() {  // until at most Left are under way
 
 // N: rows of x in eights; Tiles: of a block, two where it is gated. A lane reads of its warp's ring what it copied there itself.
 template <Packing F, int N, int Tiles, int Warps, bool Grouped>
-__global__ void __launch_bounds__(Warps * 32, N > 2         ? 1
+__global__ void __launch_bounds__(Warps * 32, N > 4         ? 1
+                                              : N > 2       ? (F == Packing::bf16 && Grouped ? 2 : 1)
                                               : Warps == 16 ? (N == 1 && Tiles == 1 ? 2 : 1)
                                               : N == 1      ? 3
                                                             : 2) few_rows_kernel(const Product p, Packed w, const Groups groups) {
   using Form = Form<F>;
-  constexpr int x_ahead = N <= 2 ? 2 : 1, pitch = Tiles * 16 + 1;
+  constexpr int x_ahead = N <= 2 || (N == 3 && Form::plain) ? 2 : 1, pitch = Tiles * 16 + 1;
   extern __shared__ char shared[];  // the rings; then sums [Warps][8 N][pitch]
   [[maybe_unused]] __shared__ int pairs[Grouped ? 8 * N : 1];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   int row0 = blockIdx.y * N * 8, n_cols = min(8 * N, int(p.x.rows) - row0);  // of x
+  [[maybe_unused]] Packed up;                                                // of an expert: where its second half lies
   if constexpr (Grouped) {
     launch_next();
     wait_before();
     const int expert = find_group(groups, blockIdx.y, 8 * N, pairs, n_cols, reinterpret_cast<int*>(shared));
     if (expert < 0) return;
     w.quants = groups.experts[expert].quants, w.scales = groups.experts[expert].scales;
+    if (p.gated) up = groups.ups[expert];
   }
   auto x_row = [&](int col) -> int64_t {
     col = min(col, n_cols - 1);
@@ -184,20 +188,22 @@ __global__ void __launch_bounds__(Warps * 32, N > 2         ? 1
   const int n_chunks = int((w.in + Form::inputs - 1) / Form::inputs), per = (n_chunks + Warps - 1) / Warps;
   const int begin = warp * per, end = min(begin + per, n_chunks);
   const int64_t first = p.gated ? blockIdx.x : int64_t(blockIdx.x) * Tiles, last = (w.out + 15) / 16 - 1;
-  const int64_t second = min(p.gated ? first + w.out / 32 : first + 1, last);
+  const bool two = Grouped && p.gated;  // weights
+  const int64_t second = two ? first : min(p.gated ? first + w.out / 32 : first + 1, last);
   char* ring = shared + warp * kRing * Tiles * Form::bytes;
 
   const char *quants[Tiles][2], *scales[Tiles];  // of the chunk that is asked for next; [2]: rows g and g + 8
 #pragma unroll
   for (int m = 0; m < Tiles; m++) {
     const int64_t tile = m ? second : first, at = tile * n_chunks + begin;
+    const char *quants_at = static_cast<const char*>(m && two ? up.quants : w.quants),
+               *scales_at = static_cast<const char*>(m && two ? up.scales : w.scales);
     if constexpr (Form::plain) {
 #pragma unroll
-      for (int h = 0; h < 2; h++)
-        quants[m][h] = static_cast<const char*>(w.quants) + (min(tile * 16 + g + 8 * h, w.out - 1) * w.in + begin * 32 + 8 * t) * 2;
+      for (int h = 0; h < 2; h++) quants[m][h] = quants_at + (min(tile * 16 + g + 8 * h, w.out - 1) * w.in + begin * 32 + 8 * t) * 2;
     } else {
-      quants[m][0] = static_cast<const char*>(w.quants) + (at * 32 + lane) * 16;
-      scales[m] = static_cast<const char*>(w.scales) + (at * 8 + g) * Form::header;
+      quants[m][0] = quants_at + (at * 32 + lane) * 16;
+      scales[m] = scales_at + (at * 8 + g) * Form::header;
     }
   }
   auto ask = [&](int slot, int chunk) {
@@ -361,8 +367,12 @@ template <Packing F, int N, int Tiles, int Warps, bool Grouped>
 void few_rows(const Launch& at, const Product& p, const Packed& w, int64_t n_groups, const Groups& groups = {}) {
   const size_t shared = size_t(Warps) * std::max(kRing * Tiles * Form<F>::bytes, 8 * N * (Tiles * 16 + 1) * 4);
   const int64_t tiles = div_up(w.out, 16);
-  launch(at, few_rows_kernel<F, N, Tiles, Warps, Grouped>, grid2(p.gated ? tiles / 2 : div_up(tiles, Tiles), n_groups), Warps * 32, shared,
-         p, w, groups);
+  launch(at, few_rows_kernel<F, N, Tiles, Warps, Grouped>,
+         grid2(!p.gated  ? div_up(tiles, Tiles)
+               : Grouped ? tiles
+                         : tiles / 2,
+               n_groups),
+         Warps * 32, shared, p, w, groups);
 }
 
 template <class Work>

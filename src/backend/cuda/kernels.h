@@ -134,6 +134,21 @@ void store_kv(const Launch&, const Pages&, Heads k, Heads v, const Spots&);
 bool can_rope_store(const AttendCall&);
 void rope_store(const Launch&, const AttendCall&);
 
+struct Slots {  // of one recurrent layer
+  std::byte* base = nullptr;
+  int64_t unit_bytes = 0;
+  const int32_t *src = nullptr, *dst = nullptr;
+};
+
+// Half of a root mean square norm, done by who computes y: y times the norm's weight, as bf16, and the squares of y summed in parts.
+struct HalfNorm {
+  void* x = nullptr;         // bf16 [T, all of y's columns]; null: not wanted
+  float* squares = nullptr;  // [T, parts of the columns]
+  const float* weight = nullptr;
+  float offset = 0;
+  int64_t parts = 0;  // of a row; who makes fewer of them writes zeros
+};
+
 // product.cu: bf16 x against a bf16 weight [out, in], which is read once for up to 128 rows.
 struct Product {
   const void* weight = nullptr;  // bf16 [out, in], rows one after the other
@@ -146,19 +161,20 @@ struct Product {
   float scale = 1;
   bool gated = false;  // y [T, out / 2] = act(first half) * second half; no bias, residual, scale
   Activation activation = Activation::none;
-  // A root mean square norm between two products of few rows is done by both: the first writes y times the norm's weight, as bf16, and the
-  // squares of y summed in parts, which the second makes the factor of its sums.
+  // A root mean square norm between two products of few rows is done by both: the second makes the squares the factor of its sums.
   const float* squares = nullptr;  // of x [T, n_squares]; null: x is what it is
   int64_t n_squares = 0;
   float eps = 0;
-  struct {
-    void* x = nullptr;         // bf16 [T, out]; null: not wanted
-    float* squares = nullptr;  // [T, parts of the outputs]
-    const float* weight = nullptr;
-    float offset = 0;
-    int64_t parts = 0;  // of one row: whoever writes fewer writes zeros
-  } next;
+  HalfNorm next;
+  struct {  // product_one() alone: outputs [first, first + n) go through a short convolution, and where it says instead of to y
+    int64_t first = 0, n = 0;
+    const float *weight = nullptr, *bias = nullptr;  // [n, kConvWidth]
+    Activation act = Activation::none;
+    Slots slots;
+    Matrix out;
+  } conv;
 };
+inline constexpr int kConvWidth = 4;
 inline constexpr int kFewRows = 128;                     // of a product that can share a norm
 inline constexpr int kNormPart = 64, kNormPartOne = 16;  // outputs of a part of product() and of product_one()
 void product(const Launch&, const Product&);             // in % 8 == 0, gated out % 16 == 0, rows of x 16-byte aligned
@@ -189,12 +205,7 @@ void attend_prefill(const Launch&, const AttendCall&, const PrefillTile* tiles, 
 void attend_shared(const Launch&, const AttendCall&, const DecodePlan&);
 void attend_any(const Launch&, const AttendCall&);
 
-// scan.cu
-struct Slots {  // of one recurrent layer
-  std::byte* base = nullptr;
-  int64_t unit_bytes = 0;
-  const int32_t *src = nullptr, *dst = nullptr;
-};
+// scan.cu, short_conv.cu
 struct Recurrence {
   int n_seqs = 0;
   const int32_t *row_begin = nullptr, *parent = nullptr;  // parent: null without trees
@@ -211,29 +222,67 @@ struct ScanRows {  // of the batch
   Matrix out, x, dt, b, c;
   const float* dt_bias = nullptr;  // dt = softplus(dt + dt_bias); null: it is that already
   Matrix gate;                     // out = silu(gate) * out; without data: not
+  HalfNorm next;                   // where outer_can_norm()
 };
+inline constexpr int kScanPart = 32;  // columns of a part
 void diag_scan(const Launch&, const ScanRows&, int n_state, const float* a, const float* d, const Slots&, const Recurrence&);
 void outer_scan(const Launch&, const ScanRows&, const OuterShape&, const Slots&, const Recurrence&);
+bool outer_can_norm(const OuterShape&, const Slots&);  // may it do half of a norm?
+
+// selective.cu: Mamba's choice of dt, B and C, and the scan, of one row a sequence.
+struct SelectCall {
+  ScanRows rows;              // out, x, gate, dt_bias; the rest is made here
+  Matrix dbc;                 // f32 [T, rank + 2 n_state]: low, B, C before their norms
+  const void* low = nullptr;  // bf16 [inner, rank]
+  int rank = 0, n_state = 0;
+  bool norms = false;
+  float eps[3] = {};
+  const float* weight[3] = {};  // of the norms of low, B, C; null: ones
+  const float *a = nullptr, *d = nullptr;
+};
+inline constexpr int kSelectMost = 16;  // rows; more of them are as fast one operation after the other
+bool can_select(const SelectCall&, const Slots&);
+void select_scan(const Launch&, const SelectCall&, const Slots&);
+// y [T, out] f32 = x . weight^T for few outputs of many inputs, and few rows; in % 8 == 0, rows of x bf16 and 16-byte aligned.
+void product_thin(const Launch&, Matrix y, Matrix x, const void* weight);
 
 // experts.cu
 void route(const Launch&, Matrix expert, Matrix weight, Matrix logits, bool renormalize);
+struct RouteCall {                   // of a root mean square norm
+  Matrix expert, weight, normed, x;  // x f32, normed bf16, by eight
+  const float* norm_weight = nullptr;
+  float eps = 0, offset = 0;
+  const void* router = nullptr;  // bf16 [n_experts, D]
+  int n_experts = 0;
+  bool renormalize = false;
+};
+bool can_route(const RouteCall&);
+void route_normed(const Launch&, const RouteCall&);
 struct GroupTile {           // rows that chose one expert
   int32_t expert, first, n;  // first: in the list of pairs
 };
 // How n_pairs of row and expert are cut into groups of at most `most`; the lists are the caller's, where listed.
 struct GroupPlan {
   int most = 8;
-  int64_t n_tiles = 0;  // at most
-  bool listed = false;
-  GroupTile* tile = nullptr;  // [n_tiles]
+  int64_t n_tiles = 0;                 // at most
+  bool listed = false, known = false;  // known: the lists are there already
+  GroupTile* tile = nullptr;           // [n_tiles]
   int32_t *n_listed = nullptr, *pairs = nullptr;
 };
 GroupPlan group_plan(const Launch&, int64_t n_pairs, int64_t n_experts);
 // in % 8 == 0, rows of x bf16 and 16-byte aligned. Reads every weight that is chosen once every `most` rows that chose it.
+// ups: out [T * k, out] = act(experts' product) * ups'; out % 16 == 0 then.
 void grouped(const Launch&, Matrix out, Matrix x, const Packed& shape, const Packed* experts, int n_experts, Matrix expert,
-             const GroupPlan&);
+             const GroupPlan&, const Packed* ups = nullptr, Activation = Activation::none);
+// The same for one row of bf16 weights; and the sum of the products of `down` with x [k, in] by the row's weights, added to `into`.
+void grouped_gate_one(const Launch&, Matrix out, Matrix x, const Packed* gates, const Packed* ups, int n_experts, Matrix expert,
+                      Activation);
+void grouped_sum_one(const Launch&, Matrix into, Matrix x, const Packed* downs, int n_experts, Matrix expert, Matrix weight,
+                     const HalfNorm& next);
 void grouped_any(const Launch&, Matrix out, Matrix x, const Packed* experts, int64_t in, Matrix expert);  // of bf16 alone
 void combine(const Launch&, Matrix out, Matrix x, Matrix weight);
+void combine_into(const Launch&, Matrix into, Matrix x, Matrix weight, const HalfNorm& next);  // into f32
+inline constexpr int kCombinePart = 32, kSumPartOne = 8;                                       // columns of a part of the half norm
 
 // sample.cu
 struct Choice {

@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kStreamThreads, 2) outer_stream_kernel(ScanRow
     if (threadIdx.x < dim) {
       float y = (s.d ? s.d[head] : 0.0f) * in[turn * dim + threadIdx.x];
       for (int w = 0; w < kStreamWarps; w++) y += here[w * dim + threadIdx.x];
-      write_at(rows, row, head * dim + threadIdx.x, y, gate);
+      half_norm_at(rows, row, head * dim + threadIdx.x, write_at(rows, row, head * dim + threadIdx.x, y, gate));
     }
   }
   if (threadIdx.x == kStreamThreads - 1) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");

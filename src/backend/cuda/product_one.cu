@@ -1,7 +1,7 @@
 // The product of one row with a bf16 weight: a warp takes two weight rows, or the gate and the value of one output, straight from
 // memory through registers, eight loads of 16 bytes ahead of each. Blocks are small and many: as those of one product end, blocks of
 // the next one begin, and have their first weights on the way before the sums ahead of them are known. Reads out * in * 2 bytes.
-#include "backend/cuda/device.cuh"
+#include "backend/cuda/scan.cuh"
 
 namespace mr::cuda {
 
@@ -16,6 +16,38 @@ __device__ float dot(uint4 w, const float (&x)[8], float sum) {
   return sum;
 }
 
+// One output's way through a short convolution; its channel's past is asked for before the wait.
+struct Tap {
+  bool there = false;
+  int64_t channel = 0;
+  int32_t to = -1;
+  float before[kConvWidth - 1], weight[kConvWidth], bias = 0;
+
+  __device__ void ask(const Product& p, int64_t output) {
+    channel = output - p.conv.first, there = channel >= 0 && channel < p.conv.n;
+    if (!there) return;
+    const float *slot = slot_at(p.conv.slots, p.conv.slots.src[0]) + channel, *w = p.conv.weight + channel * kConvWidth;
+    to = p.conv.slots.dst[0];
+#pragma unroll
+    for (int j = 0; j < kConvWidth - 1; j++) before[j] = slot[j * p.conv.n];
+#pragma unroll
+    for (int j = 0; j < kConvWidth; j++) weight[j] = w[j];
+    if (p.conv.bias) bias = p.conv.bias[channel];
+  }
+  __device__ void write(const Product& p, float y) const {
+    if (p.y.dtype == DType::bf16) y = __bfloat162float(__float2bfloat16(y));
+    float sum = bias, *slot = slot_at(p.conv.slots, max(to, 0)) + channel;
+#pragma unroll
+    for (int j = 0; j < kConvWidth; j++) {
+      const float x = j + 1 < kConvWidth ? before[j] : y;
+      sum = fmaf(weight[j], x, sum);
+      if (j > 0 && to >= 0) slot[(j - 1) * p.conv.n] = x;
+    }
+    store(p.conv.out.data, p.conv.out.dtype, channel, activated(p.conv.act, sum));
+  }
+};
+
+template <bool Conv>  // two lanes of a warp have an output each then; else one has both
 __global__ void __launch_bounds__(32 * kWarps, 2) one_row(const Product p) {
   __shared__ float part[kWarps], squares[kWarps];
   launch_next();
@@ -33,6 +65,8 @@ __global__ void __launch_bounds__(32 * kWarps, 2) one_row(const Product p) {
   };
 #pragma unroll
   for (int i = 0; i < kDepth; i++) ask(i, i * kStep);
+  Tap tap;
+  if (Conv && mine && (lane == 0 || (lane == 1 && second))) tap.ask(p, lane == 0 ? at[0] : at[1]);
 
   wait_before();
   const bf16* x_row = static_cast<const bf16*>(p.x.data) + lane * 8;
@@ -66,6 +100,14 @@ __global__ void __launch_bounds__(32 * kWarps, 2) one_row(const Product p) {
     const float scale = rsqrtf(all / float(in) + p.eps);
     sum[0] *= scale, sum[1] *= scale;
   }
+  if (Conv) {
+    if (mine && (lane == 0 || (lane == 1 && second))) {
+      const int64_t output = lane == 0 ? at[0] : at[1];
+      const float y = ((lane == 0 ? sum[0] : sum[1]) + (p.bias ? p.bias[output] : 0.0f)) * p.scale;
+      tap.there ? tap.write(p, y) : store(p.y.data, p.y.dtype, output, y);
+    }
+    return;
+  }
   float square = 0;
   if (lane == 0 && mine) {
     if (p.gated) {
@@ -96,7 +138,7 @@ __global__ void __launch_bounds__(32 * kWarps, 2) one_row(const Product p) {
 }  // namespace
 
 void product_one(const Launch& at, const Product& p) {
-  launch(at, one_row, grid2(div_up(p.gated ? p.out / 2 : div_up(p.out, 2), kWarps)), 32 * kWarps, 0, p);
+  launch(at, p.conv.n ? one_row<true> : one_row<false>, grid2(div_up(p.gated ? p.out / 2 : div_up(p.out, 2), kWarps)), 32 * kWarps, 0, p);
 }
 
 }  // namespace mr::cuda

@@ -1,4 +1,4 @@
-// Recurrent layers: short convolution, Mamba's and Mamba-2's scans, one token after the other, with the state in registers, or in shared
+// Mamba's and Mamba-2's scans, one token after the other, with the state in registers, or in shared
 // memory for odd shapes. Each sequence reads the slot src and rows write slots dst, which may be src itself: whatever is read of it is read
 // first. In a tree a row starts from its parent's state, which is computed anew from the context's along the path.
 #include <algorithm>
@@ -10,7 +10,6 @@ namespace mr::cuda {
 
 namespace {
 
-constexpr int kMostWidth = 8;  // of a convolution
 constexpr int kMostRows = 64;  // of a tree
 
 // The rows of a tree from the context down to `row`, itself included.
@@ -19,101 +18,6 @@ __device__ int path_to(const Recurrence& r, int row, int first, int (&path)[kMos
   for (int at = row; at >= first && n < kMostRows; at = r.parent[at]) n++;
   for (int at = row, i = n - 1; i >= 0; at = r.parent[at], i--) path[i] = at;
   return n;
-}
-
-// One thread a channel of `tile` rows. A sequence's slot may be written where it was read: that is left to the tile of its first row,
-// which alone reads it, does all rows that need it, and all of a tree. Reads and writes every value about once.
-constexpr int kConvRows = 8;
-
-template <int Width>  // 0: any
-__global__ void __launch_bounds__(128) short_conv_kernel(Matrix out, Matrix x, const float* weight, int some_width, const float* bias,
-                                                         Activation act, Slots slots, Recurrence r, int tile) {
-  const int width = Width ? Width : some_width;
-  const bool single = tile == 1;  // every sequence has one row
-  const int channels = int(x.cols), at = blockIdx.x * blockDim.x + threadIdx.x, c = min(at, channels - 1);
-  const bool there = at < channels;
-  const int row0 = blockIdx.y * tile, row1 = row0 + tile;
-  float before[kMostWidth], w[kMostWidth];  // before: the context's last inputs, oldest first
-#pragma unroll
-  for (int j = 0; j < kMostWidth; j++) w[j] = j < width ? weight[c * width + j] : 0;
-  const float more = bias ? bias[c] : 0;
-  int seq = single ? row0 : 0;  // the last that begins at row0 or before
-  for (int high = single ? 0 : r.n_seqs - 1; seq < high;) {
-    const int middle = (seq + high + 1) / 2;
-    if (r.row_begin[middle] <= row0)
-      seq = middle;
-    else
-      high = middle - 1;
-  }
-  int32_t src = slots.src[seq];
-  auto read_slot = [&] {
-#pragma unroll
-    for (int j = 0; j < width - 1; j++) before[j] = slot_at(slots, src)[j * channels + c];
-  };
-  if (single) read_slot();
-  launch_next();
-  wait_before();
-  auto read = [&](int row) { return element(x, row * x.stride + c); };
-  for (; seq < r.n_seqs && (single ? seq : r.row_begin[seq]) < row1; seq++) {
-    const int first = single ? seq : r.row_begin[seq], last = single ? seq + 1 : r.row_begin[seq + 1],
-              alone = first + width - 1;  // rows from here on need no slot
-    const bool tree = r.parent && r.corner[seq] == Corner::bits, mine = first >= row0;
-    const int begin = mine ? first : max(alone, row0), end = tree ? last : min(last, mine ? max(alone, row1) : row1);
-    if (begin >= end || (tree && !mine)) continue;
-    if (!single) src = slots.src[seq];
-    if (mine && !single) read_slot();
-    auto window_at = [&](int row, float(&window)[kMostWidth]) {  // a row's inputs, its own last
-      int missing = 0;
-#pragma unroll
-      for (int j = width - 1; j >= 0; j--) {
-        if (row >= first) {
-          window[j] = read(row);
-          row = tree ? r.parent[row] : row - 1;
-        } else {
-#pragma unroll
-          for (int k = 0; k < width - 1; k++)
-            if (k == width - 2 - missing) window[j] = before[k];
-          missing++;
-        }
-      }
-    };
-    auto keep = [&](int32_t slot, const float(&window)[kMostWidth]) {
-#pragma unroll
-      for (int j = 1; j < width; j++)
-        if (there) slot_at(slots, slot)[(j - 1) * channels + c] = window[j];
-    };
-    float window[kMostWidth];
-    uint32_t next[kConvRows];
-    window_at(begin, window);
-    if (!tree) {
-#pragma unroll
-      for (int i = 1; i < kConvRows; i++) next[i] = ask(x, min(begin + i, end - 1) * x.stride + c);
-    }
-    for (int row = begin; row < end; row++) {
-      if (tree && row > begin) window_at(row, window);
-      float sum = more;
-#pragma unroll
-      for (int j = 0; j < kMostWidth; j++) sum += j < width ? w[j] * window[j] : 0;
-      if (there) store(out.data, out.dtype, row * out.stride + c, activated(act, sum));
-      const int32_t dst = slots.dst[row];
-      if (dst >= 0 && (mine || dst != src)) keep(dst, window);
-      if (tree) continue;
-#pragma unroll
-      for (int j = 0; j + 1 < kMostWidth; j++) window[j] = j + 1 < width ? window[j + 1] : window[j];
-      float after = row + 1 - begin < kConvRows || row + 1 == end ? 0 : read(row + 1);
-#pragma unroll
-      for (int i = 1; i < kConvRows; i++) after = row + 1 - begin == i ? got(x, next[i]) : after;
-#pragma unroll
-      for (int j = 0; j < kMostWidth; j++) window[j] = j == width - 1 ? after : window[j];
-    }
-    for (int base = end; mine && base < last; base += 32) {  // rows of other tiles that write where this one read
-      const int row = base + int(threadIdx.x % 32);
-      for (unsigned all = __ballot_sync(~0u, row < last && slots.dst[row] == src); all; all &= all - 1) {
-        window_at(base + __ffs(int(all)) - 1, window);
-        keep(src, window);
-      }
-    }
-  }
 }
 
 // Runs `step(row, wanted)` over the rows of a sequence; reset() puts the context's state back. wanted: the row's own turn.
@@ -208,7 +112,6 @@ __global__ void outer_scan_kernel(ScanRows rows, OuterShape s, Slots slots, Recu
 constexpr int kScanThreads = 128, kScanWarps = kScanThreads / 32, kAtOnce = 16;
 
 __device__ float4 fma4(float a, float4 x, float4 y) { return {fmaf(a, x.x, y.x), fmaf(a, x.y, y.y), fmaf(a, x.z, y.z), fmaf(a, x.w, y.w)}; }
-__device__ float4 times(float a, float4 x) { return {a * x.x, a * x.y, a * x.z, a * x.w}; }
 
 // Runs over a sequence's rows (at_once 1: it has one, as all have): stage(row, n) brings n of them, step(i, row, wanted) does the i-th,
 // finish(row, n) writes n results.
@@ -331,27 +234,12 @@ __global__ void __launch_bounds__(kScanThreads)
         if (e >= n_rows * slice) break;
         float sum = d * in[e];
         for (int w = 0; w < kScanWarps; w++) sum += sums[(k * kScanWarps + w) * slice + i];
-        write_at(rows, row + k, col + i, sum, gate[j]);
+        half_norm_at(rows, row + k, col + i, write_at(rows, row + k, col + i, sum, gate[j]));
       }
     }
   };
   staged_rows<Trees>(r, seq, at_once, reset, stage, step, finish);
 }
-
-// Four states of a channel, one row on: their part of the output.
-__device__ float diag_update(float4& h, float4 rate, float step, float in, float4 b, float4 c) {
-  const float gain = step * in;
-  h.x = fmaf(exp2_fast(step * rate.x), h.x, gain * b.x), h.y = fmaf(exp2_fast(step * rate.y), h.y, gain * b.y);
-  h.z = fmaf(exp2_fast(step * rate.z), h.z, gain * b.z), h.w = fmaf(exp2_fast(step * rate.w), h.w, gain * b.w);
-  return fmaf(c.w, h.w, fmaf(c.z, h.z, fmaf(c.y, h.y, c.x * h.x)));
-}
-// Over the `parts` neighbouring lanes that hold a channel.
-__device__ float over_parts(float sum, int parts) {
-  for (int k = parts / 2; k; k /= 2) sum += __shfl_xor_sync(~0u, sum, k);
-  return sum;
-}
-// Of exponents to the base two.
-__device__ float4 rates_at(const float* a, int64_t place) { return times(1.44269504f, *reinterpret_cast<const float4*>(a + place)); }
 
 // Four states a thread, n_state / 4 (a power of two of at most 32) threads a channel.
 template <bool Trees>
@@ -471,18 +359,14 @@ __global__ void __launch_bounds__(kStepThreads, 3) diag_step_kernel(ScanRows row
   }
 }
 
-// Four values at a time?
-bool vectors(const Matrix& m) { return m.dtype == DType::bf16 && reinterpret_cast<uintptr_t>(m.data) % 8 == 0 && m.stride % 4 == 0; }
-bool by_four(const Slots& s, int64_t n) { return n % 4 == 0 && reinterpret_cast<uintptr_t>(s.base) % 16 == 0 && s.unit_bytes % 16 == 0; }
+// States that a thread of outer_held_kernel() has; slice: channels of a block.
+int outer_slice(const OuterShape& s) { return s.head_dim % 32 == 0 ? 32 : 16; }
+int outer_states(const OuterShape& s) { return int(div_up(s.n_state, 4 * kScanThreads / outer_slice(s))); }
+bool can_hold(const OuterShape& s, const Slots& slots) {
+  return by_four(slots, s.head_dim) && s.head_dim % outer_slice(s) == 0 && outer_states(s) <= 16;
+}
 
 }  // namespace
-
-void short_conv(const Launch& at, Matrix out, Matrix x, const float* weight, int width, const float* bias, Activation act,
-                const Slots& slots, const Recurrence& r) {
-  const int tile = x.rows == r.n_seqs ? 1 : kConvRows;
-  launch(at, width == 4 ? short_conv_kernel<4> : short_conv_kernel<0>, grid2(div_up(x.cols, 128), div_up(x.rows, tile)), 128, 0, out, x,
-         weight, width, bias, act, slots, r, tile);
-}
 
 void diag_scan(const Launch& at, const ScanRows& rows, int n_state, const float* a, const float* d, const Slots& slots,
                const Recurrence& r) {
@@ -501,11 +385,14 @@ void diag_scan(const Launch& at, const ScanRows& rows, int n_state, const float*
   launch(at, diag_scan_kernel, grid2(div_up(rows.x.cols, 64), r.n_seqs), 64, shared, rows, n_state, a, d, slots, r);
 }
 
+bool outer_can_norm(const OuterShape& s, const Slots& slots) { return can_hold(s, slots) && outer_slice(s) == kScanPart; }
+
 void outer_scan(const Launch& at, const ScanRows& rows, const OuterShape& s, const Slots& slots, const Recurrence& r) {
   if (!at.deterministic && rows.x.rows == r.n_seqs && rows.x.rows * s.heads >= 2 * at.n_sm && by_four(slots, s.head_dim) && can_stream(s))
     return outer_stream(at, rows, s, slots);
-  const int slice = s.head_dim % 32 == 0 ? 32 : 16, states = int(div_up(s.n_state, 4 * kScanThreads / slice));
-  if (by_four(slots, s.head_dim) && s.head_dim % slice == 0 && states <= 16) {
+  if (!at.deterministic && can_chunk(rows, s, slots, r)) return outer_chunks(at, rows, s, slots, r);
+  const int slice = outer_slice(s), states = outer_states(s);
+  if (can_hold(s, slots)) {
     const int at_once = rows.x.rows == r.n_seqs ? 1 : kAtOnce;
     const size_t shared = size_t(at_once) * (2 * s.n_state + slice * (1 + kScanWarps) + 2) * 4;
     auto kernel = states <= 4   ? r.parent ? outer_held_kernel<4, true> : outer_held_kernel<4, false>

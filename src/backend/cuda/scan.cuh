@@ -38,9 +38,44 @@ __device__ inline uint32_t ask_gate(const ScanRows& s, int64_t row, int col) {
 __device__ inline float got_gate(const ScanRows& s, uint32_t bits) {
   return s.gate.data ? activated(Activation::silu, got(s.gate, bits)) : 1.0f;
 }
-__device__ inline void write_at(const ScanRows& s, int64_t row, int col, float y, uint32_t gate) {
-  store(s.out.data, s.out.dtype, row * s.out.stride + col, y * got_gate(s, gate));
+__device__ inline float write_at(const ScanRows& s, int64_t row, int col, float y, uint32_t gate) {
+  y *= got_gate(s, gate);
+  store(s.out.data, s.out.dtype, row * s.out.stride + col, y);
+  return y;
+}
+// Half of the norm behind, where it is wanted, by a warp that has kScanPart neighbours.
+__device__ inline void half_norm_at(const ScanRows& s, int64_t row, int col, float y) {
+  if (!s.next.x) return;
+  static_cast<bf16*>(s.next.x)[row * s.out.cols + col] = __float2bfloat16(y * (s.next.weight ? s.next.offset + s.next.weight[col] : 1.0f));
+  const float squares = warp_sum(y * y);
+  if (threadIdx.x % 32 == 0) s.next.squares[row * (s.out.cols / kScanPart) + col / kScanPart] = squares;
 }
 __device__ inline void write_at(const ScanRows& s, int64_t row, int col, float y) { write_at(s, row, col, y, ask_gate(s, row, col)); }
+
+__device__ inline float4 times(float a, float4 x) { return {a * x.x, a * x.y, a * x.z, a * x.w}; }
+// Four states of a channel, one row on: their part of the output.
+__device__ inline float diag_update(float4& h, float4 rate, float step, float in, float4 b, float4 c) {
+  const float gain = step * in;
+  h.x = fmaf(exp2_fast(step * rate.x), h.x, gain * b.x), h.y = fmaf(exp2_fast(step * rate.y), h.y, gain * b.y);
+  h.z = fmaf(exp2_fast(step * rate.z), h.z, gain * b.z), h.w = fmaf(exp2_fast(step * rate.w), h.w, gain * b.w);
+  return fmaf(c.w, h.w, fmaf(c.z, h.z, fmaf(c.y, h.y, c.x * h.x)));
+}
+// Over the `parts` neighbouring lanes that hold a channel.
+__device__ inline float over_parts(float sum, int parts) {
+  for (int k = parts / 2; k; k /= 2) sum += __shfl_xor_sync(~0u, sum, k);
+  return sum;
+}
+// Of exponents to the base two.
+__device__ inline float4 rates_at(const float* a, int64_t place) { return times(1.44269504f, *reinterpret_cast<const float4*>(a + place)); }
+
+// Four values at a time?
+inline bool vectors(const Matrix& m) { return m.dtype == DType::bf16 && reinterpret_cast<uintptr_t>(m.data) % 8 == 0 && m.stride % 4 == 0; }
+inline bool by_four(const Slots& s, int64_t n) {
+  return n % 4 == 0 && reinterpret_cast<uintptr_t>(s.base) % 16 == 0 && s.unit_bytes % 16 == 0;
+}
+
+// chunk_scan.cu: outer_scan() of at least some rows a sequence, on the matrix units; the bits depend on how the rows are cut.
+bool can_chunk(const ScanRows&, const OuterShape&, const Slots&, const Recurrence&);
+void outer_chunks(const Launch&, const ScanRows&, const OuterShape&, const Slots&, const Recurrence&);
 
 }  // namespace mr::cuda

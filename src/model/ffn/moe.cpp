@@ -7,7 +7,7 @@ namespace mr {
 class Moe final : public Ffn {
  public:
   Moe(const MoeSpec& spec, BuildContext& build) : spec_(spec), dim_(build.spec.dim) {
-    router_ = build.loader.linear({{"router", spec.experts}}, dim_, false, build.layer);
+    router_ = build.loader.weight("router", spec.experts, dim_, build.layer);
     for (int e = 0; e < spec.experts; e++) {
       gate_.push_back(build.loader.weight("expert_gate", spec.hidden, dim_, {build.layer, e}));
       up_.push_back(build.loader.weight("expert_up", spec.hidden, dim_, {build.layer, e}));
@@ -17,23 +17,16 @@ class Moe final : public Ffn {
 
   void forward(Tensor out, const Input& input, const Epilogue& epilogue, Step& step) const override {
     Backend& ops = step.ops;
-    Tensor x = input.tensor(step);
-    const int64_t rows = x.shape[0], pairs = rows * spec_.used, hidden = spec_.hidden;
-    Tensor logits = step.arena.tensor(DType::f32, {rows, spec_.experts});
-    router_.into(logits, x, step);
+    const int64_t rows = input.rows(), pairs = rows * spec_.used;
     Tensor expert = step.arena.tensor(DType::i32, {rows, spec_.used});
     Tensor weight = step.arena.tensor(DType::f32, {rows, spec_.used});
-    ops.route(expert, weight, logits, spec_.renormalize);
-    Tensor gate = step.activation({pairs, hidden}), up = step.activation({pairs, hidden});
-    ops.grouped_linear(gate, x, gate_, expert);
-    ops.grouped_linear(up, x, up_, expert);
-    ops.gate(up, gate, up, spec_.activation);
+    Tensor x = choose(expert, weight, input, step);
+    Tensor hidden = step.activation({pairs, spec_.hidden});
+    ops.grouped_gate(hidden, x, gate_, up_, expert, spec_.activation, step.arena);
+    if (epilogue.residual) return ops.grouped_combine(out, hidden, down_, expert, weight, epilogue.next, step.arena);
     Tensor down = step.activation({pairs, dim_});
-    ops.grouped_linear(down, up, down_, expert);
-    if (!epilogue.residual) return ops.combine(out, down, weight);
-    Tensor sum = step.activation({rows, dim_});
-    ops.combine(sum, down, weight);
-    ops.add(out, sum, 1);
+    ops.grouped_linear(down, hidden, down_, expert);
+    ops.combine(out, down, weight);
   }
 
   int64_t workspace(int64_t rows) const override {
@@ -46,9 +39,23 @@ class Moe final : public Ffn {
   }
 
  private:
+  // The experts of every row, and what they read.
+  Tensor choose(Tensor expert, Tensor weight, const Input& input, Step& step) const {
+    if (input.norm) {
+      Tensor x = step.activation({input.rows(), dim_});
+      step.ops.route_normed(expert, weight, x, input.x, *input.norm, router_, spec_.renormalize, step.arena);
+      return x;
+    }
+    ArenaScope scope(step.arena);
+    Tensor logits = step.arena.tensor(DType::f32, {input.rows(), spec_.experts});
+    step.ops.linear(logits, input.x, router_, {});
+    step.ops.route(expert, weight, logits, spec_.renormalize);
+    return input.x;
+  }
+
   MoeSpec spec_;
   int64_t dim_;
-  Linear router_;                  // [experts, dim]
+  Weight router_;                  // [experts, dim]
   std::vector<Weight> gate_, up_;  // of each expert [hidden, dim]
   std::vector<Weight> down_;       // of each expert [dim, hidden]
 };

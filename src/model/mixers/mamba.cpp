@@ -11,48 +11,38 @@ class Mamba final : public Mixer {
     Loader& load = build.loader;
     const int64_t inner = spec.inner;
     in_ = load.linear({{"in", 2 * inner}}, build.spec.dim, spec.proj_bias, build.layer);
-    conv_ = load.vector("conv", ".weight", {inner, spec.conv}, build.layer);
-    if (spec.conv_bias) conv_bias_ = load.vector("conv", ".bias", {inner}, build.layer);
-    x_ = load.linear({{"x", spec.dt_rank + 2 * spec.n_state}}, inner, false, build.layer);
-    dt_ = load.linear({{"dt", inner}}, spec.dt_rank, false, build.layer);
-    dt_bias_ = load.vector("dt", ".bias", {inner}, build.layer);
+    conv_ = {load.vector("conv", ".weight", {inner, spec.conv}, build.layer), {}, Activation::silu};
+    if (spec.conv_bias) conv_.bias = load.vector("conv", ".bias", {inner}, build.layer);
+    x_ = load.weight("x", spec.dt_rank + 2 * spec.n_state, inner, build.layer);
+    dt_ = load.weight("dt", inner, spec.dt_rank, build.layer);
+    select_.norms = spec.norms != MambaSpec::Norms::none;
+    select_.dt_bias = load.vector("dt", ".bias", {inner}, build.layer);
     out_ = load.linear({{"out", build.spec.dim}}, inner, spec.proj_bias, build.layer);
     scan_ = {spec.inner, spec.n_state, decay(load, build.layer), load.vector("d", ".weight", {inner}, build.layer), {}};
-    dt_norm_ = inner_norm("dt_norm", spec.dt_rank, build);
-    b_norm_ = inner_norm("b_norm", spec.n_state, build);
-    c_norm_ = inner_norm("c_norm", spec.n_state, build);
+    select_.dt_norm = inner_norm("dt_norm", spec.dt_rank, build);
+    select_.b_norm = inner_norm("b_norm", spec.n_state, build);
+    select_.c_norm = inner_norm("c_norm", spec.n_state, build);
+    select_.x = &x_, select_.low = &dt_;
 
     StateRef slot = build.layout.add(state_of(spec, build.kv_dtype));
-    conv_state_ = {slot, 0};
+    conv_.state = {slot, 0};
     scan_.state = {slot, conv_state_bytes(spec)};
   }
 
   void forward(Tensor out, const Input& x, const Epilogue& epilogue, Step& step) const override {
-    Backend& ops = step.ops;
     const int64_t rows = x.rows(), inner = spec_.inner;
-    Tensor xz = in_(x, step);
-    Tensor u = step.activation({rows, inner});
-    ops.short_conv(u, xz.cols(0, inner), conv_, conv_bias_, Activation::silu, conv_state_, step.batch, step.state);
-    Tensor dbc = x_(u, step);  // dt_rank, then B, then C
-    Tensor low = dbc.cols(0, spec_.dt_rank), b = dbc.cols(spec_.dt_rank, spec_.n_state),
-           c = dbc.cols(spec_.dt_rank + spec_.n_state, spec_.n_state);
-    if (spec_.norms != MambaSpec::Norms::none) {
-      ops.norm(low, low, dt_norm_);
-      ops.norm(b, b, b_norm_);
-      ops.norm(c, c, c_norm_);
-    }
-    Tensor dt = step.arena.tensor(DType::f32, {rows, inner});  // an exponent: 8 bits of it would be too few
-    dt_.into(dt, low, step);
-    Tensor y = step.activation({rows, inner});
-    ops.diag_scan_gated(y, u, dt, dt_bias_, b, c, xz.cols(inner, inner), scan_, step.batch, step.state);
+    Tensor xz = step.activation({rows, 2 * inner}), u = step.activation({rows, inner}), y = step.activation({rows, inner});
+    in_.into_conv(xz, x, u, 0, conv_, step);
+    step.ops.selective_scan(y, u, xz.cols(inner, inner), select_, scan_, step.batch, step.state, step.arena);
     out_.into(out, y, step, epilogue);
   }
 
   int64_t workspace(int64_t rows) const override {
-    return arena_bytes(rows * in_.out()) + 2 * arena_bytes(rows * spec_.inner) + arena_bytes(rows * x_.out()) +
-           arena_bytes(rows * dt_.out());
+    return arena_bytes(rows * in_.out()) + 2 * arena_bytes(rows * spec_.inner) + arena_bytes(rows * x_.out) + arena_bytes(rows * dt_.out);
   }
-  int64_t decode_bytes() const override { return in_.bytes() + x_.bytes() + dt_.bytes() + out_.bytes() + conv_.bytes() + scan_.a.bytes(); }
+  int64_t decode_bytes() const override {
+    return in_.bytes() + x_.bytes() + dt_.bytes() + out_.bytes() + conv_.weight.bytes() + scan_.a.bytes();
+  }
 
  private:
   // A = -exp(A_log); GGUF files store A itself.
@@ -67,15 +57,11 @@ class Mamba final : public Mixer {
   }
 
   MambaSpec spec_;
-  Linear in_;         // [2 inner, dim]: x, then the gate z
-  Tensor conv_;       // [inner, conv]
-  Tensor conv_bias_;  // [inner]
-  Linear x_;          // [dt_rank + 2 n_state, inner]
-  Linear dt_;         // [inner, dt_rank]
-  Tensor dt_bias_;    // [inner]
-  Linear out_;        // [dim, inner]
-  Norm dt_norm_, b_norm_, c_norm_;
-  SlotState conv_state_;
+  Linear in_;       // [2 inner, dim]: x, then the gate z
+  ShortConv conv_;  // of inner
+  Weight x_, dt_;   // [dt_rank + 2 n_state, inner], [inner, dt_rank]
+  Selection select_;
+  Linear out_;  // [dim, inner]
   DiagScan scan_;
 };
 
