@@ -433,6 +433,7 @@ class Cuda final : public CudaBackend {
       if (next) half_norm(p, *next);
       return is_one(p) ? product_one(at_, p) : product(at_, p);
     }
+    if (wants_product_wide(at_, p)) return product_wide(at_, p);
     if (p.gated) {
       Product both = p;
       both.gated = false;

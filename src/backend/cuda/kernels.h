@@ -165,6 +165,9 @@ void product_one(const Launch&, const Product&);         // the same for one row
 void product_any(const Launch&, const Product&);         // any shape, slowly
 // product_many.cu: the same for many rows, which product() calls; every sum in `split` parts.
 void product_many(const Launch&, const Product&, int split);
+// product_wide.cu: act(gate) * up of very many rows; other sums.
+bool wants_product_wide(const Launch&, const Product&);  // is it faster than a product and a pass behind it?
+void product_wide(const Launch&, const Product&);
 
 // packed.cu, whose head has the layout: weights of blocks of 32 inputs, in % 32 == 0.
 enum class Packing : uint8_t { bf16, q8_0, q4_0, q4_1 };  // bf16: rows as they are
