@@ -371,6 +371,7 @@ const Shape kShapes[] = {
     {4, 1, 96, 96, DType::f16, 16, 100},
     {6, 2, 24, 40, DType::f16, 16, 33, 0, true},
     {32, 2, 64, 64, DType::bf16, 32},
+    {64, 8, 128, 128, DType::bf16, 32},  // more tiles of rows than multiprocessors
 };
 
 TEST_P(CudaOps, attention_follows_the_formula) {
@@ -389,8 +390,10 @@ TEST_P(CudaOps, attention_follows_the_formula) {
 TEST(CudaDeterministic, attention_does_not_depend_on_chunks_or_neighbours) {
   if (!cuda_available()) GTEST_SKIP() << "no GPU";
   OnDevice device(DType::bf16, {.deterministic = true});
-  for (Shape s :
-       {Shape{8, 2, 128, 128, DType::bf16}, {6, 2, 64, 64, DType::bf16, 32, 100, 0, true}, {8, 1, 128, 128, DType::bf16, 48, 0, 5}}) {
+  for (Shape s : {Shape{8, 2, 128, 128, DType::bf16},
+                  {6, 2, 64, 64, DType::bf16, 32, 100, 0, true},
+                  {8, 1, 128, 128, DType::bf16, 48, 0, 5},
+                  {64, 8, 64, 64, DType::bf16, 16}}) {
     const std::vector<float> alone = run(device, s, {{5, {530}}})[0];
     expect_same_bits(run(device, s, {{5, {1, 200, 1, 327, 1}}, {6, {137, 1, 1, 0, 1}}})[0], alone, describe(s));
     expect_same_bits(run(device, s, {{7, {300, 3, 1}}, {5, {129, 400, 1}}})[1], alone, describe(s));

@@ -68,9 +68,9 @@ struct SharedTile {
 struct SharedRow {
   int32_t row, slot;  // of q; the first result of the sequence
 };
-// One block's share of a prefill: rows [row, row + kPrefillRows) of a sequence.
+// One block's share of a prefill: rows [row, row + kPrefillRows) of a sequence of n_rows, whose first is row `first` of the batch.
 struct PrefillTile {
-  int32_t seq, row;
+  int32_t seq, row, first, n_rows, context, causal;
 };
 inline constexpr int kPrefillRows = 128;
 inline constexpr int kDecodeBlocks = 2;  // of a decode that a multiprocessor holds at a time
