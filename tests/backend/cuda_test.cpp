@@ -269,6 +269,8 @@ TEST_P(CudaOps, linear_gate) {
   for (auto [half, in] : {std::pair{8, 64}, {20, 104}, {333, 576}, {64, 4096}, {5, 7}})
     for (int rows : {1, 9, 16, 33})  // many rows: gate and up are rounded to bf16 between product and activation
       ASSERT_NO_FATAL_FAILURE(expect_gated(device(), step(), rows > 16 ? 2.2 * kHalfStep : 0, half, in, rows));
+  if (GetParam() == DType::bf16)  // product_wide.cu: not rounded between; more tiles than pairs of blocks
+    for (auto [half, in] : {std::pair{2296, 136}, {360, 8}}) ASSERT_NO_FATAL_FAILURE(expect_gated(device(), step(), 0, half, in, 2570));
 }
 
 // product_many.cu takes all products of so many rows where cuBLASLt may not be used.
@@ -377,6 +379,7 @@ const Shape kShapes[] = {
     {4, 1, 96, 96, DType::f16, 16, 100},
     {6, 2, 24, 40, DType::f16, 16, 33, 0, true},
     {32, 2, 64, 64, DType::bf16, 32},
+    {64, 8, 128, 128, DType::bf16, 32},  // more tiles of rows than multiprocessors
 };
 
 TEST_P(CudaOps, attention_follows_the_formula) {
@@ -395,8 +398,10 @@ TEST_P(CudaOps, attention_follows_the_formula) {
 TEST(CudaDeterministic, attention_does_not_depend_on_chunks_or_neighbours) {
   if (!cuda_available()) GTEST_SKIP() << "no GPU";
   OnDevice device(DType::bf16, {.deterministic = true});
-  for (Shape s :
-       {Shape{8, 2, 128, 128, DType::bf16}, {6, 2, 64, 64, DType::bf16, 32, 100, 0, true}, {8, 1, 128, 128, DType::bf16, 48, 0, 5}}) {
+  for (Shape s : {Shape{8, 2, 128, 128, DType::bf16},
+                  {6, 2, 64, 64, DType::bf16, 32, 100, 0, true},
+                  {8, 1, 128, 128, DType::bf16, 48, 0, 5},
+                  {64, 8, 64, 64, DType::bf16, 16}}) {
     const std::vector<float> alone = run(device, s, {{5, {530}}})[0];
     expect_same_bits(run(device, s, {{5, {1, 200, 1, 327, 1}}, {6, {137, 1, 1, 0, 1}}})[0], alone, describe(s));
     expect_same_bits(run(device, s, {{7, {300, 3, 1}}, {5, {129, 400, 1}}})[1], alone, describe(s));

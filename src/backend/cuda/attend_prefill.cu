@@ -1,12 +1,13 @@
 // Attention of many rows of a sequence over its pages (FlashAttention, Dao 2022; on Hopper as in Shah et al. 2024). A block takes 128
-// rows of one query head, each of two groups of four warps 64 of them; two more warps bring keys and values in tiles of 128
-// tokens (bulk tensor copies of a page or of 16 tokens each). The scores of the next tile are multiplied under the softmax of this one, and
-// the two groups take turns, so that one multiplies while the other takes exponentials. A row's tiles begin at absolute places, and
-// a tile that it does not see changes nothing: its bits do not depend on the rows beside it.
+// rows of one query head, each of two groups of four warps 64 of them; three more warps bring keys and values in tiles of 128
+// tokens (bulk tensor copies of a page or of 16 tokens each), and the queries. The values of a tile are multiplied under the softmax of the
+// next one, be it of the next 128 rows, and the two groups take turns, so that one multiplies while the other takes exponentials. A
+// row's tiles begin at absolute places, and a tile that it does not see changes nothing: its bits do not depend on the rows beside it.
 // Flops: 4 * D for every pair of a row and a key it sees.
 #include <cuda.h>
 
 #include <algorithm>
+#include <type_traits>
 
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/tensor_map.cuh"
@@ -37,39 +38,52 @@ struct Layout {
   DecodePlan shared;  // instead of tiles, where sequences begin alike
   int n_tiles, pack, groups;
   int piece;  // tokens of K or V that lie together and are copied at once
+  __device__ bool is_shared() const { return shared.shared_room > 0; }
+  __device__ bool copies_q() const { return pack > 1 || is_shared(); }  // the groups copy it, else it is brought
 };
+
+// An item as it lies in memory: PrefillTile or SharedTile.
+struct Raw {
+  int v[6];
+};
+static_assert(sizeof(PrefillTile) == sizeof(Raw) && sizeof(SharedTile) == sizeof(Raw));
+__device__ Raw load_raw(const AttendCall& call, const Layout& layout, int item) {
+  const int at = item / (call.heads / layout.pack);
+  const int* from = layout.is_shared() ? &layout.shared.shared[at].first : &layout.tiles[at].seq;
+  Raw raw;
+#pragma unroll
+  for (int i = 0; i < 6; i++) raw.v[i] = from[i];
+  return raw;
+}
 
 // What a block works on at a time. Its rows r stand for row token(r) of the sequence, or for the token(r)-th of the sequences that
 // share the keys, and query head head(r).
 struct Work {
   int head0, seq, row, first, n_rows, context, begin, end, pack, part;
   bool causal;
-  __device__ Work(const AttendCall& call, const Layout& layout, int item) {
+  __device__ Work(const AttendCall& call, const Layout& layout, int item, const Raw& raw) {
     const int n_heads = call.heads / layout.pack;
     pack = layout.pack, head0 = item % n_heads * pack;
-    if (layout.shared.shared_room) {
-      const SharedTile tile = layout.shared.shared[item / n_heads];
-      seq = tile.seq, row = 0, first = tile.first, n_rows = tile.n, begin = tile.begin, end = tile.end, part = tile.part;
+    if (layout.is_shared()) {
+      first = raw.v[0], n_rows = raw.v[1], seq = raw.v[2], begin = raw.v[3], end = raw.v[4], part = raw.v[5], row = 0;
       context = end, causal = true;  // everybody sees all of it
       return;
     }
-    const PrefillTile tile = layout.tiles[item / n_heads];
-    seq = tile.seq, row = tile.row, part = 0;
-    first = call.spots.row_begin[seq], n_rows = call.spots.row_begin[seq + 1] - first, context = call.spots.context[seq];
-    causal = call.spots.corner[seq] == Corner::causal;
+    seq = raw.v[0], row = raw.v[1], first = raw.v[2], n_rows = raw.v[3], context = raw.v[4], causal = raw.v[5], part = 0;
     end = causal ? min(context + row + layout.groups * 64 / pack, context + n_rows) : context + n_rows;
     begin = call.window ? max(0, context + (causal ? row : 0) - call.window + 1) / kKeys * kKeys : 0;
   }
+  __device__ Work(const AttendCall& call, const Layout& layout, int item) : Work(call, layout, item, load_raw(call, layout, item)) {}
   __device__ int token(int r) const { return row + (pack == 1 ? r : r / pack); }
   __device__ int head(int r) const { return head0 + (pack == 1 ? 0 : r % pack); }
   __device__ int q_row(const Layout& layout, int token) const {  // of the batch
-    return layout.shared.shared_room ? layout.shared.shared_row[first + token].row : first + token;
+    return layout.is_shared() ? layout.shared.shared_row[first + token].row : first + token;
   }
   __device__ int n() const { return (end - begin + kKeys - 1) / kKeys; }
 };
 
 __device__ int count_items(const AttendCall& call, const Layout& layout) {
-  return (layout.shared.shared_room ? *layout.shared.n_shared : layout.n_tiles) * (call.heads / layout.pack);
+  return (layout.is_shared() ? *layout.shared.n_shared : layout.n_tiles) * (call.heads / layout.pack);
 }
 
 // The items of a block, longest first, so that all blocks have about the same to do; -1: no more.
@@ -78,10 +92,30 @@ __device__ int item_at(int turn, int n_items) {
   return at < n_items ? at : -1;
 }
 
+struct Barriers {
+  uint64_t full[2 * kStages], empty[2 * kStages];  // of K and V of each stage
+  uint64_t q_full[kGroups], q_empty[kGroups];
+};
+
+// A thread asks for the queries of both groups.
+template <int D>
+__device__ void bring_queries(const AttendCall& call, const CUtensorMap& map, const Layout& layout, uint32_t to, Barriers& b) {
+  const int n_items = count_items(call, layout);
+  for (int turn = 0, item; (item = item_at(turn, n_items)) >= 0; turn++) {
+    const PrefillTile& tile = layout.tiles[item / call.heads];
+    const int row = tile.first + tile.row, head = item % call.heads;
+    for (int g = 0; g < kGroups; g++) {
+      barrier_wait(&b.q_empty[g], (turn & 1) ^ 1);
+      barrier_expect(&b.q_full[g], Sizes<D>::q / kGroups);
+      for (int h = 0; h < Sizes<D>::sides; h++)
+        copy_box(to + h * kPrefillRows * 128 + g * 64 * 128, map, 64 * h, head, row + g * 64, &b.q_full[g], kReadOnce);
+    }
+  }
+}
+
 // One warp asks for all tiles of K (side 0) or V (side 1), each lane of it for one piece of a tile.
 template <int D>
-__device__ void bring_tiles(const AttendCall& call, const CUtensorMap& map, const Layout& layout, int side, uint32_t to, uint64_t* full,
-                            uint64_t* empty) {
+__device__ void bring_tiles(const AttendCall& call, const CUtensorMap& map, const Layout& layout, int side, uint32_t to, Barriers& b) {
   using Size = Sizes<D>;
   const Pages& pages = call.pages;
   const int lane = threadIdx.x % 32, n_items = count_items(call, layout), n_pieces = kKeys / layout.piece;
@@ -93,9 +127,9 @@ __device__ void bring_tiles(const AttendCall& call, const CUtensorMap& map, cons
     for (int key = work.begin; key < work.end; key += kKeys) {
       const int token = key + lane * layout.piece, page = page_number(pages, token);
       const int unit = lane < n_pieces && token < work.end ? table[page] : -1;  // -1: outside the tensor, so zeros
-      uint64_t* barrier = &full[2 * stage + side];
+      uint64_t* barrier = &b.full[2 * stage + side];
       if (lane == 0) {
-        barrier_wait(&empty[2 * stage + side], parity);
+        barrier_wait(&b.empty[2 * stage + side], parity);
         barrier_expect(barrier, Size::tile);
       }
       __syncwarp();
@@ -204,10 +238,10 @@ __device__ void write_part(const AttendCall& call, const DecodePlan& plan, const
 }
 
 template <int D>
-__device__ void attend_rows(const AttendCall& call, const Layout& layout, uint32_t q_at, uint32_t k_at, uint32_t v_at, uint64_t* full,
-                            uint64_t* empty) {
+__device__ void attend_rows(const AttendCall& call, const Layout& layout, uint32_t q_at, uint32_t k_at, uint32_t v_at, Barriers& b) {
   using Size = Sizes<D>;
-  const int wg = threadIdx.x / 128, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  auto uniform = [](int x) { return __shfl_sync(~0u, x, 0); };  // which the compiler then knows
+  const int wg = uniform(threadIdx.x / 128), warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int row0 = wg * 64 + warp % 4 * 16 + g, n_items = count_items(call, layout);         // its rows: row0, row0 + 8
   const float log2e = 1.44269504f, factor = call.softcap != 0 ? log2e : call.scale * log2e;  // scores to powers of two
   auto copy_q = [&](const Work& work) {
@@ -226,6 +260,7 @@ __device__ void attend_rows(const AttendCall& call, const Layout& layout, uint32
   const uint64_t q_rows = rows_descriptor(q_at + wg * 64 * 128), k_rows = rows_descriptor(k_at),
                  v_columns = columns_descriptor(v_at, kKeys * 128);  // addresses count in sixteens
   auto scores = [&](int stage) {
+    stage = uniform(stage);
 #pragma unroll
     for (int k = 0; k < D / 16; k++)
       wgmma(s, q_rows + (k / 4 * kPrefillRows * 128 + k % 4 * 32) / 16,
@@ -233,6 +268,7 @@ __device__ void attend_rows(const AttendCall& call, const Layout& layout, uint32
     wgmma_commit();
   };
   auto values = [&](int stage) {
+    stage = uniform(stage);
 #pragma unroll
     for (int k = 0; k < kKeys / 16; k++) wgmma_columns(o, p[k], v_columns + stage * (Size::tile / 16) + k * (2048 / 16));
     wgmma_commit();
@@ -243,9 +279,10 @@ __device__ void attend_rows(const AttendCall& call, const Layout& layout, uint32
 #pragma unroll
       for (int i = 0; i < 4; i++) p[k][i] = pack(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
   };
-  // Whatever lies behind the last token may be no number: it must not meet a weight of zero.
-  auto clear_rest = [&](int there, int stage) {
-    if (there >= kKeys) return;
+  // Whatever lies behind the last token of an item may be no number: it must not meet a weight of zero.
+  auto clear_rest = [&](const Work& work, int stage) {
+    const int there = (work.end - work.begin - 1) % kKeys + 1;
+    if (there == kKeys) return;
     for (int e = threadIdx.x % 128; e < (kKeys - there) * (D / 8); e += 128) {
       const int row = there + e / (D / 8), piece = e % (D / 8);
       const uint32_t to = v_at + stage * Size::tile + piece / 8 * kKeys * 128 + swizzle(row, piece % 8);
@@ -254,93 +291,123 @@ __device__ void attend_rows(const AttendCall& call, const Layout& layout, uint32
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     group_sync();
   };
-  auto arrive = [&](int i, int side) {
-    if (lane == 0) barrier_arrive(&empty[2 * (i % kStages) + side]);
-  };
-  auto wait = [&](int i, int side) { barrier_wait(&full[2 * (i % kStages) + side], i / kStages & 1); };
-  const bool turns = layout.groups > 1;
-
-  if (item_at(0, n_items) < 0) return;
-  Work work(call, layout, item_at(0, n_items));
-  copy_q(work);
-  for (int turn = 0, done = 0;; turn++) {  // done: tiles of K and V of the items before
-    const int n = work.n(), next = item_at(turn + 1, n_items), token[2] = {work.token(row0), work.token(row0 + 8)};
-    const Work after(call, layout, max(next, 0));
-    Softmax<D> softmax;
-#pragma unroll
-    for (float& x : o) x = 0;
+  auto wait_q = [&](int turn) {
+    if (!layout.copies_q()) return barrier_wait(&b.q_full[wg], turn & 1);
     asm volatile("cp.async.wait_all;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     group_sync();
-    wait(done, 0);
-    wgmma_begin();
-    scores(done % kStages);
-    wgmma_wait<0>();
-    settle(s);
-    arrive(done, 0);
-    softmax.mask(s, call, work, work.begin, token, t);
-    softmax.take(s, factor);
-    pack_weights();
-    if (turns && wg == 1 && n > 1) turn_give(0);  // group 0 begins
-#pragma unroll 1
-    for (int i = 1; i < n; i++) {
-      wait(done + i, 0);
-      wait(done + i - 1, 1);
-      if (turns) turn_wait(wg);
-      wgmma_begin();
-      scores((done + i) % kStages);
-      values((done + i - 1) % kStages);
-      if (turns && (wg == 0 || i < n - 1)) turn_give(wg ^ 1);
-      wgmma_wait<1>();
-      settle(s);
-      arrive(done + i, 0);
-      softmax.mask(s, call, work, work.begin + i * kKeys, token, t);
-      softmax.take(s, factor);
-      // Exponentials are to be taken while values are multiplied: a never taken turn that needs their sums holds the wait back.
-      if (softmax.l[0] + softmax.l[1] < 0) asm volatile("nanosleep.u32 0;" ::: "memory");
-      wgmma_wait<0>();
-      settle(o);
-      arrive(done + i - 1, 1);
-      if (__any_sync(~0u, softmax.shrink[0] != 1 || softmax.shrink[1] != 1)) {
-#pragma unroll
-        for (int e = 0; e < D / 2; e++) o[e] *= softmax.shrink[(e >> 1) & 1];
-      }
-      pack_weights();
-    }
-    group_sync();  // all of the group have read q
-    if (next >= 0) copy_q(after);
-    wait(done + n - 1, 1);
-    clear_rest(work.end - (work.begin + (n - 1) * kKeys), (done + n - 1) % kStages);
-    wgmma_begin();
-    values((done + n - 1) % kStages);
-    wgmma_wait<0>();
-    settle(o);
-    arrive(done + n - 1, 1);
+  };
+  auto arrive = [&](uint64_t* barrier) {
+    if (lane == 0) barrier_arrive(barrier);
+  };
+  auto wait = [&](int i, int side) { barrier_wait(&b.full[2 * (i % kStages) + side], i / kStages & 1); };
+  auto write = [&](const Work& work, Softmax<D>& softmax) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       softmax.l[h] += __shfl_xor_sync(~0u, softmax.l[h], 1);
       softmax.l[h] += __shfl_xor_sync(~0u, softmax.l[h], 2);
-      if (token[h] >= work.n_rows) continue;
-      if (layout.shared.shared_room) {
-        write_part<D>(call, layout.shared, work, token[h], work.head(row0 + 8 * h), o, h, __fmul_rn(softmax.m[h], factor), softmax.l[h], t);
+      const int token = work.token(row0 + 8 * h), head = work.head(row0 + 8 * h);
+      if (token >= work.n_rows) continue;
+      const float most = __fmul_rn(softmax.m[h], factor);
+      if (layout.is_shared()) {
+        write_part<D>(call, layout.shared, work, token, head, o, h, most, softmax.l[h], t);
       } else {
-        write_row<D>(call, work, token[h], work.head(row0 + 8 * h), o, h, __fmul_rn(softmax.m[h], factor), softmax.l[h], t);
+        write_row<D>(call, work, token, head, o, h, most, softmax.l[h], t);
       }
     }
-    if (next < 0) return;
-    work = after, done += n;
+#pragma unroll
+    for (float& x : o) x = 0;
+  };
+  const bool turns = layout.groups > 1;
+
+  int turn = 0, next = item_at(1, n_items);  // the next item
+  if (item_at(0, n_items) < 0) return;
+  Work work(call, layout, item_at(0, n_items));
+  Raw raw = load_raw(call, layout, max(next, 0));  // of the next one, long before it is needed
+  int n = work.n(), token[2] = {work.token(row0), work.token(row0 + 8)};
+  auto leave_q = [&] {  // all scores of an item are there
+    if (!layout.copies_q()) return arrive(&b.q_empty[wg]);
+    group_sync();
+    if (next >= 0) copy_q(Work(call, layout, next, raw));
+  };
+  Softmax<D> softmax;
+#pragma unroll
+  for (float& x : o) x = 0;
+  if (layout.copies_q()) copy_q(work);
+  wait_q(0);
+  wait(0, 0);
+  wgmma_begin();
+  scores(0);
+  wgmma_wait<0>();
+  settle(s);
+  arrive(&b.empty[0]);
+  if (n == 1) leave_q();
+  softmax.mask(s, call, work, work.begin, token, t);
+  softmax.take(s, factor);
+  pack_weights();
+  if (turns && wg == 1 && (n > 1 || next >= 0)) turn_give(0);  // group 0 begins
+  int done = 1, i = 1;                                         // tiles of K: of all items so far, of this one
+  // One more tile, with the values of the one before it. Fresh: it is the first of its item; `before` and `sums` are of the last item.
+  auto step = [&](auto fresh, const Work& before, Softmax<D>& sums) {
+    wait(done, 0);
+    wait(done - 1, 1);
+    if (fresh) clear_rest(before, (done - 1) % kStages);
+    if (turns) turn_wait(wg);
+    wgmma_begin();
+    scores(done % kStages);
+    values((done - 1) % kStages);
+    if (turns && (wg == 0 || i + 1 < n || next >= 0)) turn_give(wg ^ 1);
+    wgmma_wait<1>();
+    settle(s);
+    arrive(&b.empty[2 * (done % kStages)]);
+    if (i + 1 == n) leave_q();
+    softmax.mask(s, call, work, work.begin + i * kKeys, token, t);
+    softmax.take(s, factor);
+    // Exponentials are to be taken while values are multiplied: a never taken turn that needs their sums holds the wait back.
+    if (softmax.l[0] + softmax.l[1] < 0) asm volatile("nanosleep.u32 0;" ::: "memory");
+    wgmma_wait<0>();
+    settle(o);
+    arrive(&b.empty[2 * ((done - 1) % kStages) + 1]);
+    if (fresh) {
+      write(before, sums);
+    } else if (__any_sync(~0u, softmax.shrink[0] != 1 || softmax.shrink[1] != 1)) {
+#pragma unroll
+      for (int e = 0; e < D / 2; e++) o[e] *= softmax.shrink[(e >> 1) & 1];
+    }
+    pack_weights();
+    i++, done++;
+  };
+  for (;;) {
+#pragma unroll 1
+    while (i < n) step(std::false_type(), work, softmax);
+    if (next < 0) break;
+    const Work before = work;
+    Softmax<D> sums = softmax;
+    work = Work(call, layout, next, raw), n = work.n(), i = 0, softmax = {};
+    next = item_at(++turn + 1, n_items), raw = load_raw(call, layout, max(next, 0));
+    token[0] = work.token(row0), token[1] = work.token(row0 + 8);
+    wait_q(turn);
+    step(std::true_type(), before, sums);
   }
+  wait(done - 1, 1);
+  clear_rest(work, (done - 1) % kStages);
+  wgmma_begin();
+  values((done - 1) % kStages);
+  wgmma_wait<0>();
+  settle(o);
+  write(work, softmax);
 }
 
 template <int D>
 __global__ void __launch_bounds__(kThreads, 1)
-    prefill_kernel(const __grid_constant__ CUtensorMap map, const __grid_constant__ AttendCall call,
-                   const __grid_constant__ Layout layout) {
+    prefill_kernel(const __grid_constant__ CUtensorMap map, const __grid_constant__ CUtensorMap q_map,
+                   const __grid_constant__ AttendCall call, const __grid_constant__ Layout layout) {
   extern __shared__ char raw[];
-  __shared__ uint64_t full[2 * kStages], empty[2 * kStages];  // of K and V of each stage
+  __shared__ Barriers b;
   const uint32_t q_at = (shared_address(raw) + 1023) & ~1023u, k_at = q_at + Sizes<D>::q, v_at = k_at + kStages * Sizes<D>::tile;
   if (threadIdx.x == 0) {
-    for (int i = 0; i < 2 * kStages; i++) barrier_init(&full[i], 1), barrier_init(&empty[i], 4 * layout.groups);
+    for (int i = 0; i < 2 * kStages; i++) barrier_init(&b.full[i], 1), barrier_init(&b.empty[i], 4 * layout.groups);
+    for (int i = 0; i < kGroups; i++) barrier_init(&b.q_full[i], 1), barrier_init(&b.q_empty[i], 4);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   launch_next();
@@ -349,10 +416,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x >= 128 * kGroups) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
     const int side = int(threadIdx.x) / 32 - 4 * kGroups;
-    if (side < 2) bring_tiles<D>(call, map, layout, side, side ? v_at : k_at, full, empty);
+    if (side < 2) bring_tiles<D>(call, map, layout, side, side ? v_at : k_at, b);
+    if (side == 2 && threadIdx.x % 32 == 0 && !layout.copies_q()) bring_queries<D>(call, q_map, layout, q_at, b);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-    if (int(threadIdx.x) < 128 * layout.groups) attend_rows<D>(call, layout, q_at, k_at, v_at, full, empty);
+    if (int(threadIdx.x) < 128 * layout.groups) attend_rows<D>(call, layout, q_at, k_at, v_at, b);
   }
 }
 
@@ -360,9 +428,10 @@ template <int D>
 void run(const Launch& at, const AttendCall& call, const Layout& layout) {
   const Pages& p = call.pages;
   const CUtensorMap map = tensor_map(p.base, {D, p.page_tokens, 2 * p.kv_heads, int64_t(1) << 24},
-                                     {D * 2, int64_t(p.page_tokens) * D * 2, p.unit_bytes}, {64, layout.piece, 1, 1});
+                                     {D * 2, int64_t(p.page_tokens) * D * 2, p.unit_bytes}, {64, layout.piece, 1, 1}),
+                    q_map = tensor_map(call.q.data, {D, call.heads, call.q.rows}, {call.q.head_stride * 2, call.q.stride * 2}, {64, 1, 64});
   const int64_t n_items = int64_t(layout.n_tiles) * (call.heads / layout.pack);
-  launch(at, prefill_kernel<D>, grid2(std::min<int64_t>(n_items, at.n_sm)), kThreads, Sizes<D>::all, map, call, layout);
+  launch(at, prefill_kernel<D>, grid2(std::min<int64_t>(n_items, at.n_sm)), kThreads, Sizes<D>::all, map, q_map, call, layout);
 }
 void run(const Launch& at, const AttendCall& call, Layout layout) {
   layout.piece = kKeys % call.pages.page_tokens == 0 ? call.pages.page_tokens : 16;

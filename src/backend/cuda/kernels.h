@@ -68,9 +68,9 @@ struct SharedTile {
 struct SharedRow {
   int32_t row, slot;  // of q; the first result of the sequence
 };
-// One block's share of a prefill: rows [row, row + kPrefillRows) of a sequence.
+// One block's share of a prefill: rows [row, row + kPrefillRows) of a sequence of n_rows, whose first is row `first` of the batch.
 struct PrefillTile {
-  int32_t seq, row;
+  int32_t seq, row, first, n_rows, context, causal;
 };
 inline constexpr int kPrefillRows = 128;
 inline constexpr int kDecodeBlocks = 2;  // of a decode that a multiprocessor holds at a time
@@ -182,6 +182,9 @@ void product_one(const Launch&, const Product&);         // the same for one row
 void product_any(const Launch&, const Product&);         // any shape, slowly
 // product_many.cu: the same for many rows, which product() calls; every sum in `split` parts.
 void product_many(const Launch&, const Product&, int split);
+// product_wide.cu: act(gate) * up of very many rows; other sums.
+bool wants_product_wide(const Launch&, const Product&);  // is it faster than a product and a pass behind it?
+void product_wide(const Launch&, const Product&);
 
 // packed.cu, whose head has the layout: weights of blocks of 32 inputs, in % 32 == 0.
 enum class Packing : uint8_t { bf16, q8_0, q4_0, q4_1 };  // bf16: rows as they are

@@ -79,41 +79,42 @@ __global__ void store_kv_kernel(Pages p, Heads k, Heads v, Spots s) {
   }
 }
 
-// One block a row, one thread eight pairs of a head of q or k, or sixteen values of v.
+// One block a row, one thread eight pairs of a head of q or k, or sixteen values of v. Those of q need not know where the row is stored.
 __global__ void rope_store_kernel(AttendCall call) {
   launch_next();
   wait_before();
   const Pages& p = call.pages;
-  const int row = blockIdx.x, seq = sequence_of(call.spots, row), place = call.spots.context[seq] + row - call.spots.row_begin[seq];
-  const int d = p.k_dim, half = d / 2, lanes = half / 8, at = place % p.page_tokens, heads = call.heads;
-  bf16* page = reinterpret_cast<bf16*>(page_of(p, seq, place));
+  const int row = blockIdx.x, d = p.k_dim, half = d / 2, lanes = half / 8, heads = call.heads;
+  auto stored = [&](int head) {  // of K, then V
+    const int seq = sequence_of(call.spots, row), place = call.spots.context[seq] + row - call.spots.row_begin[seq];
+    return reinterpret_cast<bf16*>(page_of(p, seq, place)) + (int64_t(head) * p.page_tokens + place % p.page_tokens) * d;
+  };
   const float* cosine = call.rope.angles + row * call.rope.stride;
   for (int n = threadIdx.x; n < (heads + 2 * p.kv_heads) * lanes; n += blockDim.x) {
     const int head = n / lanes, i = n % lanes * 8;
-    float a[8], b[8], c[8], s[8];
     if (head >= heads + p.kv_heads) {  // v
       const int h = head - heads - p.kv_heads;
       const bf16* from = static_cast<const bf16*>(call.v.data) + row * call.v.stride + h * call.v.head_stride;
-      bf16* to = page + (int64_t(p.kv_heads) * p.page_tokens + int64_t(h) * p.page_tokens + at) * d;
-      *reinterpret_cast<uint4*>(to + i) = *reinterpret_cast<const uint4*>(from + i);
-      *reinterpret_cast<uint4*>(to + half + i) = *reinterpret_cast<const uint4*>(from + half + i);
+      const uint4 low = *reinterpret_cast<const uint4*>(from + i), high = *reinterpret_cast<const uint4*>(from + half + i);
+      bf16* to = stored(p.kv_heads + h);
+      *reinterpret_cast<uint4*>(to + i) = low, *reinterpret_cast<uint4*>(to + half + i) = high;
       continue;
     }
+    float a[8], b[8], c[8], s[8];
     const Heads& x = head < heads ? call.q : call.k;
     const int h = head < heads ? head : head - heads;
-    const int64_t from = row * x.stride + h * x.head_stride;
-    load_n<8>(x.data, x.dtype, from + i, a);
-    load_n<8>(x.data, x.dtype, from + half + i, b);
+    bf16* from = static_cast<bf16*>(x.data) + row * x.stride + h * x.head_stride;
+    load_n<8>(from, DType::bf16, i, a);
+    load_n<8>(from, DType::bf16, half + i, b);
     load_n<8>(cosine, DType::f32, i, c);
     load_n<8>(cosine, DType::f32, half + i, s);
+    bf16* to = head < heads ? from : stored(h);
     for (int e = 0; e < 8; e++) {
       float x0 = a[e], x1 = b[e];
       a[e] = x0 * c[e] - x1 * s[e], b[e] = x1 * c[e] + x0 * s[e];
     }
-    void* to = head < heads ? x.data : page;
-    const int64_t to_at = head < heads ? from : (int64_t(h) * p.page_tokens + at) * d;
-    store_n<8>(to, DType::bf16, to_at + i, a);
-    store_n<8>(to, DType::bf16, to_at + half + i, b);
+    store_n<8>(to, DType::bf16, i, a);
+    store_n<8>(to, DType::bf16, half + i, b);
   }
 }
 
@@ -140,6 +141,9 @@ bool can_rope_store(const AttendCall& c) {
          fits(c.k) && fits(c.v);
 }
 
-void rope_store(const Launch& at, const AttendCall& call) { launch(at, rope_store_kernel, grid2(call.spots.n_tokens), 256, 0, call); }
+void rope_store(const Launch& at, const AttendCall& call) {
+  const int64_t wanted = (call.heads + 2 * call.pages.kv_heads) * (call.pages.k_dim / 16);
+  launch(at, rope_store_kernel, grid2(call.spots.n_tokens), int(std::min<int64_t>(512, div_up(wanted, 32) * 32)), 0, call);
+}
 
 }  // namespace mr::cuda

@@ -22,51 +22,65 @@ __global__ void embed_rows(Matrix out, const bf16* table, int64_t in, float scal
   }
 }
 
-// One block a vector of at most 8 * kThreads * kHold elements, held in registers: few, so that many blocks are under way.
+// The sum over the block, known to every thread, with one barrier: `shared` has room for one sum of each warp, and is not used again
+// before another barrier.
+__device__ float block_sum_once(float x, float* shared) {
+  x = warp_sum(x);
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
+  __syncthreads();
+  float sum = 0;
+  for (int w = 0; w < kThreads / 32; w++) sum += shared[w];
+  return sum;
+}
+
+// A block takes one vector of at most 8 * kThreads * kHold elements after the other, in registers, and asks for the next one before it
+// needs it; the weight is read once.
 template <int kHold>
 __global__ void __launch_bounds__(kThreads)
     norm_held(Heads out, Heads x, bool layer, float eps, const float* weight, const float* bias, float offset) {
-  __shared__ float shared[32];
+  __shared__ float shared[3][kThreads / 32];
   launch_next();
-  const int64_t row = blockIdx.x / x.heads, head = blockIdx.x % x.heads, n = x.dim;
-  const int64_t from = row * x.stride + head * x.head_stride, to = row * out.stride + head * out.head_stride;
-  float v[kHold][8], w[kHold][8], sum = 0, mean = 0;
-  if (weight) {  // nobody writes it: no need to wait
-#pragma unroll
-    for (int h = 0; h < kHold; h++) {
-      int64_t i = (h * kThreads + threadIdx.x) * 8;
-      if (i < n) load_n<8>(weight, DType::f32, i, w[h]);
-    }
-  }
-  wait_before();
-#pragma unroll
-  for (int h = 0; h < kHold; h++) {
-    int64_t i = (h * kThreads + threadIdx.x) * 8;
-    if (i < n) load_n<8>(x.data, x.dtype, from + i, v[h]);
-  }
+  const int64_t n = x.dim, n_vectors = x.rows * x.heads;
+  float v[kHold][8], next[kHold][8], w[kHold][8];
   auto each = [&](auto f) {
 #pragma unroll
     for (int h = 0; h < kHold; h++) {
-      int64_t i = (h * kThreads + threadIdx.x) * 8;
-      if (i < n) f(v[h], w[h], i);
+      const int64_t i = (h * kThreads + threadIdx.x) * 8;
+      if (i < n) f(h, i);
     }
   };
-  if (layer) {
-    each([&](float(&a)[8], float(&)[8], int64_t) {
-      for (float e : a) sum += e;
+  auto ask = [&](int64_t vector) {
+    const int64_t from = vector / x.heads * x.stride + vector % x.heads * x.head_stride;
+    each([&](int h, int64_t i) { load_n<8>(x.data, x.dtype, from + i, next[h]); });
+  };
+  if (weight) each([&](int h, int64_t i) { load_n<8>(weight, DType::f32, i, w[h]); });  // nobody writes it: no need to wait
+  wait_before();
+  ask(blockIdx.x);
+  int turn = 0;
+  for (int64_t vector = blockIdx.x; vector < n_vectors; vector += gridDim.x, turn ^= 1) {
+    each([&](int h, int64_t) {
+      for (int e = 0; e < 8; e++) v[h][e] = next[h][e];
     });
-    mean = block_sum(sum, shared) / float(n), sum = 0;
+    if (vector + gridDim.x < n_vectors) ask(vector + gridDim.x);
+    float sum = 0, mean = 0;
+    if (layer) {
+      each([&](int h, int64_t) {
+        for (float e : v[h]) sum += e;
+      });
+      mean = block_sum_once(sum, shared[2]) / float(n), sum = 0;
+    }
+    each([&](int h, int64_t) {
+      for (float e : v[h]) sum += (e - mean) * (e - mean);
+    });
+    const float inverse = rsqrtf(block_sum_once(sum, shared[turn]) / float(n) + eps);
+    const int64_t to = vector / x.heads * out.stride + vector % x.heads * out.head_stride;
+    each([&](int h, int64_t i) {
+      float b[8];
+      if (bias) load_n<8>(bias, DType::f32, i, b);
+      for (int e = 0; e < 8; e++) v[h][e] = (v[h][e] - mean) * inverse * (weight ? offset + w[h][e] : 1.0f) + (bias ? b[e] : 0.0f);
+      store_n<8>(out.data, out.dtype, to + i, v[h]);
+    });
   }
-  each([&](float(&a)[8], float(&)[8], int64_t) {
-    for (float e : a) sum += (e - mean) * (e - mean);
-  });
-  float inverse = rsqrtf(block_sum(sum, shared) / float(n) + eps);
-  each([&](float(&a)[8], float(&w)[8], int64_t i) {
-    float b[8];
-    if (bias) load_n<8>(bias, DType::f32, i, b);
-    for (int e = 0; e < 8; e++) a[e] = (a[e] - mean) * inverse * (weight ? offset + w[e] : 1.0f) + (bias ? b[e] : 0.0f);
-    store_n<8>(out.data, out.dtype, to + i, a);
-  });
 }
 
 // Any shape: one block a vector, which is read twice (layer norms: three times).
@@ -204,7 +218,9 @@ void norm(const Launch& at, Heads out, Heads x, Norm::Kind kind, float eps, cons
                     by_eight(out.data, out.dtype, x.dim, out.stride) && x.head_stride % 8 == 0 && out.head_stride % 8 == 0 &&
                     reinterpret_cast<uintptr_t>(weight) % 16 == 0 && reinterpret_cast<uintptr_t>(bias) % 16 == 0;
   auto kernel = !held ? norm_any : x.dim <= 8 * kThreads ? norm_held<1> : x.dim <= 8 * kThreads * 2 ? norm_held<2> : norm_held<4>;
-  launch(at, kernel, grid2(x.rows * x.heads), kThreads, 0, out, x, kind == Norm::Kind::layer, eps, weight, bias, offset);
+  const int64_t most = int64_t(at.n_sm) * (x.dim <= 8 * kThreads * 2 ? 3 : 2), vectors = x.rows * x.heads;  // blocks at a time
+  launch(at, kernel, grid2(held && vectors > 2 * most ? most : vectors), kThreads, 0, out, x, kind == Norm::Kind::layer, eps, weight, bias,
+         offset);
 }
 
 void add(const Launch& at, Matrix into, Matrix x, float scale) {

@@ -106,7 +106,8 @@ void StepMemory::make_plan(const Batch& b, const StateMemory& state) {
   if (!rules_.deterministic) cut(b);
   for (int s = 0; s < b.n_seqs; s++)
     if (b.rows(s) > 1 || rules_.deterministic)
-      for (int r = 0; r < b.rows(s); r += kPrefillRows) tiles_.push_back({s, r});
+      for (int r = 0; r < b.rows(s); r += kPrefillRows)
+        tiles_.push_back({s, r, b.row_begin[s], b.rows(s), b.context[s], b.corner[s] == Corner::causal});
   std::vector<int32_t> first_slot(size_t(b.n_seqs), 0);
   int32_t n_slots = 0;
   for (const Own& own : own_) {

@@ -28,12 +28,19 @@ inline CUtensorMap tensor_map(const void* data, const std::vector<int64_t>& size
   return map;
 }
 
-// The box whose first element is (column, row), and of a tensor of four dimensions (column, row, plane, unit).
+// The box whose first element is (column, row), and of tensors of more dimensions (column, row, plane) and (column, row, plane, unit).
 __device__ inline void copy_box(uint32_t to, const CUtensorMap& map, int column, int row, uint64_t* barrier, uint64_t policy) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(
           to),
       "l"(&map), "r"(column), "r"(row), "r"(shared_address(barrier)), "l"(policy)
+      : "memory");
+}
+__device__ inline void copy_box(uint32_t to, const CUtensorMap& map, int column, int row, int plane, uint64_t* barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::
+          "r"(to),
+      "l"(&map), "r"(column), "r"(row), "r"(plane), "r"(shared_address(barrier)), "l"(policy)
       : "memory");
 }
 __device__ inline void copy_box(uint32_t to, const CUtensorMap& map, int column, int row, int plane, int unit, uint64_t* barrier,
