@@ -489,8 +489,13 @@ class Cuda final : public CudaBackend {
     return p;
   }
   bool is_one(const Product& p) const { return p.x.rows == 1 && !options_.deterministic; }
+  // Of a few hundred rows, product_many() gains by forming act(gate) * up in passing and by adding to the residual stream.
+  static bool many_wins(const Product& p) {
+    return p.x.rows > kFewRows && p.x.rows <= kSomeRows && shape_fits(p) && (p.gated || (p.residual && p.residual == p.y.data));
+  }
   bool to_library(const Product& p) const {
-    return p.x.rows > options_.skinny_rows && cublas_ && !options_.deterministic && p.out % 8 == 0 && aligned(p.y) && p.in % 8 == 0;
+    return p.x.rows > options_.skinny_rows && !many_wins(p) && cublas_ && !options_.deterministic && p.out % 8 == 0 && aligned(p.y) &&
+           p.in % 8 == 0;
   }
   static bool shape_fits(const Product& p) { return p.in % 8 == 0 && !(p.gated && p.out % 16); }  // what product() wants
   Matrix as_bf16(const Matrix& from) {                                                            // aligned

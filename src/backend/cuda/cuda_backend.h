@@ -26,7 +26,7 @@ struct CudaOptions {
   int group = 4;                // query heads of each
   bool share_prefixes = false;  // a run of pages that sequences of one row begin with alike is read once for all of them; for models
                                 // whose attention layers all see their whole context
-  int skinny_rows = 32;         // products of more rows go to cuBLASLt
+  int skinny_rows = 32;         // products of more rows may go to cuBLASLt
   int chain = 3;                // operations of one row that are worth one kernel for all of them
 };
 

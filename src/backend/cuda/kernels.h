@@ -176,6 +176,7 @@ struct Product {
 };
 inline constexpr int kConvWidth = 4;
 inline constexpr int kFewRows = 128;                     // of a product that can share a norm
+inline constexpr int kSomeRows = 256;                    // up to which product_many() is not always behind cuBLASLt
 inline constexpr int kNormPart = 64, kNormPartOne = 16;  // outputs of a part of product() and of product_one()
 void product(const Launch&, const Product&);             // in % 8 == 0, gated out % 16 == 0, rows of x 16-byte aligned
 void product_one(const Launch&, const Product&);         // the same for one row; other sums

@@ -1,5 +1,5 @@
 // Products of many rows with a bf16 weight, at the speed of Hopper's matrix units. Blocks stay: pairs of them (clusters) take tiles of
-// 256 rows of x and 256 of the weight in turn, each block 128 rows of x, and each brings half of the weights to both. One thread
+// 256 rows of x and 256 or 224 of the weight in turn, each block 128 rows of x, and each brings half of the weights to both. One thread
 // asks for the pieces (bulk tensor copies into a ring), two groups of four warps multiply 64 rows each. Gate and up of an output lie
 // in one tile: act(gate) * up is formed in registers. Sums in f32 are added to the residual stream by the L2 cache. A row's sum
 // is what product() gives it: chunks of the inputs in order, in as many pieces.
@@ -13,16 +13,22 @@ namespace mr::cuda {
 
 namespace {
 
-constexpr int kChunk = 64, kRows = 128, kOuts = 256, kStages = 4;  // inputs a stage; rows of a block, outputs of a cluster
-constexpr int kX = kRows * 128, kWeight = kOuts * 128, kStage = kX + kWeight;
-constexpr int kBox = 64 * 128;                                  // 64 rows of 64 bf16
-constexpr int kBytes = kStages * kStage + 2 * 2 * kBox + 1024;  // two boxes of results a group
-constexpr int kGroups = 2, kThreads = (kGroups + 1) * 128;      // groups that multiply; a thread of the last one asks
-constexpr int kBand = 8;                                        // times 256 rows, whose x stays in the L2 cache while all weights go by
-constexpr uint64_t kNormal = 0x1000000000000000;                // L2: no preference
+constexpr int kChunk = 64, kRows = 128, kStages = 4;        // inputs a stage; rows of a block
+constexpr int kGroups = 2, kThreads = (kGroups + 1) * 128;  // groups that multiply; a thread of the last one asks
+constexpr int kBand = 8;                                    // times 256 rows, whose x stays in the L2 cache while all weights go by
+constexpr uint64_t kNormal = 0x1000000000000000;            // L2: no preference
+
+// kOuts: outputs of a cluster, 224 where that leaves fewer multiprocessors idle.
+template <int kOuts>
+struct Form {
+  static constexpr int x = kRows * 128, weight = kOuts * 128, stage = x + weight;
+  static constexpr int columns = kOuts / 4, pitch = columns * 2;  // of a box of results; bytes of a row, at 128 swizzled
+  static constexpr int box = 64 * pitch;
+  static constexpr int bytes = kStages * stage + 2 * kGroups * box + 1024;  // two boxes a group
+};
 
 struct Order {
-  int tiles, parts;  // of 256 outputs (gated: 128), of 256 rows
+  int tiles, parts;  // of kOuts outputs (gated: half of it), of 256 rows
   int band;          // parts of a band
   int split;         // pieces of the inputs, summed in order
   int shares;        // of the inputs, that different clusters add to the residual stream
@@ -52,13 +58,18 @@ __device__ void store_box(const CUtensorMap& map, int column, int row, uint32_t 
 __device__ void store_matrices(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
+__device__ void store_matrices(uint32_t to, uint32_t a, uint32_t b) {  // two of them
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(a), "r"(b) : "memory");
+}
 __device__ void add_to(float* to, float4 v) {
   asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
 }
 
 // One thread asks for all pieces.
+template <int kOuts>
 __device__ void bring(const CUtensorMap& weight_map, const CUtensorMap& x_map, const Product& p, const Order& order, uint32_t base,
                       uint64_t* full, uint64_t* empty) {
+  constexpr int kStage = Form<kOuts>::stage, kX = Form<kOuts>::x, kWeight = Form<kOuts>::weight;
   const int member = int(blockIdx.x) % 2, n_chunks = (int(p.in) + kChunk - 1) / kChunk;
   auto ask_weight = [&](int s, int chunk, int tile) {
     const int row = p.gated ? tile * (kOuts / 2) + member * int(p.out / 2) : tile * kOuts + member * (kOuts / 2);
@@ -88,15 +99,14 @@ __device__ void bring(const CUtensorMap& weight_map, const CUtensorMap& x_map, c
   launch_next();
 }
 
-// The sums of a group: 64 rows, lane as wgmma.cuh says.
-using Sums = float[kOuts / 2];
-
-template <Activation kAct>
-__device__ void gate_sums(Sums& d) {
+// The sums of a group: 64 rows, lane as wgmma.cuh says; N of them a thread.
+template <Activation kAct, int N>
+__device__ void gate_sums(float (&d)[N]) {
 #pragma unroll
-  for (int i = 0; i < kOuts / 4; i++) d[i] = activated(kAct, d[i]) * d[kOuts / 4 + i];
+  for (int i = 0; i < N / 2; i++) d[i] = activated(kAct, d[i]) * d[N / 2 + i];
 }
-__device__ void gate_sums(Sums& d, Activation act) {
+template <int N>
+__device__ void gate_sums(float (&d)[N], Activation act) {
   switch (act) {
     case Activation::none:
       return gate_sums<Activation::none>(d);
@@ -113,35 +123,44 @@ __device__ void gate_sums(Sums& d, Activation act) {
   }
 }
 
-// bf16 through shared memory: boxes of 64 columns, two in turn.
-__device__ void write_boxes(const Product& p, const CUtensorMap& y_map, const Sums& d, int column, int row, uint32_t boxes, int group) {
-  const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, n = p.gated ? kOuts / 128 : kOuts / 64;
+// bf16 through shared memory: a quarter of the columns in a box, two boxes in turn.
+template <int N>
+__device__ void write_boxes(const Product& p, const CUtensorMap& y_map, const float (&d)[N], int column, int row, uint32_t boxes,
+                            int group) {
+  using F = Form<2 * N>;
+  const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, n = p.gated ? 2 : 4;
   const uint32_t to_row = warp * 16 + (lane / 8 & 1) * 8 + lane % 8;
 #pragma unroll
-  for (int b = 0; b < kOuts / 64; b++) {
+  for (int b = 0; b < 4; b++) {
     if (b >= n) break;
-    const uint32_t box = boxes + (b & 1) * kBox;
+    const uint32_t box = boxes + (b & 1) * F::box;
     if (threadIdx.x % 128 == 0) asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");  // the box has been read
     asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory");
 #pragma unroll
-    for (int j = 0; j < 8; j += 2) {
-      const float* s = &d[(b * 8 + j) * 4];
-      store_matrices(box + swizzle(to_row, uint32_t(j + lane / 16)), pack(s[0], s[1]), pack(s[2], s[3]), pack(s[4], s[5]),
-                     pack(s[6], s[7]));
+    for (int j = 0; j < F::columns / 8; j += 2) {
+      const float* s = &d[(b * F::columns / 8 + j) * 4];
+      const uint32_t piece = uint32_t(j + lane / 16),
+                     to = box + (F::pitch == 128 ? swizzle(to_row, piece) : to_row * F::pitch + piece * 16);
+      if (j + 1 < F::columns / 8) {
+        store_matrices(to, pack(s[0], s[1]), pack(s[2], s[3]), pack(s[4], s[5]), pack(s[6], s[7]));
+      } else {
+        store_matrices(to, pack(s[0], s[1]), pack(s[2], s[3]));
+      }
     }
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory");
-    if (threadIdx.x % 128 == 0) store_box(y_map, column + b * 64, row, box);
+    if (threadIdx.x % 128 == 0) store_box(y_map, column + b * F::columns, row, box);
   }
 }
 
 // f32 in fours: neighbouring lanes exchange two sums, so that one has four of one block of 8 columns, the other of the next.
-__device__ void write_fours(const Product& p, const Sums& d, int column, int64_t row) {
+template <int N>
+__device__ void write_fours(const Product& p, const float (&d)[N], int column, int64_t row) {
   const int lane = threadIdx.x % 32, odd = lane & 1;
   float* y = static_cast<float*>(p.y.data);
-  const int n = p.gated ? kOuts / 4 : kOuts / 2;
+  const int n = p.gated ? N / 2 : N;
 #pragma unroll
-  for (int i = 0; i < kOuts / 2; i += 8) {
+  for (int i = 0; i < N; i += 8) {
     if (i >= n) break;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -161,10 +180,11 @@ __device__ void write_fours(const Product& p, const Sums& d, int column, int64_t
 }
 
 // Any alignment, any residual.
-__device__ void write_any(const Product& p, const Sums& d, int column, int64_t row) {
-  const int lane = threadIdx.x % 32, n = p.gated ? kOuts / 4 : kOuts / 2;
+template <int N>
+__device__ void write_any(const Product& p, const float (&d)[N], int column, int64_t row) {
+  const int lane = threadIdx.x % 32, n = p.gated ? N / 2 : N;
 #pragma unroll
-  for (int i = 0; i < kOuts / 2; i++) {
+  for (int i = 0; i < N; i++) {
     if (i >= n) break;
     const int64_t r = row + lane / 4 + (i & 2 ? 8 : 0), c = column + i / 4 * 8 + lane % 4 * 2 + i % 2;
     if (r >= p.x.rows || c >= p.y.cols) continue;
@@ -174,14 +194,15 @@ __device__ void write_any(const Product& p, const Sums& d, int column, int64_t r
 
 enum class Write : uint8_t { boxes, fours, any };
 
-__device__ void finish(const Product& p, const CUtensorMap& y_map, Sums& d, Write write, const Place& place, uint32_t boxes) {
+template <int N>
+__device__ void finish(const Product& p, const CUtensorMap& y_map, float (&d)[N], Write write, const Place& place, uint32_t boxes) {
   const int group = threadIdx.x / 128;
   const int row = (place.part * 2 + int(blockIdx.x) % 2) * kRows + group * 64;
-  const int column = place.tile * (p.gated ? kOuts / 2 : kOuts), t = threadIdx.x % 4;
+  const int column = place.tile * (p.gated ? N : 2 * N), t = threadIdx.x % 4;
   if (p.gated) gate_sums(d, p.activation);
   if (p.bias && place.begin == 0) {
 #pragma unroll
-    for (int i = 0; i < kOuts / 2; i++) {
+    for (int i = 0; i < N; i++) {
       const int64_t c = column + i / 4 * 8 + t * 2 + i % 2;
       if (c < p.out) d[i] += p.bias[c];
     }
@@ -199,12 +220,15 @@ __device__ void finish(const Product& p, const CUtensorMap& y_map, Sums& d, Writ
   }
 }
 
+template <int kOuts>
 __device__ void multiply(const CUtensorMap& y_map, const Product& p, const Order& order, Write write, uint32_t base, uint64_t* full,
                          uint64_t* empty) {
+  constexpr int kStage = Form<kOuts>::stage, N = kOuts / 2;
   const int group = threadIdx.x / 128, lane = threadIdx.x % 32;
   const int n_chunks = (int(p.in) + kChunk - 1) / kChunk, per = (n_chunks + order.split - 1) / order.split;
-  const uint32_t x = base + group * 64 * 128, weight = base + kX, boxes = base + kStages * kStage + group * 2 * kBox;
-  float d[kOuts / 2], before[kOuts / 2];  // before: the sums of the parts before, in local memory
+  const uint32_t x = base + group * 64 * 128, weight = base + Form<kOuts>::x,
+                 boxes = base + kStages * kStage + group * 2 * Form<kOuts>::box;
+  float d[N], before[N];  // before: the sums of the parts before, in local memory
   float* earlier = before;
   asm volatile("" : "+l"(earlier));
   auto release = [&](int s) {
@@ -233,11 +257,11 @@ __device__ void multiply(const CUtensorMap& y_map, const Product& p, const Order
       if (order.split > 1) {
         if (begin > 0) {
 #pragma unroll
-          for (int i = 0; i < kOuts / 2; i++) d[i] = earlier[i] + d[i];
+          for (int i = 0; i < N; i++) d[i] = earlier[i] + d[i];
         }
         if (begin + n < n_chunks) {
 #pragma unroll
-          for (int i = 0; i < kOuts / 2; i++) earlier[i] = d[i];
+          for (int i = 0; i < N; i++) earlier[i] = d[i];
         }
       }
     }
@@ -245,6 +269,7 @@ __device__ void multiply(const CUtensorMap& y_map, const Product& p, const Order
   }
 }
 
+template <int kOuts>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     many_kernel(const __grid_constant__ CUtensorMap weight_map, const __grid_constant__ CUtensorMap x_map,
                 const __grid_constant__ CUtensorMap y_map, const __grid_constant__ Product p, const __grid_constant__ Order order,
@@ -259,11 +284,11 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   cluster_sync();
   if (threadIdx.x / 128 == kGroups) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-    if (threadIdx.x % 128 == 0) bring(weight_map, x_map, p, order, base, full, empty);
+    if (threadIdx.x % 128 == 0) bring<kOuts>(weight_map, x_map, p, order, base, full, empty);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
     wait_before();
-    multiply(y_map, p, order, write, base, full, empty);
+    multiply<kOuts>(y_map, p, order, write, base, full, empty);
     if (threadIdx.x % 128 == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
   }
   cluster_sync();  // the other block may still write here
@@ -271,25 +296,43 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
 
 bool by_sixteen(const Matrix& m) { return reinterpret_cast<uintptr_t>(m.data) % 16 == 0 && m.stride * size_of(m.dtype) % 16 == 0; }
 
-}  // namespace
+Write way_of(const Product& p) {
+  if (!by_sixteen(p.y)) return Write::any;
+  if (p.y.dtype == DType::bf16) return p.residual ? Write::any : Write::boxes;
+  return p.y.cols % 4 == 0 && (!p.residual || p.residual == p.y.data) ? Write::fours : Write::any;
+}
+// Parts of the inputs, so that there is work for all clusters.
+int shares_of(const Launch& at, const Product& p, int64_t items) {
+  int shares = 1;
+  if (way_of(p) != Write::fours || !p.residual || at.deterministic) return shares;
+  while (shares < 8 && items * shares * 2 <= at.n_sm / 2 && div_up(p.in, kChunk) >= shares * 16) shares *= 2;
+  return shares;
+}
 
-void product_many(const Launch& at, const Product& p, int split) {
+template <int kOuts>
+void run(const Launch& at, const Product& p, int split) {
   const int64_t cols = p.gated ? p.out / 2 : p.out;
   Order order;
   order.tiles = int(div_up(cols, p.gated ? kOuts / 2 : kOuts)), order.parts = int(div_up(p.x.rows, 2 * kRows));
   order.band = std::min(order.parts, kBand), order.split = split;
-  Write write = Write::any;
-  if (by_sixteen(p.y) && p.y.dtype == DType::bf16 && !p.residual) write = Write::boxes;
-  if (by_sixteen(p.y) && p.y.dtype == DType::f32 && cols % 4 == 0 && (!p.residual || p.residual == p.y.data)) write = Write::fours;
-  const int n_chunks = int(div_up(p.in, kChunk)), most = at.n_sm / 2;
-  order.shares = 1;
-  if (write == Write::fours && p.residual && !at.deterministic)
-    while (order.shares < 8 && order.tiles * order.parts * order.shares * 2 <= most && n_chunks >= order.shares * 16) order.shares *= 2;
+  const Write write = way_of(p);
+  const int most = at.n_sm / 2;
+  order.shares = shares_of(at, p, order.tiles * order.parts);
   order.n_clusters = std::min(order.tiles * order.parts * order.shares, most);
   const CUtensorMap weight = tensor_map(p.weight, {p.in, p.out}, {p.in * 2}, {kChunk, kOuts / 2}),
                     x = tensor_map(p.x.data, {p.in, p.x.rows}, {p.x.stride * 2}, {kChunk, kRows}),
-                    y = write == Write::boxes ? tensor_map(p.y.data, {cols, p.x.rows}, {p.y.stride * 2}, {64, 64}) : x;
-  launch(at, many_kernel, grid2(2 * order.n_clusters), kThreads, kBytes, weight, x, y, p, order, write);
+                    y = write == Write::boxes ? tensor_map(p.y.data, {cols, p.x.rows}, {p.y.stride * 2}, {kOuts / 4, 64}, kOuts == 256) : x;
+  launch(at, many_kernel<kOuts>, grid2(2 * order.n_clusters), kThreads, Form<kOuts>::bytes, weight, x, y, p, order, write);
+}
+
+}  // namespace
+
+void product_many(const Launch& at, const Product& p, int split) {
+  auto time = [&](int outs) {  // of the block that has most to do
+    const int64_t items = div_up(p.gated ? p.out / 2 : p.out, p.gated ? outs / 2 : outs) * div_up(p.x.rows, 2 * kRows);
+    return double(div_up(items, at.n_sm / 2) * outs) / shares_of(at, p, items);
+  };
+  time(224) < time(256) ? run<224>(at, p, split) : run<256>(at, p, split);
 }
 
 }  // namespace mr::cuda

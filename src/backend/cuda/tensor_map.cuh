@@ -11,7 +11,7 @@ namespace mr::cuda {
 
 // Innermost dimension first; `step`: bytes between neighbours of dimensions 1 and up. Whatever lies outside reads as zero.
 inline CUtensorMap tensor_map(const void* data, const std::vector<int64_t>& size, const std::vector<int64_t>& step,
-                              const std::vector<int>& box) {
+                              const std::vector<int>& box, bool swizzled = true) {
   static const auto encode = [] {
     void* f = nullptr;
     cudaDriverEntryPointQueryResult found;
@@ -21,9 +21,10 @@ inline CUtensorMap tensor_map(const void* data, const std::vector<int64_t>& size
   CUtensorMap map;
   const std::vector<cuuint64_t> sizes(size.begin(), size.end()), steps(step.begin(), step.end());
   const std::vector<cuuint32_t> boxes(box.begin(), box.end()), ones(box.size(), 1);
-  CUresult result = encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, cuuint32_t(size.size()), const_cast<void*>(data), sizes.data(),
-                           steps.data(), boxes.data(), ones.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                           CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  CUresult result =
+      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, cuuint32_t(size.size()), const_cast<void*>(data), sizes.data(), steps.data(),
+             boxes.data(), ones.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   must(result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue);
   return map;
 }
