@@ -30,6 +30,7 @@ class Linear {
   Tensor operator()(const Input& x, Step&) const;                              // [T, in] -> [T, out], in the arena
   Tensor gated(const Input& x, Activation, Step&) const;                       // [T, in] -> [T, out / 2]: act(first half) * second half
   void into(Tensor out, const Input& x, Step&, Epilogue epilogue = {}) const;  // epilogue's bias is this layer's own
+  void announce(Step&) const;                                                  // that it reads what the next gated() or attention makes
 
  private:
   std::vector<Weight> parts_;
