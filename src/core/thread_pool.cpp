@@ -7,7 +7,6 @@ namespace mr {
 
 // Long enough to bridge the gap between two operations of a step, short enough to leave the core to the server's threads.
 static constexpr int kSpins = 4000;
-static constexpr int kSpinsBeforeHelp = 500;     // the caller's, where everybody has a piece: to look at the others' costs all of them time
 static constexpr int kSpinsBeforeYield = 20000;  // the caller's, at the end of a call: then a worker has lost its core
 
 static void pause() {
@@ -42,10 +41,9 @@ int64_t ThreadPool::claim(uint64_t call, int share) {
   }
 }
 
-void ThreadPool::take_pieces(uint64_t call, int worker, int n_shares) {
-  uint64_t done = shares_[size_t(worker)].done.load(std::memory_order_relaxed);
-  if ((done & ~kCount) != (call & ~kCount)) done = call & ~kCount;
-  for (int i = 0; i < n_shares; i++) {
+void ThreadPool::take_pieces(uint64_t call, int worker) {
+  uint64_t done = call & ~kCount;
+  for (int i = 0; i < size(); i++) {
     const int share = worker + i < size() ? worker + i : worker + i - size();
     const uint64_t before = done;
     for (int64_t piece; (piece = claim(call, share)) >= 0; done++) {
@@ -83,7 +81,7 @@ void ThreadPool::work(int worker) {
     }
     if (stop_) return;
     seen = call_.load(std::memory_order_acquire);
-    take_pieces(seen, worker, int64_t(seen & kCount) > size() ? size() : 1);
+    take_pieces(seen, worker);
   }
 }
 
@@ -103,10 +101,8 @@ void ThreadPool::parallel(int64_t n, int64_t grain, FunctionRef<void(int64_t, in
     wake_++;
     wake_.notify_all();
   }
-  const bool single = pieces <= size();
-  take_pieces(call, 0, single ? 1 : size());
+  take_pieces(call, 0);
   for (int spins = 0;; spins++) {
-    if (single && spins == kSpinsBeforeHelp) take_pieces(call, 0, size());
     int64_t done = 0;
     for (int i = 0; i < size(); i++) {
       const uint64_t word = shares_[size_t(i)].done.load(std::memory_order_acquire);

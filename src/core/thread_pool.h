@@ -41,8 +41,7 @@ class ThreadPool {
 
   // Calls f(begin, end, worker) over pieces of [0, n), each at most `grain` long, until all are done. Each worker begins in a
   // share of its own, so that neighbouring pieces, and the memory behind them, are read by one core in order; who is done
-  // helps the others (where nobody has more than one piece, the caller does, after a while), so that a worker which the system takes away
-  // for a while delays one piece only. One caller at a time.
+  // helps the others, so that a worker which the system takes away for a while delays one piece only. One caller at a time.
   void parallel(int64_t n, int64_t grain, FunctionRef<void(int64_t begin, int64_t end, int worker)> f);
 
  private:
@@ -60,7 +59,7 @@ class ThreadPool {
   static constexpr uint64_t kCount = (uint64_t(1) << kCountBits) - 1;
 
   void work(int worker);
-  void take_pieces(uint64_t call, int worker, int n_shares);  // of so many shares, its own first
+  void take_pieces(uint64_t call, int worker);
   int64_t claim(uint64_t call, int share);
   bool wait(uint64_t seen);
 
