@@ -220,6 +220,8 @@ class Backend {
   // may be changed
   virtual void attend_new(Tensor out, Tensor q, Tensor k, Tensor v, Tensor angles, bool interleaved, const PagedKv&, const Batch&,
                           const StateMemory&, const AttendArgs&);
+  // A hint: linear() with this weight will be the next to read what the next linear_gate*() or attend*() makes, before anyone changes it.
+  virtual void announce(const Weight&) {}
   // diag_scan() and outer_scan() with dt = log(1 + exp(dt + dt_bias)) before, and out = silu(gate) * out behind. dt may be changed
   virtual void diag_scan_gated(Tensor out, Tensor x, Tensor dt, Tensor dt_bias, Tensor b, Tensor c, Tensor gate, const DiagScan&,
                                const Batch&, const StateMemory&);

@@ -31,6 +31,21 @@ struct KvPages {
     int64_t tiles = memory->page_tokens / kKeyTile, tile = place % memory->page_tokens / kKeyTile;
     return block(seq, place) + (head * tiles + tile) * kv->k_dim * kKeyTile * element;
   }
+  // Where K and V of tokens [begin, end) of a head lie, 16 tokens each; begin is a multiple of 16. Returns how many. v may be null.
+  int tiles(int seq, int head, int64_t begin, int64_t end, const void** k, const void** v) const {
+    const int64_t k_bytes = kKeyTile * kv->k_dim * element, v_bytes = kKeyTile * kv->v_dim * element;
+    const int64_t in_page = memory->page_tokens / kKeyTile;
+    int64_t page = begin / memory->page_tokens, tile = begin % memory->page_tokens / kKeyTile;
+    int n = 0;
+    for (; begin < end; page++, tile = 0) {
+      const std::byte* block = memory->unit(table->unit[table->begin[seq] + page]) + kv->ref.offset * memory->page_tokens;
+      for (; tile < in_page && begin < end; tile++, begin += kKeyTile, n++) {
+        k[n] = block + (head * in_page + tile) * k_bytes;
+        if (v) v[n] = block + kv->kv_heads * in_page * k_bytes + (head * in_page + tile) * v_bytes;
+      }
+    }
+    return n;
+  }
   // V of token `place`: [v_dim]; the next token of the page follows.
   std::byte* v_row(int seq, int head, int64_t place) const {
     int64_t k_bytes = int64_t(kv->kv_heads) * memory->page_tokens * kv->k_dim * element;

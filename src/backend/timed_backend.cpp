@@ -62,6 +62,7 @@ class Timed final : public Backend, public TimedBackend {
                   const StateMemory& s, const AttendArgs& a) override {
     time("attend", [&] { inner_->attend_new(out, q, k, v, angles, interleaved, kv, b, s, a); });
   }
+  void announce(const Weight& w) override { inner_->announce(w); }
   void add(Tensor into, Tensor x, float scale) override {
     time("add", [&] { inner_->add(into, x, scale); });
   }

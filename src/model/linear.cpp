@@ -45,6 +45,10 @@ Tensor Linear::gated(const Input& x, Activation act, Step& step) const {
   return y;
 }
 
+void Linear::announce(Step& step) const {
+  if (parts_.size() == 1) step.ops.announce(parts_[0]);
+}
+
 void Linear::into(Tensor out, const Input& input, Step& step, Epilogue epilogue) const {
   if (input.norm && parts_.size() == 1) {
     epilogue.bias = bias_;

@@ -32,6 +32,7 @@ class Linear {
   void into(Tensor out, const Input& x, Step&, Epilogue epilogue = {}) const;  // epilogue's bias is this layer's own
   // into(), then a short convolution of C columns of `out`, from `first` on, to conv_out [T, C]: those of `out` may not be written
   void into_conv(Tensor out, const Input& x, Tensor conv_out, int64_t first, const ShortConv&, Step&) const;
+  void announce(Step&) const;                                                  // that it reads what the next gated() or attention makes
 
  private:
   std::vector<Weight> parts_;

@@ -124,7 +124,7 @@ class LinearTest : public testing::TestWithParam<const char*> {
   ThreadPool pool{2};
   std::vector<int64_t> ins() const {
     std::vector<int64_t> v{32, 64, 96, 576, 1536};
-    if (!quantized) v.insert(v.end(), {1, 5, 33, 100});
+    if (!quantized) v.insert(v.end(), {1, 5, 33, 100, 1061});
     return v;
   }
   void expect_product(const std::vector<float>& y, const std::vector<float>& x, const Packed& p, int64_t rows, bool split) {
@@ -205,6 +205,36 @@ TEST_P(LinearTest, GatedInOneOperationGivesTheBitsOfTwo) {
         EXPECT_EQ(std::memcmp(got.data(), want.data(), got.size() * sizeof(float)), 0) << name_of(isa) << ", " << rows << " x " << half;
       }
     }
+  }
+}
+
+// Norms taken on the way and activations rounded where they are made: the bits of one operation after the other.
+TEST_P(LinearTest, NormedAndAnnouncedGivesTheBitsOfPlain) {
+  constexpr int64_t in = 96, out = 37;
+  auto gain = normal(in, 30);
+  for (int64_t half : {48, 64, 352}) {  // 48: no whole blocks of 32
+    if (quantized && half % kBlock != 0) continue;
+    Packed up = make_weight(ops, 2 * half, in, 31, pool), down = make_weight(ops, out, half, 32, pool);
+    for (int64_t rows : {1, 2, 9, 50, 200})
+      for (Isa isa : available_isas()) {
+        auto backend = make_cpu_backend(isa, 3);
+        Arena arena(8 << 20);
+        auto x = activations(rows, in, 33);
+        const Norm norm{.eps = 1e-5f, .weight = view(gain.data(), DType::f32, {in})};
+        std::vector<float> y(x.size()), h(size_t(rows * half)), want(size_t(rows * out)), got(size_t(rows * out), -7.0f),
+            plain(h.size() * 2), both(h.size() * 2);
+        backend->norm(matrix(y, rows, in), matrix(x, rows, in), norm);
+        backend->linear(matrix(plain, rows, 2 * half), matrix(y, rows, in), up.weight, {});
+        backend->linear_normed(matrix(both, rows, 2 * half), matrix(x, rows, in), norm, up.weight, {}, arena);
+        EXPECT_EQ(std::memcmp(both.data(), plain.data(), both.size() * 4), 0) << name_of(isa) << ", " << rows << " rows";
+        backend->linear_gate(matrix(h, rows, half), matrix(y, rows, in), up.weight, Activation::silu, arena);
+        backend->linear(matrix(want, rows, out), matrix(h, rows, half), down.weight, {});
+        std::fill(h.begin(), h.end(), 0.0f);
+        backend->announce(down.weight);
+        backend->linear_gate_normed(matrix(h, rows, half), matrix(x, rows, in), norm, up.weight, Activation::silu, arena);
+        backend->linear(matrix(got, rows, out), matrix(h, rows, half), down.weight, {});
+        EXPECT_EQ(std::memcmp(got.data(), want.data(), got.size() * 4), 0) << name_of(isa) << ", " << rows << " rows, " << half;
+      }
   }
 }
 

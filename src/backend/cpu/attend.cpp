@@ -8,7 +8,6 @@ namespace mr {
 static constexpr int kBlockQueries = 48;          // a block of rows has about so many queries of one K/V head
 static constexpr int64_t kInlineCost = 48 << 10;  // below so many multiply-adds waking the pool costs more than it gains
 static constexpr int64_t kCutCost = 400 << 10;    // and cutting a sequence into spans below so many
-static constexpr int64_t kInlineJoin = 32 << 10;  // and so many floats to join
 static constexpr float kNothing = -1e30f;
 
 int kernel_type(DType type) {
@@ -31,6 +30,7 @@ struct CpuAttention::Call {
   const Batch& batch;
   const AttendArgs& args;
   const NewRows& fresh;
+  const RoundAhead& ahead;
   KvPages pages;
   int group, type;
   int64_t v_stride;  // v_dim rounded up to whole vectors
@@ -42,7 +42,8 @@ struct CpuAttention::Call {
 struct CpuAttention::Scratch {
   float *q, *scores, *v, *max, *sum, *acc, *span_max, *span_sum, *span_acc;
   Sight* sight;
-  const void *k_tile[SpanCall::kSpan / SpanCall::kTile], *v_tile[SpanCall::kSpan / SpanCall::kTile];
+  using TileList = const void * [SpanCall::kSpan / SpanCall::kTile];
+  TileList k_tile, v_tile, next_k_tile;
 
   // With memory null, only counts the bytes.
   size_t place(std::byte* memory, const Call& c, int max_queries) {
@@ -64,6 +65,7 @@ struct CpuAttention::Scratch {
     std::fill(sum, sum + n, 0.0f);
     std::fill(acc, acc + n * v_stride, 0.0f);
   }
+  void keep_span(float* results, int64_t n) { span_max = results, span_sum = results + n, span_acc = results + 2 * n; }
   void merge(const OpKernels& kernels, int64_t n, int64_t v_stride) {  // the results of the next span
     for (int64_t i = 0; i < n; i++)
       kernels.merge(max + i, sum + i, acc + i * v_stride, span_max[i], span_sum[i], span_acc + i * v_stride, v_stride);
@@ -91,7 +93,7 @@ void CpuAttention::plan(const Call& c, int n_threads) {
   for (int s = 0; s < c.batch.n_seqs; s++) {
     check(c.batch.corner[s] != Corner::bits || c.batch.rows(s) <= 64, "a tree of {} rows has no place in 64 bits", c.batch.rows(s));
     for (int row = c.batch.row_begin[s]; row < c.batch.row_begin[s + 1]; row += rows) {
-      Block b{s, row, std::min(rows, c.batch.row_begin[s + 1] - row), INT32_MAX, 0, -1};
+      Block b{s, row, std::min(rows, c.batch.row_begin[s + 1] - row), INT32_MAX, 0, -1, 0};
       for (int r = row; r < row + b.n_rows; r++) {
         Sight sight = sight_of(c.batch, s, r, c.args.window);
         b.first = std::min(b.first, sight.lo);
@@ -102,29 +104,38 @@ void CpuAttention::plan(const Call& c, int n_threads) {
       blocks_.push_back(b);
     }
   }
-  int64_t partial = 0;
+  int64_t partial = 0, left = 0;
   for (int i = int(blocks_.size()) - 1; i >= 0; i--) {  // later rows see more: begin with the long ones
     Block& b = blocks_[size_t(i)];
     int64_t unit_cost = row_cost / c.kv.kv_heads * b.n_rows * (b.end - b.first);
     bool cut = n_threads > 1 && cost_ > kCutCost && b.n_spans() > 1 && unit_cost * 4 * n_threads > cost_;
     if (cut) {
-      b.partial = partial;
+      b.partial = partial, b.left = left;
+      left += c.kv.kv_heads;
       partial += c.kv.kv_heads * b.n_spans() * c.results(b);
     }
     for (int h = 0; h < c.kv.kv_heads; h++)
       for (int span = cut ? 0 : -1; span < (cut ? b.n_spans() : 0); span++) units_.push_back({i, h, span});
   }
   if (int64_t(partials_.size()) < partial * 4) partials_ = Buffer(size_t(partial * 4));
+  if (int64_t(left_.size()) < left) left_ = std::vector<std::atomic<int>>(size_t(left));
+  for (const Block& b : blocks_)
+    for (int h = 0; b.partial >= 0 && h < c.kv.kv_heads; h++) left_[size_t(b.left + h)].store(b.n_spans(), std::memory_order_relaxed);
+}
+
+CpuAttention::Keys CpuAttention::first_keys(size_t unit) const {
+  if (unit >= units_.size()) return {};
+  const Unit& u = units_[unit];
+  return blocks_[size_t(u.block)].span(u.kv_head, std::max(0, u.span));
 }
 
 // Results of all queries of a block over one span, into scratch.span_*.
-void CpuAttention::run_span(const Call& c, const Block& b, int kv_head, int64_t span, Scratch& s) {
-  const int32_t begin = int32_t(std::max<int64_t>(b.first, span * SpanCall::kSpan));
-  const int32_t end = int32_t(std::min<int64_t>(b.end, (span + 1) * SpanCall::kSpan));
-  for (int32_t key = begin, tile = 0; key < end; key += SpanCall::kTile, tile++) {
-    s.k_tile[tile] = c.pages.k_tile(b.seq, kv_head, key);
-    s.v_tile[tile] = c.pages.v_row(b.seq, kv_head, key);
-  }
+void CpuAttention::run_span(const Call& c, const Block& b, const Keys& keys, const Keys& next, Scratch& s, Worker& worker) {
+  const int32_t begin = keys.begin, end = keys.end;
+  c.pages.tiles(b.seq, keys.kv_head, begin, end, s.k_tile, s.v_tile);
+  const int n_next = c.pages.tiles(next.seq, next.kv_head, next.begin, next.end, s.next_k_tile, nullptr);
+  const bool fetched = s.k_tile[0] == worker.fetched;
+  worker.fetched = n_next ? s.next_k_tile[0] : nullptr;
   const int n = b.n_rows * c.group, n_calls = (n + kernels_.max_queries - 1) / kernels_.max_queries, each = (n + n_calls - 1) / n_calls;
   for (int i = 0; i < n; i += each) {
     const int m = std::min(each, n - i);
@@ -149,6 +160,9 @@ void CpuAttention::run_span(const Call& c, const Block& b, int kv_head, int64_t 
                           .end = hi,
                           .k_tile = s.k_tile + skipped,
                           .v_tile = s.v_tile + skipped,
+                          .k_fetched = fetched,
+                          .next_k_tile = s.next_k_tile,
+                          .n_next = n_next,
                           .scores = s.scores,
                           .v_scratch = s.v,
                           .max = s.span_max + i,
@@ -164,6 +178,7 @@ void CpuAttention::finish(const Call& c, const Block& b, int kv_head, const Scra
     float* out = c.out.row<float>(b.row + i / c.group) + head * c.out.stride[1];
     kernels_.finish(out, s.max[i], s.sum[i], s.acc + i * c.v_stride, c.kv.v_dim, bool(c.args.sinks),
                     c.args.sinks ? c.args.sinks.as<float>()[head] : 0);
+    c.ahead(out, b.row + i / c.group, int64_t(head) * c.kv.v_dim, c.kv.v_dim);
   }
 }
 
@@ -180,9 +195,10 @@ void CpuAttention::place(const Call& c, const Block& b, int kv_head) {
   store_head(kernels_, c.pages, b.seq, kv_head, c.batch.context[b.seq], k, v, c.type);
 }
 
-void CpuAttention::run_unit(const Call& c, const Unit& unit, std::byte* memory) {
+void CpuAttention::run_unit(const Call& c, size_t i_unit, Worker& worker) {
   Scratch s;
-  s.place(memory, c, kernels_.max_queries);
+  s.place(worker.memory.data(), c, kernels_.max_queries);
+  const Unit& unit = units_[i_unit];
   const Block& b = blocks_[size_t(unit.block)];
   if (c.fresh.k && b.partial < 0) place(c, b, unit.kv_head);
   const int n = b.n_rows * c.group;
@@ -192,35 +208,38 @@ void CpuAttention::run_unit(const Call& c, const Unit& unit, std::byte* memory) 
     for (int d = 0; d < c.kv.k_dim; d++) s.q[i * c.kv.k_dim + d] = q[d] * c.args.scale;
     s.sight[i] = i % c.group ? s.sight[i - 1] : sight_of(c.batch, b.seq, row, c.args.window);
   }
-  const int64_t first = b.first / SpanCall::kSpan;
+  const Keys next = first_keys(i_unit + 1);
   if (unit.span >= 0) {
-    float* p = partials_.as<float>() + b.partial + (unit.kv_head * b.n_spans() + unit.span) * c.results(b);
-    s.span_max = p, s.span_sum = p + n, s.span_acc = p + 2 * n;
-    return run_span(c, b, unit.kv_head, first + unit.span, s);
+    s.keep_span(partial(c, b, unit.kv_head, unit.span), n);
+    run_span(c, b, b.span(unit.kv_head, unit.span), next, s, worker);
+    // Who finishes the last span joins them.
+    if (left_[size_t(b.left + unit.kv_head)].fetch_sub(1, std::memory_order_acq_rel) == 1) join(c, b, unit.kv_head, s);
+    return;
   }
   s.clear(n, c.v_stride);
   for (int span = 0; span < b.n_spans(); span++) {
-    run_span(c, b, unit.kv_head, first + span, s);
+    run_span(c, b, b.span(unit.kv_head, span), span + 1 < b.n_spans() ? b.span(unit.kv_head, span + 1) : next, s, worker);
     s.merge(kernels_, n, c.v_stride);
   }
   finish(c, b, unit.kv_head, s);
 }
 
-void CpuAttention::join(const Call& c, const Block& b, int kv_head, std::byte* memory) const {
-  Scratch s;
-  s.place(memory, c, kernels_.max_queries);
+float* CpuAttention::partial(const Call& c, const Block& b, int kv_head, int span) const {
+  return partials_.as<float>() + b.partial + (kv_head * b.n_spans() + span) * c.results(b);
+}
+
+void CpuAttention::join(const Call& c, const Block& b, int kv_head, Scratch& s) const {
   const int n = b.n_rows * c.group;
   s.clear(n, c.v_stride);
   for (int span = 0; span < b.n_spans(); span++) {
-    float* p = partials_.as<float>() + b.partial + (kv_head * b.n_spans() + span) * c.results(b);
-    s.span_max = p, s.span_sum = p + n, s.span_acc = p + 2 * n;
+    s.keep_span(partial(c, b, kv_head, span), n);
     s.merge(kernels_, n, c.v_stride);
   }
   finish(c, b, kv_head, s);
 }
 
 void CpuAttention::run(Tensor out, Tensor q, const PagedKv& kv, const Batch& batch, const StateMemory& state, const AttendArgs& args,
-                       ThreadPool& pool, const NewRows& fresh) {
+                       ThreadPool& pool, const NewRows& fresh, const RoundAhead& ahead) {
   check(kv.kv_heads > 0 && args.heads % kv.kv_heads == 0, "{} query heads cannot share {} key/value heads evenly", args.heads, kv.kv_heads);
   Call c{out,
          q,
@@ -228,6 +247,7 @@ void CpuAttention::run(Tensor out, Tensor q, const PagedKv& kv, const Batch& bat
          batch,
          args,
          fresh,
+         ahead,
          KvPages(kv, batch, state),
          args.heads / kv.kv_heads,
          kernel_type(kv.dtype),
@@ -236,22 +256,15 @@ void CpuAttention::run(Tensor out, Tensor q, const PagedKv& kv, const Batch& bat
   if (fresh.k)  // the spans of a block that is cut share its row
     for (const Block& b : blocks_)
       for (int h = 0; b.partial >= 0 && h < kv.kv_heads; h++) place(c, b, h);
-  scratch_.resize(size_t(pool.size()));
+  workers_.resize(size_t(pool.size()));
   Scratch s;
   const size_t bytes = s.place(nullptr, c, kernels_.max_queries);
-  for (Buffer& memory : scratch_)
-    if (memory.size() < bytes) memory = Buffer(bytes);
+  for (Worker& w : workers_)
+    if (w.memory.size() < bytes) w.memory = Buffer(bytes);
   const int64_t n = int64_t(units_.size());
   pool.parallel(n, cost_ > kInlineCost ? 1 : n, [&](int64_t begin, int64_t end, int worker) {
-    for (int64_t i = begin; i < end; i++) run_unit(c, units_[size_t(i)], scratch_[size_t(worker)].data());
+    for (int64_t i = begin; i < end; i++) run_unit(c, size_t(i), workers_[size_t(worker)]);
   });
-  for (const Block& b : blocks_) {
-    if (b.partial < 0) continue;
-    const int64_t work = kv.kv_heads * b.n_spans() * c.results(b);
-    pool.parallel(kv.kv_heads, work > kInlineJoin ? 1 : kv.kv_heads, [&](int64_t begin, int64_t end, int worker) {
-      for (int64_t head = begin; head < end; head++) join(c, b, int(head), scratch_[size_t(worker)].data());
-    });
-  }
 }
 
 }  // namespace mr

@@ -1,9 +1,12 @@
 // Attention on the CPU: cuts a step into units of work, runs them on the pool and joins what was cut.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/cpu/linear.h"
 #include "backend/cpu/op_kernels.h"
 #include "backend/kv_pages.h"
 
@@ -25,35 +28,54 @@ class CpuAttention {
   };
 
   explicit CpuAttention(const OpKernels& kernels) : kernels_(kernels) {}
-  void run(Tensor out, Tensor q, const PagedKv&, const Batch&, const StateMemory&, const AttendArgs&, ThreadPool&, const NewRows&);
+  void run(Tensor out, Tensor q, const PagedKv&, const Batch&, const StateMemory&, const AttendArgs&, ThreadPool&, const NewRows&,
+           const RoundAhead&);
 
  private:
+  // The keys of a span that a block sees.
+  struct Keys {
+    int seq, kv_head;
+    int32_t begin, end;
+  };
   // Consecutive rows of one sequence. All query heads of one K/V head over these rows share the keys and values they read.
   struct Block {
     int seq, row, n_rows;
     int32_t first, end;  // keys that any of the rows sees
     int64_t partial;     // where the results of its spans are kept, -1: it is not cut
+    int64_t left;        // and where they are counted
     int n_spans() const { return (end - 1) / SpanCall::kSpan - first / SpanCall::kSpan + 1; }
+    Keys span(int kv_head, int i) const {
+      const int32_t at = (first / SpanCall::kSpan + i) * SpanCall::kSpan;
+      return {seq, kv_head, std::max(first, at), std::min(end, at + SpanCall::kSpan)};
+    }
   };
   struct Unit {
     int block, kv_head, span;  // span -1: all of them
+  };
+  struct Worker {
+    Buffer memory;
+    const void* fetched = nullptr;  // the first of the keys that are in a cache by now
   };
   struct Call;
   struct Scratch;
 
   void plan(const Call&, int n_threads);
   void place(const Call&, const Block&, int kv_head);  // the new row of a block
-  void run_unit(const Call&, const Unit&, std::byte* scratch);
-  void run_span(const Call&, const Block&, int kv_head, int64_t span, Scratch&);
-  void join(const Call&, const Block&, int kv_head, std::byte* scratch) const;  // the spans of a block that was cut
+  void run_unit(const Call&, size_t unit, Worker&);
+  Keys first_keys(size_t unit) const;
+  // Next: what the worker will attend to after this.
+  void run_span(const Call&, const Block&, const Keys&, const Keys& next, Scratch&, Worker&);
+  float* partial(const Call&, const Block&, int kv_head, int span) const;
+  void join(const Call&, const Block&, int kv_head, Scratch&) const;  // the spans of a block that was cut
   void finish(const Call&, const Block&, int kv_head, const Scratch&) const;
 
   const OpKernels& kernels_;
   std::vector<Block> blocks_;
   std::vector<Unit> units_;
-  std::vector<Buffer> scratch_;  // of each worker
-  Buffer partials_;              // [cut block][kv_head][span][max, sum, acc of each query]
-  int64_t cost_ = 0;             // multiply-adds of the call
+  std::vector<Worker> workers_;
+  std::vector<std::atomic<int>> left_;  // [cut block][kv_head] spans that are to be done
+  Buffer partials_;                     // [cut block][kv_head][span][max, sum, acc of each query]
+  int64_t cost_ = 0;                    // multiply-adds of the call
 };
 
 }  // namespace mr

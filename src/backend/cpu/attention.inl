@@ -14,7 +14,7 @@ using mr::SpanCall;
 
 #if defined(__AVX512F__)
 constexpr int kMaxQueries = 12;
-constexpr int vectors(int m) { return m <= 2 ? 4 : 2; }
+constexpr int vectors(int m) { return m <= 4 ? 4 : 2; }
 #elif defined(__AVX2__)
 constexpr int kMaxQueries = 6;
 constexpr int vectors(int m) { return m == 1 ? 4 : m == 2 ? 2 : 1; }
@@ -32,26 +32,34 @@ inline Vec load_kv(const void* p, int64_t i) {
   if constexpr (type == 2) return load_bf16(static_cast<const uint16_t*>(p) + i);
 }
 
-// Few queries are bound by memory, and pages lie scattered: meanwhile fetch the keys that come next and the values of this tile.
+// Few queries are bound by memory, and pages lie scattered: while keys are multiplied, their values are fetched, and the next keys
+// where nobody has done so; while values are, the keys of what this worker attends to next.
+template <int M>
+constexpr bool kFetch = M < kMaxQueries;
+constexpr int kLine = 64;  // bytes of the cache
+
 template <int type, int M, int N>
 inline void scores(const SpanCall& a, int tile) {
   constexpr int kBytes = SpanCall::kTile * (type == 0 ? 4 : 2);  // of one dimension
-  constexpr bool kFetch = M < kMaxQueries;
   const int tiles = (a.end - a.first + SpanCall::kTile - 1) / SpanCall::kTile;
   Vec s[M][N];
   for (int m = 0; m < M; m++)
     for (int n = 0; n < N; n++) s[m][n] = zero();
-  const void *k[N], *fetch[N];
-  for (int n = 0; n < N; n++) k[n] = a.k_tile[tile + n], fetch[n] = a.k_tile[tile + (tile + N + n < tiles ? N : 0) + n];
+  const char *k[N], *next[N], *v[N];
+  for (int n = 0; n < N; n++) {
+    k[n] = static_cast<const char*>(a.k_tile[tile + n]), v[n] = static_cast<const char*>(a.v_tile[tile + n]);
+    next[n] = static_cast<const char*>(a.k_tile[tile + (tile + N + n < tiles ? N : 0) + n]);
+  }
   const float* q = a.q;
   for (int d = 0; d < a.k_dim; d++) {
     for (int n = 0; n < N; n++) {
       const Vec kv = load_kv<type>(k[n], d * SpanCall::kTile);
       for (int m = 0; m < M; m++) s[m][n] = fma(set1(q[m * int64_t(a.k_dim) + d]), kv, s[m][n]);
-      if constexpr (kFetch) {
-        __builtin_prefetch(static_cast<const char*>(fetch[n]) + d * kBytes, 0, 3);
-        if (d < a.v_dim) __builtin_prefetch(static_cast<const char*>(a.v_tile[tile + n]) + d * kBytes, 0, 2);
-      }
+      if constexpr (kFetch<M>)
+        if (d * kBytes % kLine == 0) {
+          if (!a.k_fetched) __builtin_prefetch(next[n] + d * kBytes, 0, 3);
+          if (d < a.v_dim) __builtin_prefetch(v[n] + d * kBytes, 0, 2);
+        }
     }
   }
   for (int m = 0; m < M; m++)
@@ -61,6 +69,8 @@ inline void scores(const SpanCall& a, int tile) {
 // acc columns [column, column + 16 N) = weights . V; rows of a v tile are `stride` elements long.
 template <int type, int M, int N>
 inline void values(const SpanCall& a, const void* const* v_tile, int64_t stride, int column) {
+  constexpr int kBytes = SpanCall::kTile * (type == 0 ? 4 : 2);
+  const int fetch_a_key = (a.k_dim * kBytes / SpanCall::kTile + kLine - 1) / kLine;  // lines, so that 16 keys fetch a tile
   Vec s[M][N];
   for (int m = 0; m < M; m++)
     for (int n = 0; n < N; n++) s[m][n] = zero();
@@ -68,11 +78,14 @@ inline void values(const SpanCall& a, const void* const* v_tile, int64_t stride,
     const int keys = a.end - key < SpanCall::kTile ? a.end - key : SpanCall::kTile;
     const void* v = v_tile[tile];
     const float* p = a.scores + tile * SpanCall::kTile;
+    const char* next = kFetch<M> && column == 0 && tile < a.n_next ? static_cast<const char*>(a.next_k_tile[tile]) : nullptr;
     for (int k = 0; k < keys; k++) {
       for (int n = 0; n < N; n++) {
         const Vec kv = load_kv<type>(v, k * stride + column + n * kLanes);
         for (int m = 0; m < M; m++) s[m][n] = fma(set1(p[m * SpanCall::kSpan + k]), kv, s[m][n]);
       }
+      if (kFetch<M> && next)
+        for (int i = 0; i < fetch_a_key; i++, next += kLine) __builtin_prefetch(next, 0, 2);
     }
   }
   for (int m = 0; m < M; m++)

@@ -2,6 +2,7 @@
 // set. Pieces never change a row's arithmetic, so neither threads nor neighbours do.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "backend/angles.h"
 #include "backend/backend.h"
@@ -53,8 +54,7 @@ class CpuBackend : public Backend {
   }
 
   void norm(Tensor out, Tensor x, const Norm& norm) override {
-    const NormRow row{norm.weight.as<float>(),       norm.bias.as<float>(), x.shape[x.rank - 1], norm.eps, norm.offset,
-                      norm.kind == Norm::Kind::layer};
+    const NormRow row = norm_row(norm, x.shape[x.rank - 1]);
     const int64_t inner = x.rank == 3 ? x.shape[1] : 1;  // heads
     rows(x.shape[0], inner * row.n, [&](int64_t r) {
       for (int64_t i = 0; i < inner; i++) ops_.norm(out.row<float>(r) + i * out.stride[1], x.row<float>(r) + i * x.stride[1], row);
@@ -66,11 +66,19 @@ class CpuBackend : public Backend {
   }
 
   void linear_gate(Tensor out, Tensor x, const Weight& weight, Activation act, Arena& arena) override {
-    if (weight.out % (2 * kPanel) != 0) return Backend::linear_gate(out, x, weight, act, arena);
-    ArenaScope scope(arena);
-    Tensor both = arena.tensor(DType::f32, {x.shape[0], weight.out});
-    cpu_linear_gate(out, both, x, weight, ops_.gate, int(act), pool_, linear_, linear_scratch_);
+    gated(out, x, weight, act, arena, nullptr);
   }
+
+  // A row's norm is taken when the row is rounded.
+  void linear_normed(Tensor out, Tensor x, const Norm& norm, const Weight& weight, const Epilogue& e, Arena& arena) override {
+    normed(x, norm, arena, [&](Tensor y, const PrepareRow& row) { cpu_linear(out, y, weight, e, pool_, linear_, linear_scratch_, &row); });
+  }
+
+  void linear_gate_normed(Tensor out, Tensor x, const Norm& norm, const Weight& weight, Activation act, Arena& arena) override {
+    normed(x, norm, arena, [&](Tensor y, const PrepareRow& row) { gated(out, y, weight, act, arena, &row); });
+  }
+
+  void announce(const Weight& reader) override { reader_ = &reader; }
 
   void add(Tensor into, Tensor x, float scale) override {
     rows(x.shape[0], x.shape[1], [&](int64_t r) { ops_.add(into.row<float>(r), x.row<float>(r), scale, x.shape[1]); });
@@ -108,14 +116,14 @@ class CpuBackend : public Backend {
   }
 
   void attend(Tensor out, Tensor q, const PagedKv& kv, const Batch& batch, const StateMemory& state, const AttendArgs& args) override {
-    attention_.run(out, q, kv, batch, state, args, pool_, {});
+    attention_.run(out, q, kv, batch, state, args, pool_, {}, round_ahead(out, kv));
   }
 
   // One row a sequence: whoever attends for a K/V head first places what that head needs of the new row.
   void attend_new(Tensor out, Tensor q, Tensor k, Tensor v, Tensor angles, bool interleaved, const PagedKv& kv, const Batch& batch,
                   const StateMemory& state, const AttendArgs& args) override {
     if (!k || batch.n_tokens != batch.n_seqs) return Backend::attend_new(out, q, k, v, angles, interleaved, kv, batch, state, args);
-    attention_.run(out, q, kv, batch, state, args, pool_, {k, v, angles, interleaved});
+    attention_.run(out, q, kv, batch, state, args, pool_, {k, v, angles, interleaved}, round_ahead(out, kv));
   }
 
   void short_conv(Tensor out, Tensor x, Tensor weight, Tensor bias, Activation act, const SlotState& slot, const Batch& batch,
@@ -203,6 +211,36 @@ class CpuBackend : public Backend {
   }
 
  private:
+  static NormRow norm_row(const Norm& norm, int64_t n) {
+    return {norm.weight.as<float>(), norm.bias.as<float>(), n, norm.eps, norm.offset, norm.kind == Norm::Kind::layer};
+  }
+
+  // f(y, row): y [T, in] is norm(x) as soon as row(r) was called for each of its rows.
+  template <class F>
+  void normed(Tensor x, const Norm& norm, Arena& arena, F f) {
+    ArenaScope scope(arena);
+    Tensor y = arena.tensor(DType::f32, {x.shape[0], x.shape[1]});
+    const NormRow row = norm_row(norm, x.shape[1]);
+    f(y, PrepareRow([&](int64_t r) { ops_.norm(y.row<float>(r), x.row<float>(r), row); }));
+  }
+
+  void gated(Tensor out, Tensor x, const Weight& weight, Activation act, Arena& arena, const PrepareRow* prepare) {
+    const Weight* reader = std::exchange(reader_, nullptr);
+    if (weight.out % (2 * kPanel) == 0)
+      return cpu_linear_gate(out, x, weight, ops_.gate, int(act), pool_, linear_, linear_scratch_, reader, prepare);
+    ArenaScope scope(arena);
+    Tensor both = arena.tensor(DType::f32, {x.shape[0], weight.out});
+    cpu_linear(both, x, weight, {}, pool_, linear_, linear_scratch_, prepare);
+    const int64_t half = weight.out / 2;
+    gate(out, both.cols(0, half), both.cols(half, half), act);
+  }
+
+  RoundAhead round_ahead(Tensor heads, const PagedKv& kv) {
+    const Weight* reader = std::exchange(reader_, nullptr);
+    if (kv.v_dim % kBlock != 0 || heads.stride[1] != kv.v_dim) reader = nullptr;
+    return {reader, view(heads.data, DType::f32, {heads.shape[0], heads.shape[1] * kv.v_dim}), linear_, linear_scratch_};
+  }
+
   // f(row) for n rows of `work` elements each.
   template <class F>
   void rows(int64_t n, int64_t work, F f) {
@@ -253,6 +291,7 @@ class CpuBackend : public Backend {
   const OpKernels& ops_;
   const LinearKernels& linear_;
   LinearScratch linear_scratch_;
+  const Weight* reader_ = nullptr;  // that was announced
   ExpertScratch expert_scratch_;
   CpuAttention attention_;
   std::vector<SampleScratch> sample_scratch_;

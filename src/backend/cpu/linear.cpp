@@ -34,8 +34,8 @@ static void grow(Buffer& buffer, size_t bytes) {
 }
 
 static LinearCall make_call(Tensor out, Tensor x, const Weight& w, const Epilogue& e) {
-  check(x.shape[x.rank - 1] == w.in && out.shape[out.rank - 1] == w.out && x.shape[0] == out.shape[0],
-        "a [{}, {}] weight cannot take {} to {}", w.out, w.in, shape_string(x), shape_string(out));
+  if (x.shape[x.rank - 1] != w.in || out.shape[out.rank - 1] != w.out || x.shape[0] != out.shape[0])
+    fail("a [{}, {}] weight cannot take {} to {}", w.out, w.in, shape_string(x), shape_string(out));
   LinearCall c{w.in, w.out, x.shape[0], w.packed.as<std::byte>()};
   c.x = x.as<float>();
   c.x_stride = x.stride[0];
@@ -48,13 +48,35 @@ static LinearCall make_call(Tensor out, Tensor x, const Weight& w, const Epilogu
   return c;
 }
 
-static void round_rows(LinearCall& c, const LinearKernel& kernel, ThreadPool& pool, LinearScratch& scratch) {
-  grow(scratch.rounded, size_t(kernel.rounded_bytes(c.in, c.rows)));
+RoundAhead::RoundAhead(const Weight* reader, Tensor x, const LinearKernels& kernels, LinearScratch& scratch) {
+  scratch.ahead_of = nullptr;
+  if (!reader || reader->in != x.shape[x.rank - 1] || x.shape[0] == 0) return;
+  const LinearKernel& kernel = find_kernel(kernels, reader->format().name, x.shape[0]);
+  if (!kernel.round) return;
+  grow(scratch.ahead, size_t(kernel.rounded_bytes(reader->in, x.shape[0])));
+  kernel_ = &kernel, in_ = reader->in, rounded_ = scratch.ahead.data();
+  scratch.ahead_of = x.as<float>(), scratch.ahead_by = &kernel;
+}
+
+// Rows of x as the kernel reads them: prepared, and rounded.
+static void make_rows(LinearCall& c, const LinearKernel& kernel, ThreadPool& pool, LinearScratch& scratch, const PrepareRow* prepare) {
+  const bool there = !prepare && scratch.ahead_of && scratch.ahead_of == c.x && scratch.ahead_by == &kernel;
+  scratch.ahead_of = nullptr;
+  if (there) {
+    std::swap(scratch.rounded, scratch.ahead);
+    c.rounded = scratch.rounded.data();
+    return;
+  }
+  if (!kernel.round && !prepare) return;
+  if (kernel.round) grow(scratch.rounded, size_t(kernel.rounded_bytes(c.in, c.rows)));
   std::byte* rounded = scratch.rounded.data();
   c.rounded = rounded;
   int64_t grain = std::max<int64_t>(1, (16 << 10) / c.in);  // about 4 us
   pool.parallel(c.rows, grain, [&](int64_t begin, int64_t end, int) {
-    for (int64_t r = begin; r < end; r++) kernel.round(c.x + r * c.x_stride, c.in, r, rounded);
+    for (int64_t r = begin; r < end; r++) {
+      if (prepare) (*prepare)(r);
+      if (kernel.round) kernel.round(c.x + r * c.x_stride, c.in, r, 0, c.in, rounded);
+    }
   });
 }
 
@@ -64,69 +86,87 @@ struct Pieces {
   int64_t chunk, chunks, group, groups;
 };
 
-// Panels that a piece takes: as many as leave each worker several pieces, of those the number with which the worker that gets
-// most has least; whole pairs if these do as well.
-static int64_t group_of(int64_t panels, int64_t panel_bytes, int workers) {
+// Panels that a piece takes, a multiple of `step`: as many as leave each worker several pieces, of those the number with which the worker
+// that gets most has least; whole pairs if these do as well.
+static int64_t group_of(int64_t panels, int64_t panel_bytes, int workers, int64_t step) {
   constexpr int64_t kBytes = 192 << 10, kFew = 8;
   const int64_t share = (panels + workers - 1) / workers;
   const int64_t most = share <= kFew ? share : std::min(share / 4, std::max<int64_t>(kPair, kBytes / panel_bytes));
-  int64_t best = 1, least = panels;
-  for (int64_t group = most; group >= 1; group--) {
+  int64_t best = 0, least = panels;
+  for (int64_t group = most / step * step; group >= step; group -= step) {
     const int64_t pieces = (panels + group - 1) / group, longest = (pieces + workers - 1) / workers * group;
-    if (longest < least || (longest == least && best % kPair > group % kPair)) best = group, least = longest;
+    if (!best || longest < least || (longest == least && best % kPair > group % kPair)) best = group, least = longest;
   }
-  return best;
+  return best ? best : step;
 }
 
-static Pieces cut(const LinearCall& c, int64_t panels, int64_t panel_bytes, const LinearKernel& kernel, const LinearKernels& kernels,
-                  int workers) {
-  const int64_t tile = kernels.tile_rows;
-  int64_t row_bytes = kernel.round ? kernel.rounded_bytes(c.in, tile) / tile : c.in * 4;
-  int64_t chunk = std::max(tile, kernels.chunk_bytes / row_bytes / tile * tile);
-  const int64_t group = group_of(panels, panel_bytes, workers);
+static Pieces cut(const LinearCall& c, int64_t panels, int64_t step, int64_t panel_bytes, const LinearKernel& kernel,
+                  const LinearKernels& kernels, int workers) {
+  const int64_t tile = kernels.tile_rows, inputs = kernel.stretch ? std::min(c.in, kernel.stretch) : c.in;
+  int64_t row_bytes = kernel.round ? kernel.rounded_bytes(inputs, tile) / tile : inputs * 4;
+  const int64_t most = std::max(tile, kernels.chunk_bytes / row_bytes / tile * tile), fewest = (c.rows + most - 1) / most;
+  const int64_t chunk = ((c.rows + fewest - 1) / fewest + tile - 1) / tile * tile;  // alike, so that workers end together
+  const int64_t group = group_of(panels, panel_bytes, workers, step);
   return {chunk, (c.rows + chunk - 1) / chunk, group, (panels + group - 1) / group};
 }
 
-// Calls f(row, row_end, panel, panel_end, scratch) over pieces that together are all rows times panels [0, panels).
+// Calls f(row, row_end, panel, panel_end, scratch, own) over pieces that together are all rows times panels [0, panels), cut at multiples
+// of `step`. own: the worker's memory for so many halves of a piece's outputs.
 template <class F>
-static void run_pieces(LinearCall& c, const Weight& w, int64_t panels, ThreadPool& pool, const LinearKernels& kernels,
-                       LinearScratch& scratch, F f) {
-  const LinearKernel& kernel = find_kernel(kernels, w.format().name, c.rows);
-  if (kernel.round) round_rows(c, kernel, pool, scratch);
-  const size_t floats = size_t(kernels.scratch_panels * ((c.in + kBlock - 1) / kBlock) * kBlock * kPanel);
-  grow(scratch.panels, floats * sizeof(float) * size_t(pool.size()));
-  const Pieces p = cut(c, panels, w.packed.bytes() / w.panels(), kernel, kernels, pool.size());
+static void run_pieces(const LinearCall& c, const Weight& w, int64_t panels, int64_t step, int halves, const LinearKernel& kernel,
+                       ThreadPool& pool, const LinearKernels& kernels, LinearScratch& scratch, F f) {
+  const Pieces p = cut(c, panels, step, w.packed.bytes() / w.panels(), kernel, kernels, pool.size());
+  const int64_t rows = std::min(p.chunk, c.rows), inner = kernels.scratch_floats(c.in, rows, p.group);
+  const size_t floats = size_t(inner + halves * rows * p.group * kPanel);
+  grow(scratch.workers, floats * sizeof(float) * size_t(pool.size()));
   pool.parallel(p.chunks * p.groups, 1, [&](int64_t begin, int64_t end, int worker) {
     for (int64_t i = begin; i < end; i++) {
       const int64_t row = i / p.groups * p.chunk, panel = i % p.groups * p.group;
-      f(kernel, row, std::min(row + p.chunk, c.rows), panel, std::min(panel + p.group, panels),
-        scratch.panels.as<float>() + floats * size_t(worker));
+      float* memory = scratch.workers.as<float>() + floats * size_t(worker);
+      f(row, std::min(row + p.chunk, c.rows), panel, std::min(panel + p.group, panels), memory, memory + inner);
     }
   });
 }
 
 void cpu_linear(Tensor out, Tensor x, const Weight& w, const Epilogue& e, ThreadPool& pool, const LinearKernels& kernels,
-                LinearScratch& scratch) {
+                LinearScratch& scratch, const PrepareRow* prepare) {
   LinearCall c = make_call(out, x, w, e);
   if (c.rows == 0 || c.out == 0) return;
-  run_pieces(c, w, w.panels(), pool, kernels, scratch,
-             [&](const LinearKernel& kernel, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, float* floats) {
+  const LinearKernel& kernel = find_kernel(kernels, w.format().name, c.rows);
+  make_rows(c, kernel, pool, scratch, prepare);
+  run_pieces(c, w, w.panels(), 1, 0, kernel, pool, kernels, scratch,
+             [&](int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, float* floats, float*) {
                kernel.run(c, row, row_end, panel, panel_end, floats);
              });
 }
 
-void cpu_linear_gate(Tensor out, Tensor both, Tensor x, const Weight& w, GateFunction gate, int act, ThreadPool& pool,
-                     const LinearKernels& kernels, LinearScratch& scratch) {
+void cpu_linear_gate(Tensor out, Tensor x, const Weight& w, GateFunction gate, int act, ThreadPool& pool, const LinearKernels& kernels,
+                     LinearScratch& scratch, const Weight* reader, const PrepareRow* prepare) {
+  const int64_t half = w.out / 2, half_panels = half / kPanel;
+  if (out.shape[1] != half)
+    fail("a [{}, {}] weight cannot take {} to {}, half its outputs", w.out, w.in, shape_string(x), shape_string(out));
+  Tensor both = out;  // its shape; nothing is written there
+  both.shape[1] = w.out;
   LinearCall c = make_call(both, x, w, {});
   if (c.rows == 0 || c.out == 0) return;
-  const int64_t half = w.out / 2, half_panels = half / kPanel;
-  run_pieces(c, w, half_panels, pool, kernels, scratch,
-             [&](const LinearKernel& kernel, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, float* floats) {
-               kernel.run(c, row, row_end, panel, panel_end, floats);
-               kernel.run(c, row, row_end, panel + half_panels, panel_end + half_panels, floats);
-               const int64_t column = panel * kPanel, n = (panel_end - panel) * kPanel;
-               for (int64_t r = row; r < row_end; r++)
-                 gate(out.row<float>(r) + column, both.row<float>(r) + column, both.row<float>(r) + half + column, n, act);
+  const LinearKernel& kernel = find_kernel(kernels, w.format().name, c.rows);
+  make_rows(c, kernel, pool, scratch, prepare);
+  const bool whole_blocks = half % kBlock == 0;
+  const RoundAhead ahead(whole_blocks ? reader : nullptr, out, kernels, scratch);
+  run_pieces(c, w, half_panels, whole_blocks ? kPair : 1, 2, kernel, pool, kernels, scratch,
+             [&](int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, float* floats, float* own) {
+               const int64_t column = panel * kPanel, n = (panel_end - panel) * kPanel, rows = row_end - row;
+               float* gates = own;  // [rows, n], then as many ups
+               for (int64_t i = 0; i < 2; i++) {
+                 LinearCall part = c;
+                 part.y = own + i * rows * n - row * n - (column + i * half), part.y_stride = n;
+                 kernel.run(part, row, row_end, panel + i * half_panels, panel_end + i * half_panels, floats);
+               }
+               for (int64_t r = row; r < row_end; r++, gates += n) {
+                 float* y = out.row<float>(r) + column;
+                 gate(y, gates, gates + rows * n, n, act);
+                 ahead(y, r, column, n);
+               }
              });
 }
 

@@ -11,15 +11,15 @@ namespace linear {
 
 using mr::LinearCall;
 
-constexpr int kPanel = 16, kBlock = 32, kPair = 2;
+constexpr int kPanel = 16, kBlock = 32, kPair = 2, kStretch = 512;
 
-// Largest tiles that the registers hold.
+// Largest tiles that the registers hold; inputs that a product of many rows goes through at a time (0: all).
 #if defined(__AVX512F__)
-constexpr int kFloatRows = 8, kFloatPanels = 2, kQuantRows = 8;
+constexpr int kFloatRows = 8, kFloatPanels = 2, kQuantRows = 8, kQuantStretch = 0;
 #elif defined(__AVX2__)
-constexpr int kFloatRows = 6, kFloatPanels = 1, kQuantRows = 4;
+constexpr int kFloatRows = 6, kFloatPanels = 1, kQuantRows = 4, kQuantStretch = kStretch;
 #else
-constexpr int kFloatRows = 4, kFloatPanels = 1, kQuantRows = 4;
+constexpr int kFloatRows = 4, kFloatPanels = 1, kQuantRows = 4, kQuantStretch = 0;
 #endif
 
 template <int N>
@@ -41,6 +41,14 @@ inline void finish(const LinearCall& c, int64_t row, int64_t panel, Vec sum) {
     finish_n<0>(c, row, column, sum, kPanel);
   else
     finish_n<1>(c, row, column, sum, int(left));
+}
+
+// Asks for the outputs' place in the nearest cache while a tile is computed: rows lie far apart, and each is a miss of its own.
+template <int Rows, int Panels>
+inline void fetch_outputs(const LinearCall& c, int64_t row, int64_t panel) {
+  if constexpr (Rows > 1)
+    for (int r = 0; r < Rows; r++)
+      for (int p = 0; p < Panels; p++) __builtin_prefetch(c.y + (row + r) * c.y_stride + (panel + p) * kPanel, 1, 3);
 }
 
 // Float weights.
@@ -66,15 +74,31 @@ inline const typename W::Stored* panel_of(const LinearCall& c, int64_t panel) {
   return (const typename W::Stored*)c.packed + (panel / kPair * kPair * vectors + panel % kPair) * (kInputs<W> * kPanel);
 }
 
+// Inputs [begin, end) of a product of many rows: what a worker goes through at a time, so that activations, weights and sums stay near.
+// Sums that are not complete are kept from stretch to stretch.
+struct Stretch {
+  int64_t begin, end;
+  float* sums = nullptr;  // [row][16], of the tile's first row and panel
+  int64_t next_panel = 0;
+};
+inline Vec sum_before(const Stretch& s, int r, int p = 0) { return s.begin ? load(s.sums + p * s.next_panel + r * kPanel) : zero(); }
+inline void keep_sum(const LinearCall& c, const Stretch& s, int64_t row, int64_t panel, int r, int p, Vec sum) {
+  if (s.end == c.in)
+    finish(c, row + r, panel + p, sum);
+  else
+    store(s.sums + p * s.next_panel + r * kPanel, sum);
+}
+
 // Vectors of the tile's panels, which are of one pair, alternate; a panel's next one comes Step further.
 template <class W, int Rows, int Panels, int Step>
-void float_tile(const LinearCall& c, int64_t row, int64_t panel, const typename W::Stored* w) {
+void float_tile(const LinearCall& c, int64_t row, int64_t panel, const typename W::Stored* w, const Stretch& s) {
   constexpr int kVector = kInputs<W> * kPanel;
   Vec acc[Rows][Panels];
   for (int r = 0; r < Rows; r++)
-    for (int p = 0; p < Panels; p++) acc[r][p] = zero();
+    for (int p = 0; p < Panels; p++) acc[r][p] = sum_before(s, r, p);
+  if (s.end == c.in) fetch_outputs<Rows, Panels>(c, row, panel);
   const float* x = c.x + row * c.x_stride;
-  const int64_t in = c.in, stride = c.x_stride;
+  const int64_t end = s.end, stride = c.x_stride;
   auto input = [&](int64_t k, int i) {
     Vec wk[Panels];
     for (int p = 0; p < Panels; p++) wk[p] = W::get(w + p * kVector + i * kPanel);
@@ -83,12 +107,12 @@ void float_tile(const LinearCall& c, int64_t row, int64_t panel, const typename 
       for (int p = 0; p < Panels; p++) acc[r][p] = in_register(fma(xk, wk[p], acc[r][p]));
     }
   };
-  int64_t k = 0;
-  for (; k + kInputs<W> <= in; k += kInputs<W>, w += Step * kVector)
+  int64_t k = s.begin;
+  for (; k + kInputs<W> <= end; k += kInputs<W>, w += Step * kVector)
     for (int i = 0; i < kInputs<W>; i++) input(k, i);
-  if (k < in) input(k, 0);
+  if (k < end) input(k, 0);
   for (int r = 0; r < Rows; r++)
-    for (int p = 0; p < Panels; p++) finish(c, row + r, panel + p, acc[r][p]);
+    for (int p = 0; p < Panels; p++) keep_sum(c, s, row, panel, r, p, acc[r][p]);
 }
 
 // Rows in the fewest tiles of at most Rows, which are then made as equal as they can be: 9 rows are 5 + 4 and not 8 + 1.
@@ -99,22 +123,23 @@ inline int64_t tile_rows(int64_t rows, int most) {
 
 // Rows [row, row_end) of one group of panels, in tiles of at most Rows rows.
 template <class W, int Rows, int Panels, int Step>
-void float_rows(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, const typename W::Stored* w) {
+void float_rows(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, const typename W::Stored* w, Stretch s) {
   if (tile_rows(row_end - row, Rows) == Rows)
-    for (; row + Rows <= row_end; row += Rows) float_tile<W, Rows, Panels, Step>(c, row, panel, w);
+    for (; row + Rows <= row_end; row += Rows, s.sums += Rows * kPanel) float_tile<W, Rows, Panels, Step>(c, row, panel, w, s);
   if constexpr (Rows > 1)
-    if (row < row_end) float_rows<W, Rows - 1, Panels, Step>(c, row, row_end, panel, w);
+    if (row < row_end) float_rows<W, Rows - 1, Panels, Step>(c, row, row_end, panel, w, s);
 }
 
 // As above, from an f32 copy of the panels if the rows are many: then widening costs once, not once a tile.
 template <class W, int Rows, int Panels>
-void float_panels(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, float* scratch) {
-  const auto* w = panel_of<W>(c, panel);
-  if (sizeof(*w) == sizeof(float) || row_end - row <= 2 * kFloatRows) return float_rows<W, Rows, Panels, kPair>(c, row, row_end, panel, w);
-  for (int64_t k = 0; k < c.in; k++)
+void float_panels(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, const Stretch& s, float* copy) {
+  const auto* w = panel_of<W>(c, panel) + s.begin * kPair * kPanel;
+  if (sizeof(*w) == sizeof(float) || row_end - row <= 2 * kFloatRows)
+    return float_rows<W, Rows, Panels, kPair>(c, row, row_end, panel, w, s);
+  for (int64_t k = 0; k < s.end - s.begin; k++)
     for (int p = 0; p < Panels; p++)
-      store(scratch + (k * Panels + p) * kPanel, W::get(w + ((k / kInputs<W> * kPair + p) * kInputs<W> + k % kInputs<W>)*kPanel));
-  float_rows<F32, Rows, Panels, Panels>(c, row, row_end, panel, scratch);
+      store(copy + (k * Panels + p) * kPanel, W::get(w + ((k / kInputs<W> * kPair + p) * kInputs<W> + k % kInputs<W>)*kPanel));
+  float_rows<F32, Rows, Panels, Panels>(c, row, row_end, panel, copy, s);
 }
 
 #if defined(__AVX512F__)
@@ -147,7 +172,7 @@ void row_tile(const LinearCall& c, int64_t row, int64_t panel) {
 #if defined(__AVX512F__)
   if constexpr (__is_same(W, Bf16)) return bf16_row_tile<Panels>(c, row, panel, w);
 #endif
-  float_tile<W, 1, Panels, kPair>(c, row, panel, w);
+  float_tile<W, 1, Panels, kPair>(c, row, panel, w, {0, c.in});
 }
 
 // Calls both(panel) for every whole pair of [panel, panel_end), one(panel) for a panel whose other half is outside.
@@ -165,14 +190,21 @@ void run_float(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel,
   if (row_end - row == 1)
     return pairs(
         panel, panel_end, [&](int64_t p) { row_tile<W, kPair>(c, row, p); }, [&](int64_t p) { row_tile<W, 1>(c, row, p); });
-  auto one = [&](int64_t p) { float_panels<W, kFloatRows, 1>(c, row, row_end, p, scratch); };
-  auto both = [&](int64_t p) {
-    if constexpr (kFloatPanels == kPair)
-      float_panels<W, kFloatRows, kPair>(c, row, row_end, p, scratch);
-    else
-      one(p), one(p + 1);
-  };
-  pairs(panel, panel_end, both, one);
+  const int64_t rows = row_end - row, stretch = rows > 2 * kFloatRows ? kStretch : c.in;
+  float *copy = scratch, *sums = scratch + kStretch * kPair * kPanel;
+  for (int64_t k = 0; k < c.in; k += stretch) {
+    auto at = [&](int64_t p) {
+      return Stretch{k, k + stretch < c.in ? k + stretch : c.in, sums + (p - panel) * rows * kPanel, rows * kPanel};
+    };
+    auto one = [&](int64_t p) { float_panels<W, kFloatRows, 1>(c, row, row_end, p, at(p), copy); };
+    auto both = [&](int64_t p) {
+      if constexpr (kFloatPanels == kPair)
+        float_panels<W, kFloatRows, kPair>(c, row, row_end, p, at(p), copy);
+      else
+        one(p), one(p + 1);
+    };
+    pairs(panel, panel_end, both, one);
+  }
 }
 
 // Quantized weights. A packed block: f16 scales, (f16 minima), then vectors of 4 inputs x 16 rows. As int16 lanes, a vector's
@@ -236,9 +268,9 @@ using Q4_1 = Q4<0, 2>;
 inline int64_t rounded_bytes(int64_t in, int64_t rows) { return rows * (in / kBlock) * int64_t(sizeof(RoundedBlock)); }
 
 template <class W>
-void round_row(const float* x, int64_t in, int64_t row, std::byte* rounded) {
-  RoundedBlock* out = (RoundedBlock*)rounded + row * (in / kBlock);
-  for (int64_t b = 0; b < in / kBlock; b++, x += kBlock, out++) {
+void round_part(const float* x, int64_t in, int64_t row, int64_t first, int64_t n, std::byte* rounded) {
+  RoundedBlock* out = (RoundedBlock*)rounded + (row * in + first) / kBlock;
+  for (int64_t b = 0; b < n / kBlock; b++, x += kBlock, out++) {
     uint32_t bits = max_magnitude(x);
     float largest = __builtin_bit_cast(float, bits);
     bool none = bits < 0x0d800000u;  // below 2^-100: nothing
@@ -262,6 +294,7 @@ void quant_tile(const LinearCall& c, int64_t row, int64_t panel, const uint8_t* 
   const RoundedBlock* x = (const RoundedBlock*)c.rounded + row * blocks;
   Vec acc[Rows];
   for (int r = 0; r < Rows; r++) acc[r] = zero();
+  fetch_outputs<Rows, 1>(c, row, panel);
   for (int64_t b = 0; b < blocks; b++, w += W::kBytes, x++) {
     IVec sum[Rows];
     for (int r = 0; r < Rows; r++) sum[r] = set_all(x[r * blocks].start);
@@ -289,8 +322,71 @@ void quant_rows(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel
     if (row < row_end) quant_rows<W, Rows - 1>(c, row, row_end, panel, panel_end);
 }
 
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// Many rows on AVX2, whose 16 registers and issue slots are what is short: from a copy of the weights as pairs of int16, the offset
+// taken off, so that a tile has nothing to unpack. A block of the copy is 16 vectors, in the order of a RoundedBlock.
+constexpr int kWideRows = 6;
+
 template <class W>
-void run_quant(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, float*) {
+void widen_pairs(const uint8_t* block, int64_t blocks, uint8_t* copy) {
+  for (int64_t b = 0; b < blocks; b++, block += W::kBytes, copy += 16 * 64)
+    W::pairs(block, [&](IVec pair, int at) { store_bytes(copy + 32 * at, sub16(pair, W::kOffset)); });
+}
+
+template <class W, int Rows>
+void wide_tile(const LinearCall& c, int64_t row, int64_t panel, const uint8_t* w, const uint8_t* copy, const Stretch& s) {
+  const int64_t blocks = c.in / kBlock;
+  const RoundedBlock* x = (const RoundedBlock*)c.rounded + row * blocks + s.begin / kBlock;
+  Vec acc[Rows];
+  for (int r = 0; r < Rows; r++) acc[r] = sum_before(s, r);
+  if (s.end == c.in) fetch_outputs<Rows, 1>(c, row, panel);
+  for (int64_t k = s.begin; k < s.end; k += kBlock, w += W::kBytes, copy += 16 * 64, x++) {
+    IVec sum[Rows];
+    IVec first = load_bytes(copy);
+    for (int r = 0; r < Rows; r++) sum[r] = dot(first, load_pair(x[r * blocks].q));
+#pragma GCC unroll 15
+    for (int i = 1; i < 16; i++) {
+      IVec pair = load_bytes(copy + 64 * i);
+      for (int r = 0; r < Rows; r++) sum[r] = dot(sum[r], pair, load_pair(x[r * blocks].q + 2 * i));
+    }
+    Vec scale = W::scale(w);
+    for (int r = 0; r < Rows; r++) acc[r] = fma(to_float(sum[r]), mul(scale, set1(x[r * blocks].scale)), acc[r]);
+    if constexpr (W::kMinimum) {
+      Vec minimum = W::minimum(w);
+      for (int r = 0; r < Rows; r++) acc[r] = fma(minimum, set1(x[r * blocks].sum), acc[r]);
+    }
+  }
+  for (int r = 0; r < Rows; r++) keep_sum(c, s, row, panel, r, 0, acc[r]);
+}
+
+template <class W, int Rows>
+void wide_rows(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, const uint8_t* w, const uint8_t* copy, Stretch s) {
+  if (tile_rows(row_end - row, Rows) == Rows)
+    for (; row + Rows <= row_end; row += Rows, s.sums += Rows * kPanel) wide_tile<W, Rows>(c, row, panel, w, copy, s);
+  if constexpr (Rows > 1)
+    if (row < row_end) wide_rows<W, Rows - 1>(c, row, row_end, panel, w, copy, s);
+}
+
+template <class W>
+void run_wide(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, float* scratch) {
+  const int64_t bytes = c.in / kBlock * W::kBytes, rows = row_end - row;
+  auto* copy = (uint8_t*)scratch;
+  float* sums = scratch + kStretch * kPair * kPanel;
+  for (int64_t k = 0; k < c.in; k += kStretch)
+    for (int64_t p = panel; p < panel_end; p++) {
+      const uint8_t* w = (const uint8_t*)c.packed + p * bytes + k / kBlock * W::kBytes;
+      const Stretch s{k, k + kStretch < c.in ? k + kStretch : c.in, sums + (p - panel) * rows * kPanel};
+      widen_pairs<W>(w, (s.end - k) / kBlock, copy);
+      wide_rows<W, kWideRows>(c, row, row_end, p, w, copy, s);
+    }
+}
+#endif
+
+template <class W>
+void run_quant(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, [[maybe_unused]] float* scratch) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  if (row_end - row > 2 * kWideRows) return run_wide<W>(c, row, row_end, panel, panel_end, scratch);
+#endif
   quant_rows<W, kQuantRows>(c, row, row_end, panel, panel_end);
 }
 
@@ -305,10 +401,10 @@ constexpr int64_t kBytesUpTo = 0;
 // One row on AVX-512: the same exact sums from bytes, which is faster for one row and slower for many.
 #if defined(__AVX512F__)
 template <class W>
-void round_to_bytes(const float* x, int64_t in, int64_t row, std::byte* rounded) {
-  round_row<W>(x, in, row, rounded);
-  RoundedBlock* out = (RoundedBlock*)rounded + row * (in / kBlock);
-  for (int64_t b = 0; b < in / kBlock; b++) split_bytes(out[b]);
+void round_to_bytes(const float* x, int64_t in, int64_t row, int64_t first, int64_t n, std::byte* rounded) {
+  round_part<W>(x, in, row, first, n, rounded);
+  RoundedBlock* out = (RoundedBlock*)rounded + (row * in + first) / kBlock;
+  for (int64_t b = 0; b < n / kBlock; b++) split_bytes(out[b]);
 }
 
 template <class W>
@@ -331,20 +427,23 @@ void byte_row(const LinearCall& c, int64_t row, int64_t, int64_t panel, int64_t 
 template <class W>
 constexpr mr::LinearKernel one_row_kernel(const char* format) {
   static_assert(W::kLargest <= kBytesUpTo);
-  return {format, 1, round_to_bytes<W>, rounded_bytes, byte_row<W>};
+  return {format, 1, round_to_bytes<W>, rounded_bytes, byte_row<W>, 0};
 }
 #endif
 
 template <class W>
 constexpr mr::LinearKernel float_kernel(const char* format) {
-  return {format, 1, nullptr, nullptr, run_float<W>};
+  return {format, 1, nullptr, nullptr, run_float<W>, kStretch};
 }
 template <class W>
 constexpr mr::LinearKernel quant_kernel(const char* format) {
-  return {format, W::kLargest <= kBytesUpTo ? 2 : 1, round_row<W>, rounded_bytes, run_quant<W>};
+  return {format, W::kLargest <= kBytesUpTo ? 2 : 1, round_part<W>, rounded_bytes, run_quant<W>, kQuantStretch};
 }
 
 constexpr int kTileRows = 24;  // every tile height divides it
+
+// A stretch of a pair of panels, and sums.
+constexpr int64_t scratch_floats(int64_t, int64_t rows, int64_t panels) { return kStretch * kPair * kPanel + rows * panels * kPanel; }
 
 constexpr mr::LinearKernel kTable[] = {
     float_kernel<F32>("f32"),     float_kernel<F16>("f16"),     float_kernel<Bf16>("bf16"),
@@ -356,7 +455,7 @@ constexpr mr::LinearKernel kTable[] = {
 #endif
     quant_kernel<Q8_0>("q8_0"),   quant_kernel<Q4_0>("q4_0"),   quant_kernel<Q4_1>("q4_1"),
 };
-constexpr mr::LinearKernels kKernels{kTable, sizeof(kTable) / sizeof(kTable[0]), kFloatPanels, kTileRows, 192 << 10};
+constexpr mr::LinearKernels kKernels{kTable, sizeof(kTable) / sizeof(kTable[0]), scratch_floats, kTileRows, 192 << 10};
 
 }  // namespace linear
 }  // namespace

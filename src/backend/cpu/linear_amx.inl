@@ -4,7 +4,7 @@
 // byte times 256, and the lower byte), the tile product's f32 sums over a block of 32 inputs are exact. So the bits are those of
 // every other instruction set, and products of few rows may take the vector kernels.
 // bf16 weights: activations are two bf16 pieces, x = high + low + at most 2^-17 |x|. Every output is one chain over blocks of 32
-// inputs, high before low; one row is a tile of one row. These bits are AMX's own.
+// inputs, high before low; one row takes the same steps on vectors. These bits are AMX's own.
 #pragma once
 
 #include <type_traits>
@@ -49,13 +49,13 @@ inline int64_t scaled_tile_bytes(int64_t in) { return blocks_of(in) * (kPairByte
 inline int64_t split_rounded_bytes(int64_t in, int64_t rows) { return (rows + kTile - 1) / kTile * scaled_tile_bytes(in); }
 
 template <class W>
-void round_row(const float* x, int64_t in, int64_t row, std::byte* rounded) {
+void round_part(const float* x, int64_t in, int64_t row, int64_t first, int64_t n, std::byte* rounded) {
   std::byte* tile = rounded + row / kTile * scaled_tile_bytes(in);
-  auto* scaling = (Scaling*)(tile + blocks_of(in) * kPairBytes);
-  std::byte* out = tile + row % kTile * kPieceBytes;
-  for (int64_t b = 0; b < in / kBlock; b++, x += kBlock, out += kPairBytes) {
+  auto* scaling = (Scaling*)(tile + blocks_of(in) * kPairBytes) + first / kBlock;
+  std::byte* out = tile + first / kBlock * kPairBytes + row % kTile * kPieceBytes;
+  for (int64_t b = 0; b < n / kBlock; b++, x += kBlock, out += kPairBytes) {
     RoundedBlock block;
-    linear::round_row<W>(x, kBlock, 0, (std::byte*)&block);
+    linear::round_part<W>(x, kBlock, 0, 0, kBlock, (std::byte*)&block);
     __m512i q = _mm512_loadu_si512(block.q), low = _mm512_srai_epi16(_mm512_slli_epi16(q, 8), 8), high = _mm512_sub_epi16(q, low);
     auto store = [](std::byte* to, __m512i v) {
       __m512 a = _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(_mm512_castsi512_si256(v)));
@@ -78,20 +78,22 @@ inline __m512 to_bf16(__m512 x) {
   return _mm512_castsi512_ps(_mm512_and_si512(kept, _mm512_set1_epi32(int(0xffff0000))));
 }
 
-inline void split_row(const float* x, int64_t in, int64_t row, std::byte* rounded) {
-  std::byte* out = rounded + split_bytes(in, row / kTile * kTile) + row % kTile * kPieceBytes;
-  for (int64_t k = 0; k < in; k += kBlock, out += kPairBytes) {
+// What the high piece leaves, as bf16; nothing is left of an infinity.
+inline __m512 low_piece(__m512 v, __m512 high) {
+  __m512 low = _mm512_sub_ps(v, high);
+  return to_bf16(_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(low, low, _CMP_ORD_Q), low));
+}
+
+inline void split_part(const float* x, int64_t in, int64_t row, int64_t first, int64_t n, std::byte* rounded) {
+  std::byte* out = rounded + split_bytes(in, row / kTile * kTile) + first / kBlock * kPairBytes + row % kTile * kPieceBytes;
+  for (int64_t k = 0; k < n; k += kBlock, out += kPairBytes) {
     auto get = [&](int64_t at) {
-      int64_t left = in - at;
+      int64_t left = n - at;
       return left >= kLanes ? load(x + at).v : left > 0 ? load_n(x + at, int(left)).v : _mm512_setzero_ps();
-    };
-    auto rest = [](__m512 v, __m512 high) {  // nothing is left of an infinity
-      __m512 low = _mm512_sub_ps(v, high);
-      return to_bf16(_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(low, low, _CMP_ORD_Q), low));
     };
     __m512 a = get(k), b = get(k + kLanes), high_a = to_bf16(a), high_b = to_bf16(b);
     _mm512_storeu_si512(out, upper_halves(high_a, high_b));
-    _mm512_storeu_si512(out + kTileBytes, upper_halves(rest(a, high_a), rest(b, high_b)));
+    _mm512_storeu_si512(out + kTileBytes, upper_halves(low_piece(a, high_a), low_piece(b, high_b)));
   }
 }
 
@@ -351,9 +353,66 @@ void run_bf16(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, 
   T::release();
 }
 
+// One row of bf16 weights on vectors, in the arithmetic of a tile of one row: of every block, the even inputs' products are one chain and
+// the odd ones' another, high pieces before low ones, and whatever is denormal counts as 0. Reading the weights is all it waits for.
+
+// Activations of the one row: of every block its 32 high pieces as f32, then its low ones.
+constexpr int64_t kRowBlock = 2 * kBlock;
+inline int64_t row_bytes(int64_t in, int64_t rows) { return rows * blocks_of(in) * kRowBlock * 4; }
+inline void split_row_part(const float* x, int64_t in, int64_t row, int64_t first, int64_t n, std::byte* rounded) {
+  float* out = (float*)(rounded + row_bytes(in, row)) + first / kBlock * kRowBlock;
+  for (int64_t k = 0; k < n; k += kLanes) {
+    const Vec v = k + kLanes <= n ? load(x + k) : load_n(x + k, int(n - k)), high{to_bf16(v.v)};
+    float* to = out + k / kBlock * kRowBlock + k % kBlock;
+    store(to, high);
+    store(to + kBlock, {low_piece(v.v, high.v)});
+  }
+}
+
+template <int Panels>
+[[gnu::noinline]] void bf16_row_sums(const uint16_t* w, int64_t in, const float* x, float* sums) {
+  const __m512i first = _mm512_slli_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0), 16);
+  const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(16 << 16));
+  auto widen = [](__m512i order, __m512i two) { return Vec{_mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaa, order, two))}; };
+  constexpr int64_t kStep = kPair * 2 * kPanel;
+  Vec acc[Panels];
+  for (Vec& a : acc) a = zero();
+  for (int64_t k = 0; k < in; k += kBlock, x += kRowBlock) {
+    Vec sum[Panels][4];  // even and odd, of high pieces, of low ones
+    for (auto& panel : sum)
+      for (Vec& v : panel) v = zero();
+    const int64_t left = least(in - k, kBlock);
+    for (int64_t i = 0; i < left; i += 2, w += kStep)
+      for (int p = 0; p < Panels; p++) {
+        const uint16_t* at = w + p * 2 * kPanel;
+        const __m512i two = i + 2 <= left ? _mm512_loadu_si512(at) : _mm512_zextsi256_si512(_mm256_loadu_si256((const __m256i*)at));
+        const Vec even = widen(first, two), odd = widen(second, two);
+        sum[p][0] = fma(set1(x[i]), even, sum[p][0]), sum[p][1] = fma(set1(x[i + 1]), odd, sum[p][1]);
+        sum[p][2] = fma(set1(x[kBlock + i]), even, sum[p][2]), sum[p][3] = fma(set1(x[kBlock + i + 1]), odd, sum[p][3]);
+      }
+    for (int p = 0; p < Panels; p++) acc[p] = add(add(acc[p], add(sum[p][0], sum[p][1])), add(sum[p][2], sum[p][3]));
+  }
+  for (int p = 0; p < Panels; p++) store(sums + p * kPanel, acc[p]);
+}
+
+inline void run_bf16_row(const LinearCall& c, int64_t row, int64_t, int64_t panel, int64_t panel_end, float*) {
+  const auto* x = (const float*)(c.rounded + row_bytes(c.in, row));
+  auto panels = [&]<int Panels>(int64_t p, std::integral_constant<int, Panels>) {
+    alignas(64) float sums[Panels * kPanel];
+    const unsigned before = _mm_getcsr();
+    _mm_setcsr(before | 0x8040);  // denormals are 0
+    bf16_row_sums<Panels>(linear::panel_of<linear::Bf16>(c, p), c.in, x, sums);
+    _mm_setcsr(before);
+    for (int i = 0; i < Panels; i++) finish(c, row, p + i, load(sums + i * kPanel));
+  };
+  linear::pairs(
+      panel, panel_end, [&](int64_t p) { panels(p, std::integral_constant<int, kPair>{}); },
+      [&](int64_t p) { panels(p, std::integral_constant<int, 1>{}); });
+}
+
 template <class T, class W>
 constexpr mr::LinearKernel quant_kernel(const char* format) {
-  return {format, kFewRows, round_row<W>, split_rounded_bytes, run_quant<T, W>};
+  return {format, kFewRows, round_part<W>, split_rounded_bytes, run_quant<T, W>, 0};
 }
 
 template <class T>
@@ -361,7 +420,8 @@ struct Kernels {
   static constexpr mr::LinearKernel table[] = {
       linear::float_kernel<linear::F32>("f32"),
       linear::float_kernel<linear::F16>("f16"),
-      {"bf16", 1, split_row, split_bytes, run_bf16<T>},
+      {"bf16", 1, split_row_part, row_bytes, run_bf16_row, 0},
+      {"bf16", 2, split_part, split_bytes, run_bf16<T>, 0},
       linear::one_row_kernel<linear::Q8_0>("q8_0"),
       linear::one_row_kernel<linear::Q4_0>("q4_0"),
       linear::one_row_kernel<linear::Q4_1>("q4_1"),
@@ -372,8 +432,12 @@ struct Kernels {
       quant_kernel<T, linear::Q4_0>("q4_0"),
       quant_kernel<T, linear::Q4_1>("q4_1"),
   };
-  // A panel of scratch is f32, twice as large as one widened to bf16.
-  static constexpr mr::LinearKernels all{table, sizeof(table) / sizeof(table[0]), kScratchPanels / 2, 2 * kTile, 448 << 10};
+  // Widened panels, or what vector kernels need.
+  static int64_t scratch_floats(int64_t in, int64_t rows, int64_t panels) {
+    const int64_t tiles = kScratchPanels * blocks_of(in) * kTileBytes / 4, vectors = linear::scratch_floats(in, rows, panels);
+    return tiles > vectors ? tiles : vectors;
+  }
+  static constexpr mr::LinearKernels all{table, sizeof(table) / sizeof(table[0]), scratch_floats, 2 * kTile, 448 << 10};
 };
 
 }  // namespace amx

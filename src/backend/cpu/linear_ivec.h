@@ -123,8 +123,18 @@ inline IVec shift16(IVec x) {
 }
 inline IVec dot(IVec acc, IVec w, Pair q) {
   acc = {_mm256_add_epi32(acc.a, _mm256_madd_epi16(w.a, q)), _mm256_add_epi32(acc.b, _mm256_madd_epi16(w.b, q))};
-  asm volatile("" : "+x"(acc.a), "+x"(acc.b));  // in this order: gcc would load all rows first and spill sums
+  asm volatile("" : "+x"(acc.a));  // in this order: gcc would load all rows first and spill sums
+  asm volatile("" : "+x"(acc.b));  // one by one: both in one statement would be moved to and fro
   return acc;
+}
+inline IVec dot(IVec w, Pair q) { return {_mm256_madd_epi16(w.a, q), _mm256_madd_epi16(w.b, q)}; }
+inline IVec sub16(IVec x, int16_t n) {
+  __m256i v = _mm256_set1_epi16(n);
+  return {_mm256_sub_epi16(x.a, v), _mm256_sub_epi16(x.b, v)};
+}
+inline void store_bytes(uint8_t* p, IVec x) {
+  _mm256_storeu_si256((__m256i*)p, x.a);
+  _mm256_storeu_si256((__m256i*)(p + 32), x.b);
 }
 inline Vec to_float(IVec x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 

@@ -44,21 +44,21 @@ struct LinearCall {
 struct LinearKernel {
   const char* format;
   int64_t from_rows;  // products of fewer rows take the format's entry above this one
-  // Rounds row `row` of a product's activations into the rounded_bytes(in, rows) that hold all rows; null: weights that take
-  // activations as they are.
-  void (*round)(const float* x, int64_t in, int64_t row, std::byte* rounded);
+  // Rounds inputs [first, first + n) of row `row`, which lie at x, into the rounded_bytes(in, rows) that hold all rows of a product's
+  // activations; first is a multiple of 32, and so is n unless the row ends there. Null: weights that take activations as they are.
+  void (*round)(const float* x, int64_t in, int64_t row, int64_t first, int64_t n, std::byte* rounded);
   int64_t (*rounded_bytes)(int64_t in, int64_t rows);
-  // Computes rows [row, row_end) of panels [panel, panel_end). scratch: scratch_panels * in (rounded up to 32) * 16 floats of the
-  // worker's own.
+  // Computes rows [row, row_end) of panels [panel, panel_end). scratch: scratch_floats of the worker's own.
   void (*run)(const LinearCall&, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, float* scratch);
+  int64_t stretch;  // inputs that it goes through at a time with many rows; 0: all of them
 };
 
 struct LinearKernels {
   const LinearKernel* table;
   int count;
-  int scratch_panels;
-  int tile_rows;        // pieces of work begin at multiples of it
-  int64_t chunk_bytes;  // of activations that a piece of work goes through: they stay in the second-level cache
+  int64_t (*scratch_floats)(int64_t in, int64_t rows, int64_t panels);  // for so large a piece
+  int tile_rows;                                                        // pieces of work begin at multiples of it
+  int64_t chunk_bytes;  // of activations that a piece of work goes through again and again: they stay in the second-level cache
 };
 
 const LinearKernels& linear_kernels_scalar();

@@ -24,19 +24,22 @@ struct SpanCall {
   static constexpr int kSpan = 256, kTile = 16;
   int type;  // of K and V: 0 f32, 1 f16, 2 bf16
   int k_dim, v_dim;
-  int n_queries;              // at most max_queries
-  const float* q;             // [n_queries, k_dim], times the scale
-  const Sight* sight;         // [n_queries]
-  float softcap;              // 0: none
-  int32_t first, end;         // keys [first, end) are looked at; first is a multiple of 16
-  const void* const* k_tile;  // of each 16 keys from `first` on: [k_dim][16]
-  const void* const* v_tile;  // [16][v_dim]
-  float* scores;              // scratch [n_queries, kSpan]
-  float* v_scratch;           // scratch [kSpan, v_dim rounded up to 16], for a v_dim that is not a multiple of 16
-  float* max;                 // out [n_queries]
-  float* sum;                 // out [n_queries]: of exp(score - max)
-  float* acc;                 // out [n_queries, v_stride]: exp(score - max) . V
-  int64_t v_stride;           // multiple of 16, at least v_dim
+  int n_queries;                   // at most max_queries
+  const float* q;                  // [n_queries, k_dim], times the scale
+  const Sight* sight;              // [n_queries]
+  float softcap;                   // 0: none
+  int32_t first, end;              // keys [first, end) are looked at; first is a multiple of 16
+  const void* const* k_tile;       // of each 16 keys from `first` on: [k_dim][16]
+  const void* const* v_tile;       // [16][v_dim]
+  bool k_fetched;                  // the keys are in a cache already, as next_k_tile of the call before
+  const void* const* next_k_tile;  // what to fetch meanwhile, n_next tiles of keys
+  int n_next;
+  float* scores;     // scratch [n_queries, kSpan]
+  float* v_scratch;  // scratch [kSpan, v_dim rounded up to 16], for a v_dim that is not a multiple of 16
+  float* max;        // out [n_queries]
+  float* sum;        // out [n_queries]: of exp(score - max)
+  float* acc;        // out [n_queries, v_stride]: exp(score - max) . V
+  int64_t v_stride;  // multiple of 16, at least v_dim
 };
 
 // A convolution or a scan of one sequence, over some channels. Rows are consecutive.

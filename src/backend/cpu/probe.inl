@@ -59,15 +59,41 @@ double float_product(int64_t rounds, float* memory) {
   });
 }
 
-// Pairs of int16, twice as many to a vector: 16-bit activations times 4- to 8-bit weights, as quantized layers do it.
-double pair_product(int64_t rounds, [[maybe_unused]] float* memory) {
 #if defined(__AMX_BF16__)
+// The same on tiles: 2 tiles of 16 rows by 2 panels are in registers, operands lie as linear_amx.inl lays them out, an activation in two
+// pieces.
+double tile_product(int64_t rounds, float* memory) {
+  constexpr int kRowTiles = 4, kBlocks = 16, kTilePanels = 4, kTile = 1024, kAgain = 4;
+  static_assert(mr::ProbeKernels::kFloats * 4 >= (kRowTiles * 2 * kBlocks + kTilePanels * kBlocks + kRowTiles * kTilePanels) * kTile);
+  auto* bytes = (uint8_t*)memory;
+  uint8_t *weights = bytes + kRowTiles * 2 * kBlocks * kTile, *out = weights + kTilePanels * kBlocks * kTile;
   TileShapes shapes;
   for (int i = 0; i < 8; i++) shapes.row_bytes[i] = 64, shapes.rows[i] = 16;
   Tiles::configure(shapes);
-  for (int64_t r = 0; r < 1024 * rounds; r++) Tiles::dot<0, 4, 6>(), Tiles::dot<1, 4, 7>(), Tiles::dot<2, 5, 6>(), Tiles::dot<3, 5, 7>();
+  for (int64_t i = 0; i < kAgain * rounds; i++)
+    for (int p = 0; p < kTilePanels; p += 2)
+      for (int r = 0; r < kRowTiles; r += 2) {
+        const uint8_t *x = bytes + r * 2 * kBlocks * kTile, *w = weights + p * kBlocks * kTile;
+        Tiles::zero<0>(), Tiles::zero<1>(), Tiles::zero<2>(), Tiles::zero<3>();
+        for (int b = 0; b < kBlocks; b++) {
+          Tiles::load<6>(w + b * kTile, 64), Tiles::load<7>(w + (kBlocks + b) * kTile, 64);
+          for (int piece = 2 * b; piece < 2 * b + 2; piece++) {
+            Tiles::load<4>(x + piece * kTile, 64), Tiles::load<5>(x + (2 * kBlocks + piece) * kTile, 64);
+            Tiles::dot<0, 4, 6>(), Tiles::dot<1, 4, 7>(), Tiles::dot<2, 5, 6>(), Tiles::dot<3, 5, 7>();
+          }
+        }
+        uint8_t* y = out + (r * kTilePanels + 2 * p) * kTile;
+        Tiles::store<0>(y, 64), Tiles::store<1>(y + kTile, 64), Tiles::store<2>(y + 2 * kTile, 64), Tiles::store<3>(y + 3 * kTile, 64);
+      }
   Tiles::release();
-  return 1024.0 * double(rounds) * 4 * 16 * 16 * 32 / 2;  // an activation is two pieces
+  return double(kAgain * rounds) * (16 * kRowTiles) * (32 * kBlocks) * (16 * kTilePanels);
+}
+#endif
+
+// Pairs of int16, twice as many to a vector: 16-bit activations times 4- to 8-bit weights, as quantized layers do it.
+double pair_product(int64_t rounds, float* memory) {
+#if defined(__AMX_BF16__)
+  return tile_product(rounds, memory);
 #else
   return 2 * product(rounds, memory, [](const float* x, const float* w, float* out) {
            IVec acc[kTileRows][kTilePanels];

@@ -524,7 +524,7 @@ class Cuda final : public CudaBackend {
       if (is_one(p) && chains_->add(ChainStep(p))) return;
       return is_one(p) ? product_one(at(), p) : product(at(), p);
     }
-    if (wants_product_wide(at_, p)) return product_wide(at_, p);
+    if (wants_product_wide(at_, p)) return product_wide(at(), p);
     if (p.gated) {
       Product both = p;
       both.gated = false;

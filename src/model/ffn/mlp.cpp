@@ -15,6 +15,7 @@ class Mlp final : public Ffn {
   }
 
   void forward(Tensor out, const Input& x, const Epilogue& epilogue, Step& step) const override {
+    if (spec_.gated) down_.announce(step);
     Tensor h = spec_.gated ? up_.gated(x, spec_.activation, step) : up_(x, step);
     if (!spec_.gated) step.ops.activate(h, spec_.activation);
     down_.into(out, h, step, epilogue);

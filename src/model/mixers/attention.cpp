@@ -37,6 +37,7 @@ class Attention final : public Mixer {
       if (spec_.v_norm) ops.norm(v, v, v_norm_);
     }
     Tensor mixed = step.activation({rows, spec_.heads, d});
+    out_.announce(step);
     ops.attend_new(mixed, q, k, v, spec_.rope >= 0 ? step.angles[size_t(spec_.rope)] : Tensor{}, false, kv_, step.batch, step.state,
                    {.heads = spec_.heads, .scale = spec_.scale, .window = spec_.window, .softcap = spec_.softcap});
     out_.into(out, mixed.reshape({rows, spec_.heads * d}), step, epilogue);
