@@ -114,6 +114,7 @@ __device__ float2 dot_two(const bf16* a_row, const bf16* b_row, const bf16* a_x,
   };
 #pragma unroll
   for (int i = 0; i < kOneDepth; i++) ask(i, i * kOneStep);
+  launch_next();  // not before: its weights would come ahead of these
   float first = 0, second = 0;
 #pragma unroll 1
   for (int from = 0; from < in; from += kOneDepth * kOneStep) {
@@ -135,7 +136,6 @@ __device__ float2 dot_two(const bf16* a_row, const bf16* b_row, const bf16* a_x,
 
 __global__ void __launch_bounds__(kOneWarps * 32, 2)
     gate_one_kernel(Matrix out, Matrix x, const Packed* gates, const Packed* ups, const int32_t* expert, int n_experts, Activation act) {
-  launch_next();
   wait_before();
   const int64_t o = int64_t(blockIdx.x) * kOneWarps + threadIdx.x / 32, in = x.cols;
   if (o >= out.cols) return;
@@ -149,7 +149,6 @@ __global__ void __launch_bounds__(kOneWarps * 32, 2)
     sum_one_kernel(Matrix into, Matrix x, const Packed* downs, const int32_t* expert, int n_experts, const float* weight, HalfNorm next) {
   static_assert(kOneWarps == kSumPartOne);
   __shared__ float squares[kOneWarps];
-  launch_next();
   wait_before();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, k = int(x.rows);
   const int64_t o = int64_t(blockIdx.x) * kOneWarps + warp, in = x.cols;

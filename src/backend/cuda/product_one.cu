@@ -50,7 +50,6 @@ struct Tap {
 template <bool Conv>  // two lanes of a warp have an output each then; else one has both
 __global__ void __launch_bounds__(32 * kWarps, 2) one_row(const Product p) {
   __shared__ float part[kWarps], squares[kWarps];
-  launch_next();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, in = int(p.in);
   const int64_t n_outputs = p.gated ? p.out / 2 : p.out, first = int64_t(blockIdx.x) * kWarps + warp;
   const int64_t at[2] = {p.gated ? first : 2 * first, p.gated ? n_outputs + first : 2 * first + 1};
@@ -68,6 +67,7 @@ __global__ void __launch_bounds__(32 * kWarps, 2) one_row(const Product p) {
   Tap tap;
   if (Conv && mine && (lane == 0 || (lane == 1 && second))) tap.ask(p, lane == 0 ? at[0] : at[1]);
 
+  launch_next();  // not before: its weights would come ahead of these
   wait_before();
   const bf16* x_row = static_cast<const bf16*>(p.x.data) + lane * 8;
   float of_norm = 0, residual[2] = {};

@@ -109,7 +109,6 @@ constexpr int kThinWarps = 8, kThinStep = 32 * 8, kThinDepth = 3, kThinRows = 8;
 template <int Rows>
 __global__ void __launch_bounds__(kThinWarps * 32, 2) thin_kernel(Matrix y, Matrix x, const bf16* weight) {
   __shared__ float sums[kThinWarps][2][Rows];
-  launch_next();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, in = int(x.cols), n_rows = int(x.rows);
   const int64_t first = int64_t(blockIdx.x) * 2, second = min(first + 1, y.cols - 1);
   const bf16 *a_row = weight + first * in, *b_row = weight + second * in;
@@ -121,6 +120,7 @@ __global__ void __launch_bounds__(kThinWarps * 32, 2) thin_kernel(Matrix y, Matr
   };
 #pragma unroll
   for (int i = 0; i < kThinDepth; i++) ask(i, i);
+  launch_next();
   wait_before();
   float sum[2][Rows] = {};
   for (int base = 0; base * kThinWarps * kThinStep < in; base += kThinDepth) {
