@@ -19,11 +19,12 @@ constexpr int kPiece = 1024;  // inputs of a stage
 constexpr int kShare = kPiece / kWarps;
 constexpr int kRows = 16;                                                            // of a stage: even ones, then odd ones in other banks
 constexpr int kOdd = kRows / 2 * kPiece * 2 + 64, kStage = kRows * kPiece * 2 + 64;  // bytes
-constexpr int kMostStages = 6, kSlots = 2;                                           // kSlots: tiles whose sums wait to be finished
+constexpr int kLeastStages = 4, kMostStages = 6, kSlots = 2;                         // kSlots: tiles whose sums wait to be finished
 constexpr int kTiles = 4;                                                            // of keys and values in a stage
 constexpr int kThreads = 32 * (kWarps + 2), kWorkers = 32 * kWarps;
 constexpr int kMostShared = 227 << 10;
-static_assert(kStage >= kTiles * 2 * kTile * 128 * 2);
+constexpr int kInFlight = 2;  // measured: 1 reads at 3.0 TB/s, 2 at 4.2, 3 to 6 at 3.8 to 4.0
+static_assert(kStage >= kTiles * 2 * kTile * 128 * 2 && kInFlight <= kLeastStages);
 
 constexpr int kSteps = 8, kStepsAhead = 5;  // steps that are at hand; of these, at most so many that nobody has begun
 
@@ -95,12 +96,32 @@ __device__ int64_t newest_of(const Pages& pages, const Share& s) {
   return pages.unit[*pages.begin + page] * (pages.unit_bytes / 2) + (int64_t(s.kv_head) * pages.page_tokens + in_page) * pages.k_dim;
 }
 
+// Where the asking is. Of all stages that have room, only kInFlight are asked for before the first of these has come: that is
+// enough to keep memory busy, and more would stand in the way of what blocks tell each other.
+struct Asking {
+  Turn turn, first;
+  int n = 0;
+  // The next stage, of so many bytes.
+  __device__ void begin(Shared& shared, int stages, int bytes) {
+    barrier_wait(&shared.empty[turn.at], turn.parity ^ 1);
+    if (n == kInFlight) {
+      barrier_wait(&shared.full[first.at], first.parity);
+      first.next(stages);
+    } else {
+      n++;
+    }
+    if (threadIdx.x % 32 == 0) barrier_expect(&shared.full[turn.at], bytes);
+    __syncwarp();
+  }
+};
+
 // Asks for a product's weights.
-__device__ void fetch(const Program& program, Shared& shared, uint32_t ring, const Product& p, const Share& mine, Turn& turn) {
+__device__ void fetch(const Program& program, Shared& shared, uint32_t ring, const Product& p, const Share& mine, Asking& asking) {
   const int lane = threadIdx.x % 32, in = int(p.in);
   const bool gated = p.gated;
   const bf16* weight = static_cast<const bf16*>(p.weight);
   const int64_t half = p.out / 2;
+  Turn& turn = asking.turn;
   for (int tile = mine.begin; tile < mine.end; tile += mine.per) {
     const int output = tile + lane % mine.per, rows = min(mine.per, mine.end - tile) * (gated ? 2 : 1);
     const bool valid = lane < kRows && output < mine.end;
@@ -108,16 +129,15 @@ __device__ void fetch(const Program& program, Shared& shared, uint32_t ring, con
 #pragma unroll 1
     for (int k = 0; k < in; k += kPiece, turn.next(program.stages)) {
       const int bytes = min(kPiece, in - k) * 2;
-      barrier_wait(&shared.empty[turn.at], turn.parity ^ 1);
-      if (lane == 0) barrier_expect(&shared.full[turn.at], rows * bytes);
-      __syncwarp();
+      asking.begin(shared, program.stages, rows * bytes);
       if (valid) copy_bytes(ring + turn.at * kStage + row_at(lane), row + k, bytes, &shared.full[turn.at], kReadOnce);
     }
   }
 }
 
 // Asks for keys and values, those of this step among them, which are replaced when they have come.
-__device__ void fetch(const Program& program, Shared& shared, uint32_t ring, const AttendCall& call, const Share& mine, Turn& turn) {
+__device__ void fetch(const Program& program, Shared& shared, uint32_t ring, const AttendCall& call, const Share& mine, Asking& asking) {
+  Turn& turn = asking.turn;
   const int lane = threadIdx.x % 32, bytes = kTile * call.pages.k_dim * 2;
   const Pages pages = call.pages;
   const int32_t* table = pages.unit + *pages.begin;
@@ -130,9 +150,7 @@ __device__ void fetch(const Program& program, Shared& shared, uint32_t ring, con
     for (int tile = from; tile < min(from + 32, mine.n_tiles); tile += kTiles, turn.next(program.stages)) {
       const int n = min(kTiles, mine.n_tiles - tile), own = lane % kTiles, token = (mine.first_tile + tile + own) * kTile;
       const int64_t at = __shfl_sync(~0u, unit, tile - from + own);
-      barrier_wait(&shared.empty[turn.at], turn.parity ^ 1);
-      if (lane == 0) barrier_expect(&shared.full[turn.at], n * 2 * bytes);
-      __syncwarp();
+      asking.begin(shared, program.stages, n * 2 * bytes);
       if (lane < 2 * kTiles && own < n)
         copy_bytes(ring + turn.at * kStage + (2 * own + lane / kTiles) * bytes,
                    base + at * pages.unit_bytes + int64_t(token - page_number(pages, token) * pages.page_tokens) * pages.k_dim * 2, bytes,
@@ -183,11 +201,21 @@ __device__ void finish(Shared& shared, const Product& p, const Share& mine, Turn
 
 // This warp's inputs of x, in whole pieces, for itself alone.
 __device__ void take_x(bf16* to, const void* x, int in) {
-  constexpr int lanes = kShare / 8;  // that hold a share
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  for (int piece = lane / lanes; piece * kPiece < in; piece += 32 / lanes) {
-    const int k = piece * kPiece + warp * kShare + lane % lanes * 8;
-    *reinterpret_cast<uint4*>(to + k) = k < in ? __ldcg(reinterpret_cast<const uint4*>(static_cast<const bf16*>(x) + k)) : uint4{};
+  constexpr int lanes = kShare / 8, kAtOnce = 8;  // lanes that hold a share; pieces asked for at a time by each
+  const int first = threadIdx.x % 32 / lanes * kPiece + threadIdx.x / 32 * kShare + threadIdx.x % lanes * 8;
+#pragma unroll 1
+  for (int from = first; from / kPiece * kPiece < in; from += 32 / lanes * kPiece * kAtOnce) {
+    uint4 v[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; i++) {
+      const int k = from + i * (32 / lanes) * kPiece;
+      v[i] = k < in ? __ldcg(reinterpret_cast<const uint4*>(static_cast<const bf16*>(x) + k)) : uint4{};
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; i++) {
+      const int k = from + i * (32 / lanes) * kPiece;
+      if (k / kPiece * kPiece < in) *reinterpret_cast<uint4*>(to + k) = v[i];
+    }
   }
   __syncwarp();
 }
@@ -396,7 +424,7 @@ __global__ void __launch_bounds__(kThreads, 1) chain_kernel(const Program progra
   __syncthreads();
   launch_next();
   if (warp == kWarps) {
-    Turn turn;
+    Asking asking;
     auto ask_step = [&](int i) {
       if (i >= program.n) return;
       barrier_wait(&shared.step_empty[i % kSteps], (i / kSteps & 1) ^ 1);
@@ -417,9 +445,9 @@ __global__ void __launch_bounds__(kThreads, 1) chain_kernel(const Program progra
         barrier_arrive(&shared.share_full[at]);
       }
       if (step.attends) {
-        fetch(program, shared, shared_address(ring), step.attend, share, turn);
+        fetch(program, shared, shared_address(ring), step.attend, share, asking);
       } else {
-        fetch(program, shared, shared_address(ring), step.product, share, turn);
+        fetch(program, shared, shared_address(ring), step.product, share, asking);
       }
       __syncwarp();
       ask_step(i + 1 + kStepsAhead);
@@ -483,7 +511,6 @@ size_t room_of(const ChainStep& s) {
   return s.attend.pages.k_dim == 128 ? sizeof(Mixing<128>) + kWarps * heads * kPart<128> * 4
                                      : sizeof(Mixing<64>) + kWarps * heads * kPart<64> * 4;
 }
-constexpr int kLeastStages = 4;
 constexpr size_t kMostRoom = kMostShared - sizeof(Shared) - 64 - kLeastStages * kStage;
 
 }  // namespace
