@@ -1,7 +1,6 @@
 #include "backend/cuda/cuda_backend.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -14,6 +13,8 @@
 #include "backend/cuda/sampling.h"
 #include "backend/cuda/staging.h"
 #include "backend/cuda/step_memory.h"
+#include "backend/cuda/tables.h"
+#include "backend/cuda/views.h"
 #include "core/arena.h"
 #include "core/error.h"
 
@@ -24,15 +25,6 @@ namespace cuda {
 void must(cudaError_t error) { check(error == cudaSuccess, "CUDA says: {}", cudaGetErrorString(error)); }
 
 namespace {
-
-Matrix matrix(Tensor t) { return {t.data, t.dtype, t.shape[0], t.shape[1], t.stride[0]}; }
-Heads heads(Tensor t) {
-  if (t.rank == 2) return {t.data, t.dtype, t.shape[0], 1, t.shape[1], t.stride[0], t.shape[1]};
-  return {t.data, t.dtype, t.shape[0], t.shape[1], t.shape[2], t.stride[0], t.stride[1]};
-}
-const float* floats(Tensor t) { return t.as<const float>(); }
-
-bool aligned(const Matrix& m) { return reinterpret_cast<uintptr_t>(m.data) % 16 == 0 && m.stride * size_of(m.dtype) % 16 == 0; }
 
 class Cuda final : public CudaBackend {
  public:
@@ -186,7 +178,7 @@ class Cuda final : public CudaBackend {
   void gather(Tensor out, Tensor x, const Batch& batch) override { cuda::gather(at(), matrix(out), matrix(x), batch.out_row); }
 
   void angles(Tensor out, const RopeTable& rope, const Batch& batch) override {
-    cuda::angles(at(), matrix(out), frequencies(rope), spots(batch), batch.prompt_len);
+    cuda::angles(at(), matrix(out), tables_.frequencies(rope), spots(batch), batch.prompt_len);
   }
   void rope(Tensor x, Tensor angles, bool interleaved) override { cuda::rope(at(), heads(x), matrix(angles), interleaved); }
   void store_kv(const PagedKv& kv, Tensor k, Tensor v, const Batch& batch, const StateMemory& state) override {
@@ -299,7 +291,7 @@ class Cuda final : public CudaBackend {
       grouped_ = expert.data;
       return;
     }
-    grouped_gate_one(at(), matrix(out), matrix(x), on_device(gates), on_device(ups), int(gates.size()), matrix(expert), act);
+    grouped_gate_one(at(), matrix(out), matrix(x), tables_.experts(gates), tables_.experts(ups), int(gates.size()), matrix(expert), act);
   }
   void grouped_combine(Tensor into, Tensor x, std::span<const Weight> experts, Tensor expert, Tensor weight, const Norm* next,
                        Arena& arena) override {
@@ -310,7 +302,7 @@ class Cuda final : public CudaBackend {
     if (half_normed_.of == into.data) half_normed_ = {};
     const HalfNorm half = next ? half_norm(*next, matrix(into), one ? kSumPartOne : kCombinePart) : HalfNorm{};
     if (!one) return cuda::combine_into(at(), matrix(into), matrix(each), matrix(weight), half);
-    grouped_sum_one(at(), matrix(into), matrix(x), on_device(experts), int(experts.size()), matrix(expert), matrix(weight), half);
+    grouped_sum_one(at(), matrix(into), matrix(x), tables_.experts(experts), int(experts.size()), matrix(expert), matrix(weight), half);
   }
   void combine(Tensor out, Tensor x, Tensor weight) override { cuda::combine(at(), matrix(out), matrix(x), matrix(weight)); }
 
@@ -368,14 +360,6 @@ class Cuda final : public CudaBackend {
     w.packed = view(store.take(size_t(out * in) * 2), DType::bf16, {out, in}, Device::cuda);
     return w;
   }
-
-  static std::optional<Packing> packing_of(const FormatOps& format) {
-    if (format.format.name == "q8_0") return Packing::q8_0;
-    if (format.format.name == "q4_0") return Packing::q4_0;
-    if (format.format.name == "q4_1") return Packing::q4_1;
-    return std::nullopt;
-  }
-  static Packed packed(const Weight& w) { return {packing_of(*w.ops).value_or(Packing::bf16), w.packed.data, w.scale.data, w.out, w.in}; }
 
   // A unit's blocks of all layers, which lie n_units blocks apart on the device and side by side on the host.
   void copy_page(const UnitCopy& copy, const StateMemory::GroupMemory& memory, const StateMemory::GroupMemory& host) {
@@ -447,16 +431,6 @@ class Cuda final : public CudaBackend {
   }
   int32_t* sampled(int n_out) { return scratch<int32_t>(sampled_tokens, std::max(n_out, 1024)); }
 
-  static Product product_of(Tensor out, Tensor x, const Weight& weight, const Epilogue& e) {
-    Product p{weight.packed.data, weight.out, weight.in, matrix(x), matrix(out), floats(e.bias), floats(e.residual), 0, e.scale};
-    if (e.residual) p.residual_stride = e.residual.stride[0];
-    return p;
-  }
-  static Product gated_product(Tensor out, Tensor x, const Weight& weight, Activation act) {
-    Product p{weight.packed.data, weight.out, weight.in, matrix(x), matrix(out)};
-    p.gated = true, p.activation = act;
-    return p;
-  }
   // A product whose result is to be normed leaves, beside it, what the product after it needs to do the norm in passing.
   struct HalfNormed {
     const void* of = nullptr;  // the result
@@ -497,8 +471,7 @@ class Cuda final : public CudaBackend {
     return p.x.rows > options_.skinny_rows && !many_wins(p) && cublas_ && !options_.deterministic && p.out % 8 == 0 && aligned(p.y) &&
            p.in % 8 == 0;
   }
-  static bool shape_fits(const Product& p) { return p.in % 8 == 0 && !(p.gated && p.out % 16); }  // what product() wants
-  Matrix as_bf16(const Matrix& from) {                                                            // aligned
+  Matrix as_bf16(const Matrix& from) {  // aligned
     if (from.dtype == DType::bf16 && aligned(from)) return from;
     const int64_t stride = (from.cols + 7) / 8 * 8;
     Matrix x{scratch<uint16_t>(x_bf16, from.rows * stride), DType::bf16, from.rows, from.cols, stride};
@@ -550,7 +523,7 @@ class Cuda final : public CudaBackend {
   // ups: may be empty; else a gated product's second halves. known: the rows that chose each expert were listed before.
   void grouped_product(Tensor out, Tensor x, std::span<const Weight> experts, std::span<const Weight> ups, Tensor expert, Activation act,
                        bool known = false) {
-    const Packed shape = packed(experts[0]), *list = on_device(experts);
+    const Packed shape = packed(experts[0]), *list = tables_.experts(experts);
     Matrix rows = matrix(x);
     if (shape.in % 8) return grouped_any(at(), matrix(out), rows, list, shape.in, matrix(expert));
     GroupPlan plan = group_plan(at(), out.shape[0], int64_t(experts.size()));
@@ -560,81 +533,9 @@ class Cuda final : public CudaBackend {
       plan.known = known;
     }
     grouped(at(), matrix(out), as_bf16(rows), shape, list, int(experts.size()), matrix(expert), plan,
-            ups.empty() ? nullptr : on_device(ups), act);
+            ups.empty() ? nullptr : tables_.experts(ups), act);
   }
 
-  // The experts' weights as a list on the device; made once for every list.
-  const Packed* on_device(std::span<const Weight> experts) {
-    std::vector<const void*> key;
-    for (const Weight& w : experts) key.push_back(w.packed.data);
-    auto it = experts_.find(key);
-    if (it == experts_.end()) {
-      std::vector<Packed> list;
-      for (const Weight& w : experts) {
-        list.push_back(packed(w));
-        check(w.ops == experts[0].ops, "experts of {} and of {} cannot be run together", experts[0].format().name, w.format().name);
-      }
-      it = experts_.emplace(key, reinterpret_cast<const Packed*>(keep(list.data(), list.size() * sizeof(Packed)))).first;
-    }
-    return it->second;
-  }
-
-  std::byte* keep(const void* host, size_t bytes) {  // a copy on the device
-    std::byte* at = kept_.emplace_back(allocate(bytes)).data();
-    copy_in(at, host, bytes);
-    return at;
-  }
-
-  static Slots slots(const SlotState& slot, const Batch& batch, const StateMemory& state) {
-    const StateMemory::GroupMemory& memory = state.group[size_t(slot.ref.group)];
-    const GroupTable& table = batch.group[size_t(slot.ref.group)];
-    return {memory.base + slot.ref.offset + slot.offset, memory.unit_bytes, table.src, table.dst};
-  }
-  static Recurrence recurrence(const Batch& b) { return {b.n_seqs, b.row_begin, b.parent, b.corner}; }
-
-  Frequencies frequencies(const RopeTable& rope) {
-    auto on_device = [&](const std::vector<float>& v) -> const float* {
-      if (v.empty()) return nullptr;
-      auto [it, fresh] = ropes_.try_emplace(v.data());
-      if (fresh || it->second.first != v) {
-        it->second.first = v;
-        it->second.second = reinterpret_cast<const float*>(keep(v.data(), v.size() * sizeof(float)));
-      }
-      return it->second.second;
-    };
-    return {rope.length,   rope.dim,   rope.scale, on_device(rope.inv_freq), on_device(rope.long_inv_freq),
-            rope.original, rope.theta, rope.factor};
-  }
-
-  static Spots spots(const Batch& b) { return {b.n_seqs, b.n_tokens, b.row_begin, b.context, b.position, b.corner, b.ancestors}; }
-  static Pages pages(const PagedKv& kv, const Batch& batch, const StateMemory& state) {
-    const StateMemory::GroupMemory& memory = state.group[size_t(kv.ref.group)];
-    check(kv.dtype == DType::f32 || kv.dtype == DType::f16 || kv.dtype == DType::bf16, "keys and values cannot be stored as {}",
-          name_of(kv.dtype));
-    const GroupTable& table = batch.group[size_t(kv.ref.group)];
-    const unsigned tokens = unsigned(memory.page_tokens);
-    const int shift = std::has_single_bit(tokens) ? std::countr_zero(tokens) : -1;
-    const int64_t before = kv.ref.offset * memory.page_tokens, block = (kv.bytes_per_token() + 63) / 64 * 64 * memory.page_tokens;
-    return {memory.base + before * memory.n_units,
-            block,
-            memory.page_tokens,
-            shift,
-            kv.dtype,
-            kv.kv_heads,
-            kv.k_dim,
-            kv.v_dim,
-            table.unit,
-            table.begin,
-            kv.ref.group};
-  }
-  AttendCall call_of(Tensor out, Tensor q, const PagedKv& kv, const Batch& batch, const StateMemory& state, const AttendArgs& args) {
-    check(args.heads % kv.kv_heads == 0, "{} query heads cannot share {} key heads", args.heads, kv.kv_heads);
-    AttendCall call;
-    call.q = heads(q), call.out = heads(out), call.pages = pages(kv, batch, state), call.spots = spots(batch);
-    call.heads = args.heads, call.scale = args.scale, call.window = args.window, call.softcap = args.softcap,
-    call.sinks = floats(args.sinks);
-    return call;
-  }
   void attend_stored(const AttendCall& call) {
     const StepMemory::Plan& plan = step_->plan();
     const bool decodes = plan.n_items > 0, prefills = plan.n_tiles > 0;
@@ -672,10 +573,12 @@ class Cuda final : public CudaBackend {
   std::unique_ptr<Staging> staging_;
   std::unique_ptr<Sampling> sampling_;
   std::unique_ptr<ChainQueue> chains_;
-  std::vector<Buffer> kept_;
+  Tables tables_{[this](const void* host, size_t bytes) {
+    Buffer copy = allocate(bytes);
+    copy_in(copy.data(), host, bytes);
+    return copy;
+  }};
   Scratch scratch_[n_uses];
-  std::unordered_map<const float*, std::pair<std::vector<float>, const float*>> ropes_;
-  std::map<std::vector<const void*>, const Packed*> experts_;
   const void* grouped_ = nullptr;  // the choice of experts whose groups are listed
   std::unordered_map<uint64_t, Graph> graphs_;
   Batch host_;  // what was uploaded last

@@ -1,0 +1,80 @@
+#include "backend/cuda/views.h"
+
+#include <bit>
+
+#include "core/error.h"
+
+namespace mr::cuda {
+
+Matrix matrix(Tensor t) { return {t.data, t.dtype, t.shape[0], t.shape[1], t.stride[0]}; }
+Heads heads(Tensor t) {
+  if (t.rank == 2) return {t.data, t.dtype, t.shape[0], 1, t.shape[1], t.stride[0], t.shape[1]};
+  return {t.data, t.dtype, t.shape[0], t.shape[1], t.shape[2], t.stride[0], t.stride[1]};
+}
+const float* floats(Tensor t) { return t.as<const float>(); }
+
+bool aligned(const Matrix& m) { return reinterpret_cast<uintptr_t>(m.data) % 16 == 0 && m.stride * size_of(m.dtype) % 16 == 0; }
+
+std::optional<Packing> packing_of(const FormatOps& format) {
+  if (format.format.name == "q8_0") return Packing::q8_0;
+  if (format.format.name == "q4_0") return Packing::q4_0;
+  if (format.format.name == "q4_1") return Packing::q4_1;
+  return std::nullopt;
+}
+
+Packed packed(const Weight& w) { return {packing_of(*w.ops).value_or(Packing::bf16), w.packed.data, w.scale.data, w.out, w.in}; }
+
+Product product_of(Tensor out, Tensor x, const Weight& weight, const Epilogue& e) {
+  Product p{weight.packed.data, weight.out, weight.in, matrix(x), matrix(out), floats(e.bias), floats(e.residual), 0, e.scale};
+  if (e.residual) p.residual_stride = e.residual.stride[0];
+  return p;
+}
+
+Product gated_product(Tensor out, Tensor x, const Weight& weight, Activation act) {
+  Product p{weight.packed.data, weight.out, weight.in, matrix(x), matrix(out)};
+  p.gated = true, p.activation = act;
+  return p;
+}
+
+bool shape_fits(const Product& p) { return p.in % 8 == 0 && !(p.gated && p.out % 16); }
+
+Slots slots(const SlotState& slot, const Batch& batch, const StateMemory& state) {
+  const StateMemory::GroupMemory& memory = state.group[size_t(slot.ref.group)];
+  const GroupTable& table = batch.group[size_t(slot.ref.group)];
+  return {memory.base + slot.ref.offset + slot.offset, memory.unit_bytes, table.src, table.dst};
+}
+
+Recurrence recurrence(const Batch& b) { return {b.n_seqs, b.row_begin, b.parent, b.corner}; }
+
+Spots spots(const Batch& b) { return {b.n_seqs, b.n_tokens, b.row_begin, b.context, b.position, b.corner, b.ancestors}; }
+
+Pages pages(const PagedKv& kv, const Batch& batch, const StateMemory& state) {
+  const StateMemory::GroupMemory& memory = state.group[size_t(kv.ref.group)];
+  check(kv.dtype == DType::f32 || kv.dtype == DType::f16 || kv.dtype == DType::bf16, "keys and values cannot be stored as {}",
+        name_of(kv.dtype));
+  const GroupTable& table = batch.group[size_t(kv.ref.group)];
+  const unsigned tokens = unsigned(memory.page_tokens);
+  const int shift = std::has_single_bit(tokens) ? std::countr_zero(tokens) : -1;
+  const int64_t before = kv.ref.offset * memory.page_tokens, block = (kv.bytes_per_token() + 63) / 64 * 64 * memory.page_tokens;
+  return {memory.base + before * memory.n_units,
+          block,
+          memory.page_tokens,
+          shift,
+          kv.dtype,
+          kv.kv_heads,
+          kv.k_dim,
+          kv.v_dim,
+          table.unit,
+          table.begin,
+          kv.ref.group};
+}
+
+AttendCall call_of(Tensor out, Tensor q, const PagedKv& kv, const Batch& batch, const StateMemory& state, const AttendArgs& args) {
+  check(args.heads % kv.kv_heads == 0, "{} query heads cannot share {} key heads", args.heads, kv.kv_heads);
+  AttendCall call;
+  call.q = heads(q), call.out = heads(out), call.pages = pages(kv, batch, state), call.spots = spots(batch);
+  call.heads = args.heads, call.scale = args.scale, call.window = args.window, call.softcap = args.softcap, call.sinks = floats(args.sinks);
+  return call;
+}
+
+}  // namespace mr::cuda

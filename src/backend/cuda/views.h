@@ -1,0 +1,28 @@
+// Tensors, weights, state and batches as the kernels' structures see them. Nothing is computed or copied here.
+#pragma once
+
+#include <optional>
+
+#include "backend/cuda/kernels.h"
+
+namespace mr::cuda {
+
+Matrix matrix(Tensor);
+Heads heads(Tensor);  // [T, dim] is one head
+const float* floats(Tensor);
+bool aligned(const Matrix&);  // may rows be read 16 bytes at a time?
+
+std::optional<Packing> packing_of(const FormatOps&);  // nothing: rows of bf16
+Packed packed(const Weight&);
+
+Product product_of(Tensor out, Tensor x, const Weight&, const Epilogue&);
+Product gated_product(Tensor out, Tensor x, const Weight&, Activation);
+bool shape_fits(const Product&);  // what product() wants
+
+Slots slots(const SlotState&, const Batch&, const StateMemory&);
+Recurrence recurrence(const Batch&);
+Spots spots(const Batch&);
+Pages pages(const PagedKv&, const Batch&, const StateMemory&);
+AttendCall call_of(Tensor out, Tensor q, const PagedKv&, const Batch&, const StateMemory&, const AttendArgs&);
+
+}  // namespace mr::cuda
