@@ -6,24 +6,9 @@
 namespace mr::test {
 namespace {
 
-constexpr double kHalfStep = 0x1p-8;
-
-Array& whole(Array& a) {
-  for (float& x : a.data) x = f32_from_bf16(bf16_from_f32(x));
-  return a;
-}
-
-struct Made {
-  WeightStore store;
-  Weight weight;
-  Array values;
-  Made(int64_t out, int64_t in, uint64_t name) : values({out, in}) {
-    ThreadPool pool(1);
-    whole(values.fill(name, std::sqrt(3.0f / float(in))));
-    std::vector<const std::byte*> rows;
-    for (int64_t r = 0; r < out; r++) rows.push_back(reinterpret_cast<const std::byte*>(values.view.row<float>(r)));
-    weight = pack(format_ops("f32"), rows, in, store, pool);
-  }
+// Its products stay near 1.
+struct Small : Made {
+  Small(int64_t out, int64_t in, uint64_t name) : Made(out, in, name, std::sqrt(3.0f / float(in))) {}
 };
 
 // Root of the mean square of the difference, relative to that of `want`: rounding is random, so that it shows what a bound on
@@ -78,7 +63,7 @@ struct Singles {
 TEST_P(CudaFused, linear_conv) {
   for (auto [rows, in, dim, out, first, channels, width] :
        {std::array{1, 64, 256, 200, 24, 100, 4}, {1, 96, 512, 77, 0, 77, 4}, {1, 64, 256, 64, 8, 56, 3}, {5, 64, 256, 200, 24, 100, 4}}) {
-    Made one(dim, in, 1), two(out, dim, 2);
+    Small one(dim, in, 1), two(out, dim, 2);
     Array x({rows, in}), weight({dim}), conv({channels, width}), bias({channels});
     whole(x.fill(3)), weight.fill(4), conv.fill(5), bias.fill(6);
     const Norm norm{Norm::Kind::rms, 1e-5f, weight};
@@ -107,7 +92,7 @@ TEST_P(CudaFused, selective_scan) {
                                              {40, 256, 128, 16, 1},
                                              {2, 64, 24, 16, 1},
                                              {6, 5120, 160, 16, 1}}) {
-    Made x(rank + 2 * n, inner, 1), low(inner, rank, 2);
+    Small x(rank + 2 * n, inner, 1), low(inner, rank, 2);
     Array u({rows, inner}), z({rows, inner}), bias({inner}), a({inner, n}), d({inner}),
         weights[3] = {Array({rank}), Array({n}), Array({n})};
     whole(u.fill(3)), whole(z.fill(4, 2)), bias.fill(5), a.fill(6, 2, -2.1f), d.fill(7);
@@ -128,7 +113,7 @@ TEST_P(CudaFused, selective_scan) {
 
 TEST_P(CudaFused, norm_behind_a_scan) {
   for (auto [rows, heads, dim, n] : {std::array{1, 4, 64, 128}, {3, 5, 32, 16}, {40, 20, 64, 128}, {4, 6, 16, 12}, {32, 20, 64, 128}}) {
-    Made w(48, heads * dim, 1);
+    Small w(48, heads * dim, 1);
     Array x({rows, heads * dim}), dt({rows, heads}), b({rows, n}), c({rows, n}), z({rows, heads * dim}), a({heads}), d({heads}),
         bias({heads}), weight({heads * dim}), dt2({rows, heads});
     whole(x.fill(2)), whole(dt.fill(3)), whole(dt2.fill(3)), whole(b.fill(4)), whole(c.fill(5)), whole(z.fill(6, 2));
@@ -194,7 +179,7 @@ TEST_P(CudaFused, experts) {
                                          {5, 256, 64, 8, 2},
                                          {40, 128, 80, 4, 2},
                                          {150, 128, 80, 4, 2}}) {
-    Made router(n, dim, 1), behind(24, dim, 2);
+    Small router(n, dim, 1), behind(24, dim, 2);
     std::vector<std::unique_ptr<Made>> made;
     std::vector<Weight> gate, up, down;
     for (int e = 0; e < n; e++)

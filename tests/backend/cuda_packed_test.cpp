@@ -6,8 +6,7 @@
 namespace mr::test {
 namespace {
 
-constexpr double kHalfStep = 0x1p-8;  // the most that rounding to bf16 changes a value by, relative
-constexpr int kPackedRows = 64;       // more rows are multiplied with a weight that was rounded to bf16
+constexpr int kPackedRows = 64;  // more rows are multiplied with a weight that was rounded to bf16
 
 struct Blocks {
   WeightStore store;

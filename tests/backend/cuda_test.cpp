@@ -8,13 +8,7 @@
 namespace mr::test {
 namespace {
 
-constexpr double kHalfStep = 0x1p-8;  // the most that rounding to bf16 changes a value by, relative
 const std::pair<int, int> kRows[] = {{1, 1}, {1, 7}, {2, 16}, {3, 17}, {5, 64}, {2, 104}, {1, 576}, {70, 577}, {2, 4096}, {33, 1024}};
-
-Array& whole(Array& a) {  // to bf16 values
-  for (float& x : a.data) x = as_bf16(x);
-  return a;
-}
 
 struct Kind {
   DType type;
@@ -170,19 +164,6 @@ double product_bound(const float* x, const float* w, int64_t n) {
   for (int64_t k = 0; k < n; k++) magnitude += std::abs(double(x[k]) * w[k]);
   return (std::sqrt(double(n)) + 4) * 0x1p-22 * magnitude + 1e-30;
 }
-
-struct Made {
-  WeightStore store;
-  Weight weight;
-  Array values;
-  Made(int64_t out, int64_t in, uint64_t name) : values({out, in}) {
-    ThreadPool pool(1);
-    whole(values.fill(name));
-    std::vector<const std::byte*> rows;
-    for (int64_t r = 0; r < out; r++) rows.push_back(reinterpret_cast<const std::byte*>(values.view.row<float>(r)));
-    weight = pack(format_ops("f32"), rows, in, store, pool);
-  }
-};
 
 // One product against its sums in f64; `step`: how far the result is rounded. Bits of `parts`: bias; residual; scale, onto y itself.
 void expect_product(OnDevice& device, double step, const Made& w, int rows, int parts) {

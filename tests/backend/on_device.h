@@ -10,6 +10,27 @@
 
 namespace mr::test {
 
+constexpr double kHalfStep = 0x1p-8;  // the most that rounding to bf16 changes a value by, relative
+
+inline Array& whole(Array& a) {  // to bf16 values
+  for (float& x : a.data) x = f32_from_bf16(bf16_from_f32(x));
+  return a;
+}
+
+// A weight of bf16 values.
+struct Made {
+  WeightStore store;
+  Weight weight;
+  Array values;
+  Made(int64_t out, int64_t in, uint64_t name, float scale = 1) : values({out, in}) {
+    ThreadPool pool(1);
+    whole(values.fill(name, scale));
+    std::vector<const std::byte*> rows;
+    for (int64_t r = 0; r < out; r++) rows.push_back(reinterpret_cast<const std::byte*>(values.view.row<float>(r)));
+    weight = pack(format_ops("f32"), rows, in, store, pool);
+  }
+};
+
 class OnDevice final : public Backend {
  public:
   explicit OnDevice(DType act, const CudaOptions& options = {})
