@@ -112,6 +112,17 @@ static std::string about_model(const Analysis& a) {
   return out + fmt::format("; keys and values in {}\n", s.storage.kv_name) + listed("state", state_lines(a));
 }
 
+std::string ratio_text(const Analysis& a) {
+  const Chip& c = a.question.on.chip;
+  const Storage& s = a.question.subject.storage;
+  auto ratio = [&](double rate) { return about(a, figure(rate / c.bandwidth, 3)); };
+  const double block = product_rate(c, s.block_product), table = product_rate(c, s.table_product);
+  if (block == c.bf16 && table == c.bf16) return ratio(c.bf16);
+  std::string out = fmt::format("{} in products with weights", ratio(block));
+  if (table != block) out += fmt::format(", {} with tables", ratio(table));
+  return out + fmt::format(", {} in all else", ratio(c.bf16));
+}
+
 static std::string about_chip(const Analysis& a) {
   const Deployment& on = a.question.on;
   const Chip& c = on.chip;
@@ -120,7 +131,7 @@ static std::string about_chip(const Analysis& a) {
   std::string out = fmt::format("  chip         {}", about(a, with_unit(c.bf16, "FLOP/s")));
   if (rate != c.bf16) out += fmt::format(" ({} for {} weights)", about(a, with_unit(rate, "FLOP/s")), stored.block_name);
   out += fmt::format(", reads {}, holds {}\n", about(a, with_unit(c.bandwidth, "B/s")), with_unit(c.memory, "B"));
-  out += fmt::format("               ratio {}: an operation of fewer flops a byte waits for memory\n", about(a, figure(c.ratio(), 3)));
+  out += fmt::format("               ratio {}: an operation of fewer flops a byte waits for memory\n", ratio_text(a));
   if (c.busy())
     out += fmt::format("               ~ measured while other programs used {:.0f} % of the processors: its true limits are higher\n",
                        100 * c.others);
