@@ -218,6 +218,16 @@ TEST(Laws, DeepSeeksLatentIsReadOnceForAllHeads) {
   EXPECT_EQ(op(ops, "latent attention").flops, 60.0 * 2 * (4096.0 * 4097 / 2) * 128 * (192 + 128));
 }
 
+// Llama rotates every dimension of queries and keys, 3 flops each; Jamba has no positions, and only stores keys and values.
+TEST(Laws, RotationIsCountedWhereThereIsOne) {
+  auto llama = operations(spec_of(*find_preset("llama-3.1-8b")), {}, Phase::generation(7, 100));
+  EXPECT_EQ(op(llama, "rope, store K/V").flops, 32.0 * 7 * 3 * (32 + 8) * 128);
+  auto jamba = operations(spec_of(*find_preset("jamba")), {}, Phase::generation(7, 100));
+  EXPECT_THROW(op(jamba, "rope, store K/V"), Error);
+  EXPECT_EQ(op(jamba, "store K/V").flops, 0);
+  EXPECT_EQ(op(jamba, "store K/V").written, 4.0 * 7 * 2 * 8 * 128 * 2);
+}
+
 // Against a count of what random choices really touch.
 TEST(Laws, ExpertsReadInAStep) {
   std::mt19937 rng(1);
