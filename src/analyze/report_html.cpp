@@ -227,10 +227,11 @@ std::string html_report(const Analysis& a) {
   out += "<h1>" + title + "</h1>\n";
   const Chip& c = a.question.on.chip;
   out += fmt::format(
-      "<p>{} parameters, {} in {}; keys and values in {}. The chip reads {} and computes {}: below {} flops a byte it waits for "
+      "<p>{} parameters, {} in {}{}. The chip reads {} and computes {}: below {} flops a byte it waits for "
       "memory.</p>\n",
-      grouped(a.parameters), with_unit(parameter_bytes(s.spec, s.storage), "B"), escaped(s.storage.block_name), escaped(s.storage.kv_name),
-      about(a, with_unit(c.bandwidth, "B/s")), about(a, with_unit(product_rate(c, s.storage.block_product), "FLOP/s")), ratio_text(a));
+      grouped(a.parameters), with_unit(parameter_bytes(s.spec, s.storage), "B"), escaped(s.storage.block_name),
+      keeps_keys(s.spec) ? "; keys and values in " + escaped(s.storage.kv_name) : "", about(a, with_unit(c.bandwidth, "B/s")),
+      about(a, with_unit(product_rate(c, s.storage.block_product), "FLOP/s")), ratio_text(a));
   out += paragraph(symbol_lines(s.spec)) + paragraph(state_lines(a));
   if (c.busy())
     out += fmt::format("<p><b>It was measured while other programs used {:.0f} % of the processors: its true limits are higher.</b></p>\n",

@@ -109,7 +109,8 @@ static std::string about_model(const Analysis& a) {
   if (a.active_parameters != a.parameters_with_norms) out += fmt::format(", {} of them used by a token", grouped(a.active_parameters));
   out += fmt::format(")\n  weights      {} in {}", with_unit(parameter_bytes(s.spec, s.storage), "B"), s.storage.block_name);
   if (s.storage.table_name != s.storage.block_name) out += fmt::format(", tables in {}", s.storage.table_name);
-  return out + fmt::format("; keys and values in {}\n", s.storage.kv_name) + listed("state", state_lines(a));
+  if (keeps_keys(s.spec)) out += fmt::format("; keys and values in {}", s.storage.kv_name);
+  return out + "\n" + listed("state", state_lines(a));
 }
 
 std::string ratio_text(const Analysis& a) {

@@ -372,6 +372,10 @@ double mha_state_bytes(const ModelSpec& spec, const Storage& storage, double con
   return n_attention ? values / n_attention * double(spec.layers.size()) * storage.kv * context : 0;
 }
 
+bool keeps_keys(const ModelSpec& spec) {
+  return std::ranges::any_of(spec.layers, [](const LayerSpec& layer) { return kept_by(layer, 2).kind == StateSpec::Kind::paged; });
+}
+
 std::vector<StateKind> state_kinds(const ModelSpec& spec, const Storage& storage) {
   std::vector<StateKind> kinds;
   for (const LayerSpec& layer : spec.layers) {

@@ -67,6 +67,7 @@ int run(AnalyzeFlags& f) {
   check(f.what_if.window || !f.what_if.global_every, "--global-every {} needs --window", f.what_if.global_every);
   q.subject.spec = apply(f.what_if, std::move(q.subject.spec));
   q.on.chip = chip_from(f);
+  check(f.kv_format.empty() || keeps_keys(q.subject.spec), "--kv-format {}: {} keeps no keys and values", f.kv_format, q.subject.name);
   store(q.subject, f, q.on.chip);
   if (!f.draft.empty()) {
     q.draft = {subject_of(f.draft), f.acceptance, f.lookahead};
@@ -140,7 +141,8 @@ void add_analyze(CLI::App& program, Action& chosen) {
         app.add_option("--user-speed", q.user_tokens_per_s, "tokens/s that every user is to get")->capture_default_str();
         app.add_option("--deadline", q.deadline_s, "seconds to the first token")->capture_default_str();
         app.add_option("--price", q.price, "dollars for an hour of one chip")->capture_default_str();
-        app.add_option("--demand", q.demand_words, "words a day that are to be served, like 100e9: how many chips?");
+        app.add_option("--demand", q.demand_words, "words a day that are to be served, like 100e9: how many chips?")
+            ->check(CLI::PositiveNumber);
         app.add_option("--threads", f.threads, "of this machine; 0: one per core")->check(CLI::Range(0, 1024));
         app.add_flag("--probe", f.probe, "measure this machine again");
         add_what_if(app, f);

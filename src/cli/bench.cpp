@@ -132,6 +132,13 @@ int bench_grid(BenchFlags& f) {
 
 // What is given and nobody would read is a mistake.
 void check_flags(const BenchFlags& f) {
+  if (f.app->count("--max-seqs"))
+    for (int batch : f.batch)
+      check(batch <= f.engine.options.max_seqs, "--batch {} runs {} sequences at once, and --max-seqs {} allows fewer", batch, batch,
+            f.engine.options.max_seqs);
+  if (const Lengths prompt = parse_lengths(f.load.prompt_tokens); f.load.file.empty())
+    check(f.load.shared_prefix <= prompt.high, "--shared-prefix {}: no prompt has so many tokens (--prompt-tokens {})",
+          f.load.shared_prefix, f.load.prompt_tokens);
   const bool url = !f.load.url.empty(), pictures = url || !f.load.compare.empty(), load = url || f.load.here || !f.load.file.empty();
   for (const char* name : {"--streams", "--rate", "--requests", "--prompt-tokens", "--max-tokens", "--shared-prefix", "--seed"})
     check(load || !f.app->count(name), "{} belongs to a load: --load or --load-file runs it here, --url on a server", name);

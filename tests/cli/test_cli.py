@@ -367,6 +367,11 @@ class Analyze(unittest.TestCase):
             shutil.copy(FIXTURES / "qwen3" / "config.json", folder)
             self.assertEqual(as_json("analyze", folder, "--hardware", "a100")["architecture"], "qwen3")
 
+    def test_a_model_without_keys_has_no_format_of_them(self):
+        recurrent = ["analyze", "--config", "mamba-2.8b", "--hardware", "h100"]
+        self.assertIsNone(as_json(*recurrent)["kv_format"])
+        self.assertNotIn("keys and values in", ok(*recurrent))
+
     def test_what_ifs(self):
         plain = as_json(*self.CLASSIC)["rows"][0]
         small = as_json(*self.CLASSIC, "--weight-format", "int4", "--kv-format", "fp8", "--tp", 4, "--replicas", 8)["rows"][0]
@@ -464,6 +469,14 @@ class Errors(unittest.TestCase):
         self.fails(["bench", "--url", "http://127.0.0.1:1", "--threads", 2], "--threads", "--url")
         self.fails(["bench", "--label", "x"], "--url", status=2)
         self.fails(["bench", "--techniques", "batching", "--batch", 2], "--batch", status=2)
+        self.fails(["bench", "--load", "--rate", 1, "--streams", 2], "--rate", "--streams", status=2)
+        self.fails(["bench", "--batch", "4,64", "--max-seqs", 16], "--batch 64", "--max-seqs 16")
+        self.fails(["bench", "--load", "--shared-prefix", 64, "--prompt-tokens", "8-16"], "--shared-prefix 64", "8-16")
+        for command in ("bench", "analyze"):
+            for gap in ("1,,3", ",1", "1,"):
+                self.fails([command, "--batch", gap], f"--batch {gap}", status=2)
+        self.fails(["bench", "--batch=1,,3"], "--batch 1,,3", status=2)
+        self.fails(["analyze", "--demand", 0], "--demand", status=2)
         self.fails(["analyze", "--lookahead", 3], "--draft", status=2)
         self.fails(["analyze", "--link", "pcie5"], "--tp", status=2)
 
@@ -521,6 +534,7 @@ class Errors(unittest.TestCase):
         self.fails([*classic, "h100", "--threads", 2], "--threads", "h100")
         self.fails(["analyze", "--config", "mamba-2.8b", "--hardware", "h100", "--experts", "8:2"], "8 experts", "64 layers")
         self.fails(["analyze", "--config", "mamba-2.8b", "--hardware", "h100", "--kv-heads", 1], "keys and values")
+        self.fails(["analyze", "--config", "mamba-2.8b", "--hardware", "h100", "--kv-format", "fp8"], "mamba-2.8b", "keys and values")
         self.fails([*classic, "h100", "--html", "/no/such/folder/page.html"], "/no/such/folder/page.html")
 
 
