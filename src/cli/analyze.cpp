@@ -23,7 +23,8 @@ Subject subject_from(const AnalyzeFlags& f) {
   if (f.config.empty()) return subject_of(f.model);
   check(f.model.empty(), "both a model ({}) and --config {} were given", f.model, f.config);
   const Preset* preset = find_preset(f.config);
-  check(preset, "there is no preset '{}': {} are known", f.config, preset_names());
+  if (!preset && std::filesystem::exists(f.config)) return subject_of(f.config);
+  check(preset, "there is no preset '{}' and no such file: {} are known", f.config, preset_names());
   return subject_of(*preset);
 }
 
@@ -53,7 +54,8 @@ Chip chip_from(const AnalyzeFlags& f) {
 void store(Subject& s, const AnalyzeFlags& f, const Chip& chip) {
   s.storage.activation = chip.activation_bytes;
   if (!f.weight_format.empty()) store_weights_as(s.storage, f.weight_format);
-  if (!f.kv_format.empty()) store_keys_as(s.storage, f.kv_format);
+  // Unless told otherwise as the engine keeps them there: Backend::kv_dtype.
+  store_keys_as(s.storage, !f.kv_format.empty() ? f.kv_format : chip.name == "local" ? "f16" : "bf16");
 }
 
 int run(AnalyzeFlags& f) {
@@ -131,7 +133,7 @@ void add_analyze(CLI::App& program, Action& chosen) {
       [](CLI::App& app, AnalyzeFlags& f) {
         Question& q = f.question;
         app.add_option("MODEL", f.model, "Hugging Face directory, config.json, .gguf file or short name; the default model if absent");
-        app.add_option("--config", f.config, "a model by name, in place of MODEL: " + preset_names());
+        app.add_option("--config", f.config, "a model by name (or the path of a config.json), in place of MODEL: " + preset_names());
         app.add_option("--hardware", f.hardware, "local (this machine, measured once), " + chip_names())->capture_default_str();
         app.add_option("--batch", q.batches, "sequences at once: 1,16,64")->delimiter(',')->allow_extra_args(false)->capture_default_str();
         app.add_option("--context", q.contexts, "tokens of each: 1024,8192")

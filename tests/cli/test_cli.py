@@ -366,6 +366,10 @@ class Analyze(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             shutil.copy(FIXTURES / "qwen3" / "config.json", folder)
             self.assertEqual(as_json("analyze", folder, "--hardware", "a100")["architecture"], "qwen3")
+            config = pathlib.Path(folder) / "config.json"
+            for chip, kept in (("a100", "bf16"), ("local", "f16")):  # as the engine keeps them there
+                for words in ([folder], [config], ["--config", config], ["--config", "llama-2-7b"]):
+                    self.assertEqual(as_json("analyze", *words, "--hardware", chip)["kv_format"], kept, (chip, words))
 
     def test_a_model_without_keys_has_no_format_of_them(self):
         recurrent = ["analyze", "--config", "mamba-2.8b", "--hardware", "h100"]
@@ -521,6 +525,7 @@ class Errors(unittest.TestCase):
         classic = ["analyze", "--config", "llama-2-13b", "--hardware"]
         self.fails([*classic, "abacus"], "abacus", "h100")
         self.fails(["analyze", "--config", "llama-99", "--hardware", "h100"], "llama-99", "llama-2-13b")
+        self.fails(["analyze", "llama-99", "--hardware", "h100"], "llama-99", "llama-2-13b")
         self.fails([*classic, "h100", "--kv-heads", 7], 40, 7)
         self.fails([*classic, "h100", "--batch", 0], "batch of 0")
         self.fails([*classic, "h100", "--batch", 2_000_000_000], 2_000_000_000, 1 << 24)
