@@ -172,7 +172,7 @@ Analysis analyze(Question question) {
   auto add = [&](bool prefill, Phase phase) {
     for (Operation& o : operations(subject.spec, subject.storage, phase, q.on.tp)) {
       RoofTime t = time_of(o, q.on);
-      a.operations.push_back({prefill, phase, std::move(o), t});
+      a.operations.push_back({prefill, phase, part_of(std::move(o), q.on.tp), t});
     }
   };
   add(true, Phase::prefill(1, double(q.contexts[0])));

@@ -64,7 +64,7 @@ struct Analysis {
   struct Point {
     bool prefill;
     Phase phase;
-    Operation op;
+    Operation op;  // one chip's part
     RoofTime time;
   };
   std::optional<FlashCost> flash;  // of the first context, where the model has such heads and the chip's unit memory is known

@@ -142,7 +142,8 @@ static std::string about_chip(const Analysis& a) {
       out += fmt::format(" {} {}{}", r.name, about(a, figure(r.flops / 1e9, 3)), &r == &c.rates.back() ? "\n" : ",");
   }
   if (on.tp > 1 || on.replicas > 1)
-    out += fmt::format("  deployment   {} group{} of {} chip{}{}\n", on.replicas, on.replicas == 1 ? "" : "s", on.tp, on.tp == 1 ? "" : "s",
+    out += fmt::format("  deployment   {} group{} of {} chip{}{}; below, batches, memory and steps are of one group, tok/s of all\n",
+                       on.replicas, on.replicas == 1 ? "" : "s", on.tp, on.tp == 1 ? "" : "s",
                        on.tp > 1 ? fmt::format(", {} between them", with_unit(c.link, "B/s")) : "");
   return out;
 }
@@ -252,13 +253,19 @@ static std::string operations_table(const Analysis& a, bool prefill, int64_t bat
     if (p.prefill != prefill || int64_t(p.phase.batch) != batch) continue;
     all.seconds += p.time.seconds, all.bytes += p.op.bytes(), all.flops += p.op.flops;
     std::string law = p.op.law.empty() ? "" : fmt::format("{:>9} = {}", figure(p.op.law_intensity), p.op.law);
+    if (p.op.link > 0) {  // nothing is computed, and messages do not pass through memory
+      out += fmt::format("  {:<24} {:>4} {:>45} {:>10} {:<8}\n", p.op.name, p.op.layers, with_unit(p.op.link, "B") + " sent to other chips",
+                         about(a, with_unit(p.time.seconds, "s")), name_of(p.time.bound));
+      continue;
+    }
     out += fmt::format("  {:<24} {:>4} {:>12} {:>10} {:>10} {:>10} {:>10} {:<8} {}\n", p.op.name, p.op.layers,
                        with_unit(p.op.flops, "FLOP"), with_unit(p.op.weights + p.op.state + p.op.read, "B"), with_unit(p.op.written, "B"),
                        figure(p.op.intensity()), about(a, with_unit(p.time.seconds, "s")), name_of(p.time.bound), law);
   }
-  std::string head = fmt::format("\n{}, batch {}, context {}: {}, {}, {}\n", prefill ? "Prefill" : "Generation", grouped(batch),
-                                 grouped(a.question.contexts[0]), with_unit(all.flops, "FLOP"), with_unit(all.bytes, "B"),
-                                 about(a, with_unit(all.seconds, "s")));
+  const int chips = a.question.on.tp;
+  std::string head = fmt::format("\n{}, batch {}, context {}{}: {}, {}, {}\n", prefill ? "Prefill" : "Generation", grouped(batch),
+                                 grouped(a.question.contexts[0]), chips > 1 ? fmt::format(", on one of {} chips", chips) : "",
+                                 with_unit(all.flops, "FLOP"), with_unit(all.bytes, "B"), about(a, with_unit(all.seconds, "s")));
   return head +
          fmt::format("  {:<24} {:>4} {:>12} {:>10} {:>10} {:>10} {:>10} {:<8} {}\n", "operation", "×", "flops", "read", "written",
                      "intensity", "at least", "bound", "law") +

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <random>
 
+#include "analyze/report.h"
 #include "core/error.h"
 #include "model/arch/arch.h"
 #include "model/model.h"
@@ -426,6 +427,17 @@ TEST(WhatIf, FormatsChipsReplicasAndDemand) {
   EXPECT_EQ(r.memory_per_chip, plain.memory_bytes / 4);
   EXPECT_GT(r.step.seconds, plain.step.seconds / 4);  // messages and norms are not shared
   EXPECT_LT(r.step.seconds, plain.step.seconds / 3);
+  // Operations are one chip's: what it computes and moves, over its own speeds, is its time.
+  const Analysis shared = analyze(four);
+  for (const Analysis::Point& p : shared.operations) {
+    const double rate = p.op.product ? product_rate(q.on.chip, p.op.format) : q.on.chip.bf16;
+    EXPECT_DOUBLE_EQ(p.time.seconds, std::max({p.op.flops / rate, p.op.bytes() / q.on.chip.bandwidth, p.op.link / q.on.chip.link}))
+        << p.op.name;
+    if (p.op.name == "feed-forward up" && !p.prefill) {
+      EXPECT_EQ(p.op.flops, 16 * 2.0 * 5120 * 2 * 13824 * 40 / 4);
+    }
+  }
+  EXPECT_NE(text_report(shared).find("sent to other chips"), std::string::npos);
   four.subject.spec = apply({.kv_heads = 1}, four.subject.spec);  // one head cannot be split
   EXPECT_EQ(state_bytes(four.subject.spec, {}, 100, 4), state_bytes(four.subject.spec, {}, 100, 1));
 
