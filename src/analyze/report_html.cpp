@@ -191,12 +191,11 @@ std::string throughput_svg(const Analysis& a) {
 
 std::string memory_svg(const Analysis& a) {
   const Question& q = a.question;
-  const double chip = q.on.chip.memory * q.on.tp, weights = a.rows[0].parameter_bytes;
+  const double chip = q.on.chip.memory * q.on.tp, weights = memory_bytes(q, 0, 1, 1);
   std::vector<Color> colors{blue, red, green, orange};
   double most = std::pow(10, std::ceil(std::log10(std::clamp(double(a.limits[0].largest_batch) * 4, 64.0, 65536.0))));
   double high = chip;
-  for (int64_t context : q.contexts)
-    high = std::max(high, weights + most * state_bytes(q.subject.spec, q.subject.storage, double(context)));
+  for (int64_t context : q.contexts) high = std::max(high, memory_bytes(q, most, double(context), 1));
   Plot plot("Memory against B", {"B, sequences at once", "", 1, most}, {"parameters and state", "B", std::min(weights, chip), high});
   plot.line({{1, chip}, {plot.x_high(), chip}}, ink, true);
   plot.text({1, chip}, ink, fmt::format("{} of {}", with_unit(chip, "B"), q.on.chip.name));
@@ -206,7 +205,7 @@ std::string memory_svg(const Analysis& a) {
   for (size_t i = 0; i < q.contexts.size() && i < colors.size(); i++) {
     std::vector<Plot::Point> line;
     for (double b = 1; b <= plot.x_high() * 1.001; b *= std::pow(10, 0.05))
-      line.push_back({b, weights + b * state_bytes(q.subject.spec, q.subject.storage, double(q.contexts[i]))});
+      line.push_back({b, memory_bytes(q, b, double(q.contexts[i]), 1)});
     plot.line(line, colors[i]);
     legend.emplace_back(colors[i], fmt::format("context {}", grouped(q.contexts[i])));
   }

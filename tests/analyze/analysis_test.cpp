@@ -473,7 +473,13 @@ TEST(WhatIf, Drafts) {
     left -= parameter_bytes(s->spec, s->storage);
     each += state_bytes(s->spec, s->storage, 1024);
   }
-  EXPECT_EQ(analyze(q).limits[0].largest_batch, int64_t(left / each));
+  q.batches = {int64_t(left / each), int64_t(left / each) + 1};
+  const Analysis a = analyze(q);
+  EXPECT_EQ(a.limits[0].largest_batch, q.batches[0]);
+  for (const AnalysisRow& r : a.rows) {
+    EXPECT_NEAR(r.memory_bytes, 141e9 - left + double(r.batch) * each, 1);
+    EXPECT_EQ(r.fits, r.memory_bytes <= 141e9);
+  }
 }
 
 TEST(WhatIf, ADraftThatCannotPayIsASentence) {
