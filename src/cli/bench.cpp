@@ -59,21 +59,23 @@ void print_times(const GridRow& row, const StepCosts& costs) {
   std::vector<std::pair<std::string, OpTime>> ops(row.times.begin(), row.times.end());
   std::ranges::sort(ops, std::greater{}, [](auto& op) { return op.second.seconds; });
   const double all = row.m.seconds.back();
+  auto measured = [&](double value, int decimals) { return about(fmt::format("{:.{}f}", value, decimals), row.m.busy()); };
   double counted = 0;
   fmt::print("\nWhere the {} s of the last run of {}, batch {}, context {} went:\n  {:<34} {:>7} {:>9} {:>6} {:>9} {:>9} {:>9}\n",
-             about(fmt::format("{:.4f}", all), row.m.busy()), name_of(row), row.shape.batch, row.shape.context, "operation", "calls", "ms",
-             "share", "GB/s", "GFLOP/s", "of limit");
+             measured(all, 4), name_of(row), row.shape.batch, row.shape.context, "operation", "calls", "ms", "share", "GB/s", "GFLOP/s",
+             "of limit");
   for (auto& [name, t] : ops) {
     counted += t.seconds;
-    std::string rates = t.flops > 0 ? fmt::format("{:>9.1f} {:>9.1f}", t.bytes / t.seconds / 1e9, t.flops / t.seconds / 1e9) : "";
+    std::string rates =
+        t.flops > 0 ? fmt::format("{:>9} {:>9}", measured(t.bytes / t.seconds / 1e9, 1), measured(t.flops / t.seconds / 1e9, 1)) : "";
     double least = least_time(name, t, row, costs);
-    fmt::print("  {:<34} {:>7} {:>9.2f} {:>5.1f}% {:<19} {}\n", name, t.calls, t.seconds * 1e3, 100 * t.seconds / all, rates,
+    fmt::print("  {:<34} {:>7} {:>9} {:>5.1f}% {:<19} {}\n", name, t.calls, measured(t.seconds * 1e3, 2), 100 * t.seconds / all, rates,
                least > 0 ? fmt::format("{:>9}", share_text(least / t.seconds, row.m.busy())) : "");
   }
   double rest = std::max(0.0, all - counted);
-  fmt::print("  {:<34} {:>7} {:>9.2f} {:>5.1f}%\n", "scheduling, text, all else", "", rest * 1e3, 100 * rest / all);
-  fmt::print("  {:<34} {:>7} {:>9} {:>6} {:>9.1f} {:>9.1f}\n", "limit", "", "", "", row.m.chip.bandwidth / 1e9,
-             product_rate(row.m.chip, costs.storage().block_product) / 1e9);
+  fmt::print("  {:<34} {:>7} {:>9} {:>5.1f}%\n", "scheduling, text, all else", "", measured(rest * 1e3, 2), 100 * rest / all);
+  fmt::print("  {:<34} {:>7} {:>9} {:>6} {:>9} {:>9}\n", "limit", "", "", "", measured(row.m.chip.bandwidth / 1e9, 1),
+             measured(product_rate(row.m.chip, costs.storage().block_product) / 1e9, 1));
 }
 
 void print_head(Engine& engine) {
