@@ -78,8 +78,8 @@ void print_times(const GridRow& row, const StepCosts& costs) {
              measured(product_rate(row.m.chip, costs.storage().block_product) / 1e9, 1));
 }
 
-void print_head(Engine& engine) {
-  fmt::print("{}; each row beside the limits that were measured between its runs\n", engine_text(engine));
+void print_head(Engine& engine, const LimitProbe& probe) {
+  fmt::print("{}; each row beside the limits that were measured between its runs{}\n", engine_text(engine), probe.read_text());
   fmt::print("  {:<8} {:>5} {:>7} {:>7} {:>9} {:>9} {:>9} {:>6} {:>10} {:>12} {:>11} {:>6}  {}\n", "workload", "batch", "context", "tokens",
              "tok/s", "best s", "median s", "spread", "bytes", "flops", "limit tok/s", "share", "bound by");
   std::fflush(stdout);
@@ -91,7 +91,7 @@ void print_row(const GridRow& r, const StepCosts& costs) {
   if (!r.error.empty())
     fmt::print("  {}\n", r.error);
   else
-    fmt::print(" {:>9} {:>9} {:>9} {:>6} {:>10} {:>12} {:>11} {:>6}  {}\n", measured(r.tokens() / r.m.best(), 1), measured(r.m.best(), 4),
+    fmt::print(" {:>9} {:>9} {:>9} {:>6} {:>10} {:>12} {:>11} {:>6}  {}\n", measured(r.tokens() / r.m.median(), 1), measured(r.m.best(), 4),
                measured(r.m.median(), 4), r.m.spread_text(), with_unit(r.m.limit.bytes, "B"), with_unit(r.m.limit.flops, "FLOP"),
                measured(r.tokens() / r.m.limit.seconds, 1), share_text(r.m.share(), r.m.busy()), bound_text(r.m, costs));
   std::fflush(stdout);
@@ -111,7 +111,7 @@ int bench_grid(BenchFlags& f) {
   GridBench bench(*engine, log, probe, costs);
   std::vector<GridRow> rows;
   double others = 0;
-  if (!f.json) print_head(*engine);
+  if (!f.json) print_head(*engine, probe);
   for (const GridShape& shape : shapes) {
     const GridRow& row = rows.emplace_back(bench.row(shape, f.patience));
     others = std::max(others, row.m.others);
@@ -123,7 +123,7 @@ int bench_grid(BenchFlags& f) {
     for (const GridRow& row : rows) out.push_back(row_json(row));
     fmt::print("{}\n", out.dump());
   } else {
-    if (measured) fmt::print("  tok/s is of the best run; share is the limit over the median run\n");
+    if (measured) fmt::print("  tok/s and share are of the median run; best s is the fastest of all\n");
     for (const GridRow& r : rows)
       if (!r.times.empty()) print_times(r, costs);
   }

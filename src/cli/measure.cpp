@@ -60,6 +60,12 @@ void LimitProbe::take(double budget_s) {
   chip.bf16 = tiles ? chip.quantized : float_rate(isa_, pool);
 }
 
+std::string LimitProbe::read_text() const {
+  double bytes = 0;
+  for (std::span<const std::byte> part : engine_.model().weights()) bytes += double(part.size());
+  return engine_.backend().rates() ? "" : fmt::format(", memory's by reading the model's {}", with_unit(bytes, "B"));
+}
+
 static double median_of(std::vector<double> values) {
   std::ranges::sort(values);
   size_t n = values.size();
@@ -174,6 +180,7 @@ Measured measure(const std::string& what, const Patience& patience, LimitProbe& 
 
 Json measured_json(const Measured& m, double tokens) {
   return {{"tokens_per_s", tokens / m.best()},
+          {"median_tokens_per_s", tokens / m.median()},
           {"seconds", m.best()},
           {"median_seconds", m.median()},
           {"spread", m.spread() ? Json(*m.spread()) : Json()},

@@ -32,6 +32,7 @@ class LimitProbe {
   void take(double budget_s = 0.05);
   void forget() { taken_.clear(); }
   Chip median() const { return median_of(taken_); }  // of all probes since it last forgot
+  std::string read_text() const;                     // ", memory's by reading the model's 96.44 MB"; empty where a GPU says its limits
 
  private:
   Engine& engine_;

@@ -253,7 +253,14 @@ class Bench(unittest.TestCase):
         flops = {(r["workload"], r["context"], r["batch"]): r["flops"] for r in rows}
         self.assertAlmostEqual(flops["prefill", 64, 3] / flops["prefill", 64, 1], 3, delta=1e-9)  # each on its own
         self.assertAlmostEqual(flops["decode", 16, 3] / flops["decode", 16, 1], 3, delta=0.1)  # but not all at equal contexts
-        self.assertIn("bound by", ok("bench", self.TINY, "--batch", 2, "--context", 16, "--repeat", 1))
+        # Speed, limit and share of a printed row are of one run, the median: no speed is above its limit with a share below 100 %.
+        text = ok("bench", "--prefill", 16, "--decode", 4, "--repeat", 3).replace("~", "")
+        self.assertRegex(text, r"by reading the model's 9\d\.\d+ MB")
+        for row in [line.split() for line in text.splitlines() if line.split()[0] in ("prefill", "decode")]:
+            tokens, speed, median = float(row[3]), float(row[4]), float(row[6])
+            self.assertAlmostEqual(speed / (tokens / median), 1, delta=0.02)
+            limit, share = next((float(a), float(b[:-1])) for a, b in zip(row[8:], row[9:]) if b.endswith("%"))
+            self.assertAlmostEqual(100 * speed / limit, share, delta=0.6)
 
     def test_rows_are_shown_as_they_are_measured(self):
         words = [PROGRAM, "bench", self.TINY, "--batch", "1,2", "--context", 16, "--decode", 4, "--budget", "2s", "--spread", 0]
