@@ -127,7 +127,7 @@ int bench_grid(BenchFlags& f) {
     for (const GridRow& r : rows)
       if (!r.times.empty()) print_times(r, costs);
   }
-  warn_if_busy(others);
+  warn_if_busy(others, f.json);
   check(measured, "nothing could be measured: {}", rows[0].error);
   return 0;
 }

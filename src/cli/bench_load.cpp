@@ -314,7 +314,7 @@ int bench_url(const LoadFlags& f, const std::string& model, const Patience& pati
   }
   if (json) fmt::print("{}\n", rows.dump());
   if (!json && !f.url.empty()) print_legend(f);
-  warn_if_busy(others);
+  warn_if_busy(others, json, "times and speeds");
   return f.url.empty() || answered > 0 ? 0 : 1;
 }
 

@@ -122,7 +122,7 @@ int bench_mix(const LoadFlags& f, EngineFlags flags, const Patience& patience, b
   } else {
     fmt::print("  tok/s and share are of the median run; best s and TTFT are of the fastest\n");
   }
-  warn_if_busy(others);
+  warn_if_busy(others, json);
   return 0;
 }
 

@@ -115,12 +115,12 @@ std::string engine_text(Engine& engine) {
                      engine.backend().name());
 }
 
-void warn_if_busy(double share) {
+void warn_if_busy(double share, bool json, const char* what) {
   std::fflush(stdout);  // what it is about comes first
   if (share > busy_share)
     fmt::print(stderr,
-               "millrace: other programs used {:.0f} % of the processors meanwhile: speeds and limits are those of a busy machine\n",
-               100 * share);
+               "millrace: other programs used up to {:.0f} % of the processors meanwhile: in rows {} the {} are those of a busy machine\n",
+               100 * share, json ? fmt::format("with others_share above {:g}", busy_share) : "with ~", what);
 }
 
 std::string share_text(double share, bool busy) { return about(fmt::format("{:.0f}%", 100 * share), busy); }
