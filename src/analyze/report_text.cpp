@@ -150,8 +150,10 @@ static std::string about_chip(const Analysis& a) {
 
 std::string draft_line(const Analysis& a) {
   if (!a.question.draft) return {};
-  return fmt::format("drafts: {} tokens of {} at a time, {:.0f} % accepted; its weights and state count in memory and in what fits.",
-                     a.question.draft->lookahead, a.question.draft->subject.name, 100 * a.question.draft->acceptance);
+  return fmt::format(
+      "drafts: {} tokens of {} at a time, {:.0f} % accepted; its weights and state count in memory and what fits, not in the napkin's "
+      "latency.",
+      a.question.draft->lookahead, a.question.draft->subject.name, 100 * a.question.draft->acceptance);
 }
 
 static std::string rows_table(const Analysis& a) {
