@@ -144,7 +144,8 @@ void add_analyze(CLI::App& program, Action& chosen) {
         app.add_option("--deadline", q.deadline_s, "seconds to the first token")->capture_default_str();
         app.add_option("--price", q.price, "dollars for an hour of one chip")->capture_default_str();
         app.add_option("--demand", q.demand_words, "words a day that are to be served, like 100e9: how many chips?")
-            ->check(CLI::PositiveNumber);
+            ->check(
+                [](const std::string& text) { return std::string(std::atof(text.c_str()) > 0 ? "" : text + " words a day need no chip"); });
         app.add_option("--threads", f.threads, "of this machine; 0: one per core")->check(CLI::Range(0, 1024));
         app.add_flag("--probe", f.probe, "measure this machine again");
         add_what_if(app, f);
