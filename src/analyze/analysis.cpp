@@ -13,20 +13,12 @@ namespace {
 constexpr double kTokensAWord = 4.0 / 3;
 constexpr int64_t most_batch = 1 << 24, most_context = 1 << 30;
 
-double memory_per_chip(const Question& q, double batch, double context) {
-  return parameter_bytes(q.subject.spec, q.subject.storage) / q.on.tp +
-         batch * state_bytes(q.subject.spec, q.subject.storage, context, q.on.tp);
+// Of weights and state on one of so many chips.
+double memory_of(const Subject& s, double batch, double context, int chips) {
+  return parameter_bytes(s.spec, s.storage) / chips + batch * state_bytes(s.spec, s.storage, context, chips);
 }
 
-// With what a draft model takes beside it.
-bool fits(const Question& q, double batch, double context) {
-  double needed = memory_per_chip(q, batch, context);
-  if (q.draft) {
-    const Subject& d = q.draft->subject;
-    needed += parameter_bytes(d.spec, d.storage) / q.on.tp + batch * state_bytes(d.spec, d.storage, context, q.on.tp);
-  }
-  return needed <= q.on.chip.memory;
-}
+bool fits(const Question& q, double batch, double context) { return memory_bytes(q, batch, context, q.on.tp) <= q.on.chip.memory; }
 
 StepCost cost_of(const Question& q, const Phase& phase) { return step_cost(q.subject.spec, q.subject.storage, phase, q.on); }
 
@@ -46,10 +38,10 @@ AnalysisRow row_of(const Question& q, int64_t batch, int64_t context) {
   AnalysisRow r{batch, context};
   r.parameter_bytes = parameter_bytes(q.subject.spec, q.subject.storage);
   r.state_bytes_per_sequence = state_bytes(q.subject.spec, q.subject.storage, double(context));
-  r.memory_bytes = r.parameter_bytes + double(batch) * r.state_bytes_per_sequence;
-  r.memory_per_chip = memory_per_chip(q, double(batch), double(context));
+  r.memory_bytes = memory_bytes(q, double(batch), double(context), 1);
+  r.memory_per_chip = memory_bytes(q, double(batch), double(context), q.on.tp);
   r.fits = fits(q, double(batch), double(context));
-  r.latency_s = r.memory_per_chip / q.on.chip.bandwidth;
+  r.latency_s = memory_of(q.subject, double(batch), double(context), q.on.tp) / q.on.chip.bandwidth;
   r.tokens_per_s = double(batch) / r.latency_s * q.on.replicas;
   r.step = cost_of(q, Phase::generation(double(batch), double(context)));
   r.step_tokens_per_s = double(batch) / r.step.seconds * q.on.replicas;
@@ -121,6 +113,10 @@ std::optional<FlashCost> flash_of(const Question& q) {
 
 }  // namespace
 
+double memory_bytes(const Question& q, double batch, double context, int chips) {
+  return memory_of(q.subject, batch, context, chips) + (q.draft ? memory_of(q.draft->subject, batch, context, chips) : 0);
+}
+
 std::optional<UnevenPart> uneven_part(const ModelSpec& spec, int chips) {
   std::optional<UnevenPart> found;
   auto whole = [&](const char* what, int n) {
@@ -172,7 +168,7 @@ Analysis analyze(Question question) {
   auto add = [&](bool prefill, Phase phase) {
     for (Operation& o : operations(subject.spec, subject.storage, phase, q.on.tp)) {
       RoofTime t = time_of(o, q.on);
-      a.operations.push_back({prefill, phase, std::move(o), t});
+      a.operations.push_back({prefill, phase, part_of(std::move(o), q.on.tp), t});
     }
   };
   add(true, Phase::prefill(1, double(q.contexts[0])));

@@ -27,7 +27,7 @@ struct Question {
 };
 
 // One batch at one context. memory, latency_s, tokens_per_s: the napkin law, memory = parameters + state, all of it read in a
-// step. step_*: what the operations move, each at the roofline.
+// step; that of a draft model is in the memory too, but not in the latency. step_*: what the operations move, each at the roofline.
 struct AnalysisRow {
   int64_t batch = 0, context = 0;
   double parameter_bytes = 0, state_bytes_per_sequence = 0, memory_bytes = 0, memory_per_chip = 0;
@@ -64,7 +64,7 @@ struct Analysis {
   struct Point {
     bool prefill;
     Phase phase;
-    Operation op;
+    Operation op;  // one chip's part
     RoofTime time;
   };
   std::optional<FlashCost> flash;  // of the first context, where the model has such heads and the chip's unit memory is known
@@ -72,6 +72,8 @@ struct Analysis {
 };
 
 Analysis analyze(Question);
+
+double memory_bytes(const Question&, double batch, double context, int chips);  // on one of so many chips; the draft's too
 
 int64_t shown_batch(const Analysis&);  // whose operations are shown: the largest of those asked for that fits, or the first
 

@@ -29,6 +29,7 @@ std::string about(std::string figure, bool busy);       // with "~" before it: i
 Json symbols(const ModelSpec&);
 
 // What the reports for readers have in common, each a line or a sentence.
+std::string ratio_text(const Analysis&);  // the chip's flops a byte: "295", or one for each speed that the model's operations have
 std::vector<std::string> symbol_lines(const ModelSpec&);
 std::vector<std::string> state_lines(const Analysis&);  // what a token and a sequence keep, and how much less than with MHA
 std::vector<std::string> limit_lines(const Analysis&);  // below the table of what fits: who is not served and why, longest contexts

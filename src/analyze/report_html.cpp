@@ -102,9 +102,9 @@ std::string operations_table(const Analysis& a, bool prefill, int64_t batch) {
   std::vector<std::vector<std::string>> rows;
   for (const Analysis::Point& p : a.operations)
     if (p.prefill == prefill && int64_t(p.phase.batch) == batch)
-      rows.push_back({p.op.name, std::to_string(p.op.layers), with_unit(p.op.flops, "FLOP"),
-                      with_unit(p.op.weights + p.op.state + p.op.read, "B"), with_unit(p.op.written, "B"), figure(p.op.intensity()),
-                      about(a, with_unit(p.time.seconds, "s")), std::string(name_of(p.time.bound)),
+      rows.push_back({p.op.name + (p.op.link > 0 ? fmt::format(", {} sent", with_unit(p.op.link, "B")) : ""), std::to_string(p.op.layers),
+                      with_unit(p.op.flops, "FLOP"), with_unit(p.op.weights + p.op.state + p.op.read, "B"), with_unit(p.op.written, "B"),
+                      figure(p.op.intensity()), about(a, with_unit(p.time.seconds, "s")), std::string(name_of(p.time.bound)),
                       p.op.law.empty() ? "" : fmt::format("{} = {}", p.op.law, figure(p.op.law_intensity))});
   return table({"operation", "×", "flops", "reads", "writes", "flops a byte", "at least", "bound", "law"}, rows);
 }
@@ -120,7 +120,6 @@ std::string flash_section(const Analysis& a) {
 
 std::string roofline_svg(const Analysis& a) {
   const Chip& c = a.question.on.chip;
-  const double bandwidth = c.bandwidth * a.question.on.tp;
   struct Series {
     Color color;
     std::string name;
@@ -130,18 +129,18 @@ std::string roofline_svg(const Analysis& a) {
   std::vector<Series> series{{green, "prefill of one prompt", dots(a, true, 1)}};
   if (shown != first) series.push_back({blue, fmt::format("generation, batch {}", shown), dots(a, false, shown)});
   series.push_back({red, fmt::format("generation, batch {}", first), dots(a, false, first)});
-  double roof = product_rate(c, a.question.subject.storage.block_product) * a.question.on.tp;
-  double top = std::max(roof, c.bf16 * a.question.on.tp), low = 1, high = 4 * top / bandwidth;
+  double roof = product_rate(c, a.question.subject.storage.block_product);
+  double top = std::max(roof, c.bf16), low = 1, high = 4 * top / c.bandwidth;
   for (const Series& s : series)
     for (const Dot& d : s.dots) low = std::min(low, d.x), high = std::max(high, d.x);
   Plot plot("Roofline: " + a.question.subject.name + " on " + c.name, {"flops a byte", "", low, high},
-            {"FLOP/s that can be reached", "FLOP/s", std::pow(10, std::floor(std::log10(low))) * bandwidth, 1.5 * top});
-  plot.line({{plot.x_low(), plot.x_low() * bandwidth}, {roof / bandwidth, roof}, {plot.x_high(), roof}}, ink);
-  const double plain = c.bf16 * a.question.on.tp;  // of products with activations, as in attention
-  if (plain != roof) plot.line({{plain / bandwidth, plain}, {plot.x_high(), plain}}, ink, true);
+            {"FLOP/s that can be reached", "FLOP/s", std::pow(10, std::floor(std::log10(low))) * c.bandwidth, 1.5 * top});
+  plot.line({{plot.x_low(), plot.x_low() * c.bandwidth}, {roof / c.bandwidth, roof}, {plot.x_high(), roof}}, ink);
+  const double plain = c.bf16;  // of products with activations, as in attention
+  if (plain != roof) plot.line({{plain / c.bandwidth, plain}, {plot.x_high(), plain}}, ink, true);
   std::vector<std::pair<int, std::string>> legend;
   for (const Series& s : series) legend.emplace_back(s.color, s.name);
-  legend.emplace_back(ink, fmt::format("roof: {}, {}", about(a, with_unit(bandwidth, "B/s")), about(a, with_unit(roof, "FLOP/s"))));
+  legend.emplace_back(ink, fmt::format("roof: {}, {}", about(a, with_unit(c.bandwidth, "B/s")), about(a, with_unit(roof, "FLOP/s"))));
   if (plain != roof) legend.emplace_back(ink, fmt::format("dashed: {} in products without weights", about(a, with_unit(plain, "FLOP/s"))));
   plot.legend(legend, Plot::Corner::bottom_right);  // far below the roof
   struct Label {
@@ -192,12 +191,11 @@ std::string throughput_svg(const Analysis& a) {
 
 std::string memory_svg(const Analysis& a) {
   const Question& q = a.question;
-  const double chip = q.on.chip.memory * q.on.tp, weights = a.rows[0].parameter_bytes;
+  const double chip = q.on.chip.memory * q.on.tp, weights = memory_bytes(q, 0, 1, 1);
   std::vector<Color> colors{blue, red, green, orange};
   double most = std::pow(10, std::ceil(std::log10(std::clamp(double(a.limits[0].largest_batch) * 4, 64.0, 65536.0))));
   double high = chip;
-  for (int64_t context : q.contexts)
-    high = std::max(high, weights + most * state_bytes(q.subject.spec, q.subject.storage, double(context)));
+  for (int64_t context : q.contexts) high = std::max(high, memory_bytes(q, most, double(context), 1));
   Plot plot("Memory against B", {"B, sequences at once", "", 1, most}, {"parameters and state", "B", std::min(weights, chip), high});
   plot.line({{1, chip}, {plot.x_high(), chip}}, ink, true);
   plot.text({1, chip}, ink, fmt::format("{} of {}", with_unit(chip, "B"), q.on.chip.name));
@@ -207,7 +205,7 @@ std::string memory_svg(const Analysis& a) {
   for (size_t i = 0; i < q.contexts.size() && i < colors.size(); i++) {
     std::vector<Plot::Point> line;
     for (double b = 1; b <= plot.x_high() * 1.001; b *= std::pow(10, 0.05))
-      line.push_back({b, weights + b * state_bytes(q.subject.spec, q.subject.storage, double(q.contexts[i]))});
+      line.push_back({b, memory_bytes(q, b, double(q.contexts[i]), 1)});
     plot.line(line, colors[i]);
     legend.emplace_back(colors[i], fmt::format("context {}", grouped(q.contexts[i])));
   }
@@ -227,10 +225,11 @@ std::string html_report(const Analysis& a) {
   out += "<h1>" + title + "</h1>\n";
   const Chip& c = a.question.on.chip;
   out += fmt::format(
-      "<p>{} parameters, {} in {}; keys and values in {}. The chip reads {} and computes {}: below {} flops a byte it waits for "
+      "<p>{} parameters, {} in {}{}. The chip reads {} and computes {}: below {} flops a byte it waits for "
       "memory.</p>\n",
-      grouped(a.parameters), with_unit(parameter_bytes(s.spec, s.storage), "B"), escaped(s.storage.block_name), escaped(s.storage.kv_name),
-      about(a, with_unit(c.bandwidth, "B/s")), about(a, with_unit(c.bf16, "FLOP/s")), about(a, figure(c.ratio(), 3)));
+      grouped(a.parameters), with_unit(parameter_bytes(s.spec, s.storage), "B"), escaped(s.storage.block_name),
+      keeps_keys(s.spec) ? "; keys and values in " + escaped(s.storage.kv_name) : "", about(a, with_unit(c.bandwidth, "B/s")),
+      about(a, with_unit(product_rate(c, s.storage.block_product), "FLOP/s")), ratio_text(a));
   out += paragraph(symbol_lines(s.spec)) + paragraph(state_lines(a));
   if (c.busy())
     out += fmt::format("<p><b>It was measured while other programs used {:.0f} % of the processors: its true limits are higher.</b></p>\n",
@@ -245,6 +244,11 @@ std::string html_report(const Analysis& a) {
              a.question.user_tokens_per_s, a.question.deadline_s) +
          limits_table(a) + "</div>\n" + paragraph(limit_lines(a));
   const std::string context = grouped(a.question.contexts[0]);
+  if (const Deployment& on = a.question.on; on.tp > 1 || on.replicas > 1)
+    out += fmt::format(
+        "<p>Batches, memory and steps are those of one group of {} chips, tokens/s those of {} such groups; operations and "
+        "the roofline those of one chip.</p>\n",
+        on.tp, on.replicas);
   out += fmt::format("<h2>Prefill of one prompt of {} tokens, by operation</h2><div>{}</div>\n", context, operations_table(a, true, 1));
   out += fmt::format("<h2>Generation of batch {}, context {}, by operation</h2><div>{}</div>\n", grouped(shown_batch(a)), context,
                      operations_table(a, false, shown_batch(a)));

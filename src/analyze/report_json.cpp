@@ -87,7 +87,7 @@ Json json_report(const Analysis& a) {
          {"active_parameters", a.active_parameters},
          {"weight_format", q.subject.storage.block_name},
          {"table_format", q.subject.storage.table_name},
-         {"kv_format", q.subject.storage.kv_name},
+         {"kv_format", keeps_keys(q.subject.spec) ? Json(q.subject.storage.kv_name) : Json()},
          {"chip", json_of(q.on.chip)},
          {"tp", q.on.tp},
          {"replicas", q.on.replicas},

@@ -109,7 +109,19 @@ static std::string about_model(const Analysis& a) {
   if (a.active_parameters != a.parameters_with_norms) out += fmt::format(", {} of them used by a token", grouped(a.active_parameters));
   out += fmt::format(")\n  weights      {} in {}", with_unit(parameter_bytes(s.spec, s.storage), "B"), s.storage.block_name);
   if (s.storage.table_name != s.storage.block_name) out += fmt::format(", tables in {}", s.storage.table_name);
-  return out + fmt::format("; keys and values in {}\n", s.storage.kv_name) + listed("state", state_lines(a));
+  if (keeps_keys(s.spec)) out += fmt::format("; keys and values in {}", s.storage.kv_name);
+  return out + "\n" + listed("state", state_lines(a));
+}
+
+std::string ratio_text(const Analysis& a) {
+  const Chip& c = a.question.on.chip;
+  const Storage& s = a.question.subject.storage;
+  auto ratio = [&](double rate) { return about(a, figure(rate / c.bandwidth, 3)); };
+  const double block = product_rate(c, s.block_product), table = product_rate(c, s.table_product);
+  if (block == c.bf16 && table == c.bf16) return ratio(c.bf16);
+  std::string out = fmt::format("{} in products with weights", ratio(block));
+  if (table != block) out += fmt::format(", {} with tables", ratio(table));
+  return out + fmt::format(", {} in all else", ratio(c.bf16));
 }
 
 static std::string about_chip(const Analysis& a) {
@@ -120,7 +132,7 @@ static std::string about_chip(const Analysis& a) {
   std::string out = fmt::format("  chip         {}", about(a, with_unit(c.bf16, "FLOP/s")));
   if (rate != c.bf16) out += fmt::format(" ({} for {} weights)", about(a, with_unit(rate, "FLOP/s")), stored.block_name);
   out += fmt::format(", reads {}, holds {}\n", about(a, with_unit(c.bandwidth, "B/s")), with_unit(c.memory, "B"));
-  out += fmt::format("               ratio {}: an operation of fewer flops a byte waits for memory\n", about(a, figure(c.ratio(), 3)));
+  out += fmt::format("               ratio {}: an operation of fewer flops a byte waits for memory\n", ratio_text(a));
   if (c.busy())
     out += fmt::format("               ~ measured while other programs used {:.0f} % of the processors: its true limits are higher\n",
                        100 * c.others);
@@ -130,15 +142,18 @@ static std::string about_chip(const Analysis& a) {
       out += fmt::format(" {} {}{}", r.name, about(a, figure(r.flops / 1e9, 3)), &r == &c.rates.back() ? "\n" : ",");
   }
   if (on.tp > 1 || on.replicas > 1)
-    out += fmt::format("  deployment   {} group{} of {} chip{}{}\n", on.replicas, on.replicas == 1 ? "" : "s", on.tp, on.tp == 1 ? "" : "s",
+    out += fmt::format("  deployment   {} group{} of {} chip{}{}; below, batches, memory and steps are of one group, tok/s of all\n",
+                       on.replicas, on.replicas == 1 ? "" : "s", on.tp, on.tp == 1 ? "" : "s",
                        on.tp > 1 ? fmt::format(", {} between them", with_unit(c.link, "B/s")) : "");
   return out;
 }
 
 std::string draft_line(const Analysis& a) {
   if (!a.question.draft) return {};
-  return fmt::format("drafts: {} tokens of {} at a time, {:.0f} % accepted; its weights and state count in what fits.",
-                     a.question.draft->lookahead, a.question.draft->subject.name, 100 * a.question.draft->acceptance);
+  return fmt::format(
+      "drafts: {} tokens of {} at a time, {:.0f} % accepted; its weights and state count in memory and what fits, not in the napkin's "
+      "latency.",
+      a.question.draft->lookahead, a.question.draft->subject.name, 100 * a.question.draft->acceptance);
 }
 
 static std::string rows_table(const Analysis& a) {
@@ -240,13 +255,19 @@ static std::string operations_table(const Analysis& a, bool prefill, int64_t bat
     if (p.prefill != prefill || int64_t(p.phase.batch) != batch) continue;
     all.seconds += p.time.seconds, all.bytes += p.op.bytes(), all.flops += p.op.flops;
     std::string law = p.op.law.empty() ? "" : fmt::format("{:>9} = {}", figure(p.op.law_intensity), p.op.law);
+    if (p.op.link > 0) {  // nothing is computed, and messages do not pass through memory
+      out += fmt::format("  {:<24} {:>4} {:>45} {:>10} {:<8}\n", p.op.name, p.op.layers, with_unit(p.op.link, "B") + " sent to other chips",
+                         about(a, with_unit(p.time.seconds, "s")), name_of(p.time.bound));
+      continue;
+    }
     out += fmt::format("  {:<24} {:>4} {:>12} {:>10} {:>10} {:>10} {:>10} {:<8} {}\n", p.op.name, p.op.layers,
                        with_unit(p.op.flops, "FLOP"), with_unit(p.op.weights + p.op.state + p.op.read, "B"), with_unit(p.op.written, "B"),
                        figure(p.op.intensity()), about(a, with_unit(p.time.seconds, "s")), name_of(p.time.bound), law);
   }
-  std::string head = fmt::format("\n{}, batch {}, context {}: {}, {}, {}\n", prefill ? "Prefill" : "Generation", grouped(batch),
-                                 grouped(a.question.contexts[0]), with_unit(all.flops, "FLOP"), with_unit(all.bytes, "B"),
-                                 about(a, with_unit(all.seconds, "s")));
+  const int chips = a.question.on.tp;
+  std::string head = fmt::format("\n{}, batch {}, context {}{}: {}, {}, {}\n", prefill ? "Prefill" : "Generation", grouped(batch),
+                                 grouped(a.question.contexts[0]), chips > 1 ? fmt::format(", on one of {} chips", chips) : "",
+                                 with_unit(all.flops, "FLOP"), with_unit(all.bytes, "B"), about(a, with_unit(all.seconds, "s")));
   return head +
          fmt::format("  {:<24} {:>4} {:>12} {:>10} {:>10} {:>10} {:>10} {:<8} {}\n", "operation", "×", "flops", "read", "written",
                      "intensity", "at least", "bound", "law") +

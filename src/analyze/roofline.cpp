@@ -6,11 +6,18 @@ namespace mr {
 
 std::string_view name_of(Bound bound) { return bound == Bound::memory ? "memory" : bound == Bound::compute ? "compute" : "link"; }
 
-RoofTime time_of(const Operation& o, const Deployment& d) {
-  const double share = o.split ? 1.0 / d.tp : 1, state_share = 1.0 / (o.state_ways ? std::min(o.state_ways, d.tp) : d.tp);
+Operation part_of(Operation o, int chips) {
+  const double share = o.split ? 1.0 / chips : 1;
+  for (double* x : {&o.flops, &o.weights, &o.read, &o.written}) *x *= share;
+  o.state /= o.state_ways ? std::min(o.state_ways, chips) : chips;
+  return o;
+}
+
+RoofTime time_of(const Operation& whole, const Deployment& d) {
+  const Operation o = part_of(whole, d.tp);
   const double rate = o.product ? product_rate(d.chip, o.format) : d.chip.bf16;
-  const double memory = ((o.weights + o.read + o.written) * share + o.state * state_share) / d.chip.bandwidth;
-  const double compute = o.flops * share / rate, link = o.link > 0 ? o.link / d.chip.link : 0;
+  const double memory = o.bytes() / d.chip.bandwidth;
+  const double compute = o.flops / rate, link = o.link > 0 ? o.link / d.chip.link : 0;
   if (link > memory && link > compute) return {link, Bound::link, memory, compute};
   return compute > memory ? RoofTime{compute, Bound::compute, memory, compute} : RoofTime{memory, Bound::memory, memory, compute};
 }

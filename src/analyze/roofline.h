@@ -15,12 +15,15 @@ struct Deployment {
 enum class Bound : uint8_t { memory, compute, link };
 std::string_view name_of(Bound);
 
+// What one of the chips that share a layer has of it.
+Operation part_of(Operation, int chips);
+
 struct RoofTime {
   double seconds = 0;
   Bound bound = Bound::memory;
   double memory_s = 0, compute_s = 0;  // for its bytes alone, and for its flops alone
 };
-RoofTime time_of(const Operation&, const Deployment&);
+RoofTime time_of(const Operation&, const Deployment&);  // of the whole operation, on all chips of a group
 
 // A whole step: operations one after the other.
 struct StepCost {

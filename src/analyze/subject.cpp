@@ -46,7 +46,6 @@ static Storage storage_of(const Checkpoint& files, const NameMap& names) {
   Storage s;
   if (blocks.weights > 0) blocks.into(s.block, s.block_product, s.block_name);
   if (tables.weights > 0) tables.into(s.table, s.table_product, s.table_name);
-  s.kv_name = "f16";
   return s;
 }
 
@@ -54,10 +53,19 @@ Storage storage_of(const Checkpoint& files) { return storage_of(files, describe(
 
 Subject subject_of(const Preset& p) { return {std::string(p.name), spec_of(p), {}}; }
 
+static fs::path found(const std::string& model) {
+  try {
+    return find_model(model);
+  } catch (const Error& e) {
+    if (model.empty()) throw;
+    fail("{}, nor one of the names {}", e.what(), preset_names());
+  }
+}
+
 Subject subject_of(const std::string& model) {
   if (!model.empty() && !fs::exists(model))
     if (const Preset* p = find_preset(model)) return subject_of(*p);
-  fs::path path = find_model(model);
+  fs::path path = found(model);
   if (path.extension() == ".json") return {path.string(), spec_from(read_json(path), path.string()), {}};
   std::error_code ignored;
   bool weights = !fs::is_directory(path) || fs::exists(path / "model.safetensors", ignored) ||

@@ -14,7 +14,7 @@ struct Subject {
 };
 
 // A preset's name, the path of a config.json, a directory (weights are optional), a .gguf file, or a short name of a model in the
-// cache folder; empty: the default model. Where there are weights, their stored formats count; else bf16.
+// cache folder; empty: the default model. Where there are weights, their stored formats count; else bf16. Keys and values are in bf16.
 Subject subject_of(const std::string& model);
 Subject subject_of(const Preset&);
 

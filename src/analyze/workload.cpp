@@ -159,10 +159,16 @@ class Counter {
   void mix(const AttentionSpec& a) {
     const double q = double(a.heads) * a.head_dim, kv = double(a.kv_heads) * a.head_dim, own = a.kv_owner < 0 ? 1 : 0;
     product("q, k, v", rows_, spec_.dim, q + 2 * own * kv);
-    Operation& store = op("rope, store K/V");
-    store.flops += 3 * rows_ * (q + own * kv);
-    store.read += rows_ * (q + 2 * own * kv) * a_;
-    store.written += rows_ * (q * a_ + 2 * own * kv * s_.kv);
+    if (a.rope >= 0) {
+      Operation& store = op("rope, store K/V");
+      store.flops += 3 * rows_ * (a.heads + own * a.kv_heads) * spec_.ropes[size_t(a.rope)].dim;
+      store.read += rows_ * (q + 2 * own * kv) * a_;
+      store.written += rows_ * (q * a_ + 2 * own * kv * s_.kv);
+    } else if (own > 0) {
+      Operation& store = op("store K/V");
+      store.read += rows_ * 2 * kv * a_;
+      store.written += rows_ * 2 * kv * s_.kv;
+    }
 
     Operation& o = op(a.window ? fmt::format("attention, window {}", a.window) : "attention");
     o.flops += 4 * pairs(a.window) * q;
@@ -364,6 +370,10 @@ double mha_state_bytes(const ModelSpec& spec, const Storage& storage, double con
     if (auto* m = std::get_if<MlaSpec>(&layer.mixer)) n_attention++, values += double(m->heads) * (m->nope_dim + m->rope_dim + m->v_dim);
   }
   return n_attention ? values / n_attention * double(spec.layers.size()) * storage.kv * context : 0;
+}
+
+bool keeps_keys(const ModelSpec& spec) {
+  return std::ranges::any_of(spec.layers, [](const LayerSpec& layer) { return kept_by(layer, 2).kind == StateSpec::Kind::paged; });
 }
 
 std::vector<StateKind> state_kinds(const ModelSpec& spec, const Storage& storage) {

@@ -77,6 +77,8 @@ double state_bytes(const ModelSpec&, const Storage&, double context, int chips =
 // model has no attention to compare with.
 double mha_state_bytes(const ModelSpec&, const Storage&, double context);
 
+bool keeps_keys(const ModelSpec&);  // or latents of them: the format of keys and values matters
+
 // The state of layers of one kind.
 struct StateKind {
   std::string name;  // "GQA 32:8", "MLA 512 + 64", "window 1024, MQA", "Mamba", "shares layer 3"

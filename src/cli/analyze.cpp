@@ -23,7 +23,8 @@ Subject subject_from(const AnalyzeFlags& f) {
   if (f.config.empty()) return subject_of(f.model);
   check(f.model.empty(), "both a model ({}) and --config {} were given", f.model, f.config);
   const Preset* preset = find_preset(f.config);
-  check(preset, "there is no preset '{}': {} are known", f.config, preset_names());
+  if (!preset && std::filesystem::exists(f.config)) return subject_of(f.config);
+  check(preset, "there is no preset '{}' and no such file: {} are known", f.config, preset_names());
   return subject_of(*preset);
 }
 
@@ -53,7 +54,8 @@ Chip chip_from(const AnalyzeFlags& f) {
 void store(Subject& s, const AnalyzeFlags& f, const Chip& chip) {
   s.storage.activation = chip.activation_bytes;
   if (!f.weight_format.empty()) store_weights_as(s.storage, f.weight_format);
-  if (!f.kv_format.empty()) store_keys_as(s.storage, f.kv_format);
+  // Unless told otherwise as the engine keeps them there: Backend::kv_dtype.
+  store_keys_as(s.storage, !f.kv_format.empty() ? f.kv_format : chip.name == "local" ? "f16" : "bf16");
 }
 
 int run(AnalyzeFlags& f) {
@@ -67,6 +69,7 @@ int run(AnalyzeFlags& f) {
   check(f.what_if.window || !f.what_if.global_every, "--global-every {} needs --window", f.what_if.global_every);
   q.subject.spec = apply(f.what_if, std::move(q.subject.spec));
   q.on.chip = chip_from(f);
+  check(f.kv_format.empty() || keeps_keys(q.subject.spec), "--kv-format {}: {} keeps no keys and values", f.kv_format, q.subject.name);
   store(q.subject, f, q.on.chip);
   if (!f.draft.empty()) {
     q.draft = {subject_of(f.draft), f.acceptance, f.lookahead};
@@ -130,7 +133,7 @@ void add_analyze(CLI::App& program, Action& chosen) {
       [](CLI::App& app, AnalyzeFlags& f) {
         Question& q = f.question;
         app.add_option("MODEL", f.model, "Hugging Face directory, config.json, .gguf file or short name; the default model if absent");
-        app.add_option("--config", f.config, "a model by name, in place of MODEL: " + preset_names());
+        app.add_option("--config", f.config, "a model by name (or the path of a config.json), in place of MODEL: " + preset_names());
         app.add_option("--hardware", f.hardware, "local (this machine, measured once), " + chip_names())->capture_default_str();
         app.add_option("--batch", q.batches, "sequences at once: 1,16,64")->delimiter(',')->allow_extra_args(false)->capture_default_str();
         app.add_option("--context", q.contexts, "tokens of each: 1024,8192")
@@ -140,7 +143,9 @@ void add_analyze(CLI::App& program, Action& chosen) {
         app.add_option("--user-speed", q.user_tokens_per_s, "tokens/s that every user is to get")->capture_default_str();
         app.add_option("--deadline", q.deadline_s, "seconds to the first token")->capture_default_str();
         app.add_option("--price", q.price, "dollars for an hour of one chip")->capture_default_str();
-        app.add_option("--demand", q.demand_words, "words a day that are to be served, like 100e9: how many chips?");
+        app.add_option("--demand", q.demand_words, "words a day that are to be served, like 100e9: how many chips?")
+            ->check(
+                [](const std::string& text) { return std::string(std::atof(text.c_str()) > 0 ? "" : text + " words a day need no chip"); });
         app.add_option("--threads", f.threads, "of this machine; 0: one per core")->check(CLI::Range(0, 1024));
         app.add_flag("--probe", f.probe, "measure this machine again");
         add_what_if(app, f);

@@ -59,25 +59,27 @@ void print_times(const GridRow& row, const StepCosts& costs) {
   std::vector<std::pair<std::string, OpTime>> ops(row.times.begin(), row.times.end());
   std::ranges::sort(ops, std::greater{}, [](auto& op) { return op.second.seconds; });
   const double all = row.m.seconds.back();
+  auto measured = [&](double value, int decimals) { return about(fmt::format("{:.{}f}", value, decimals), row.m.busy()); };
   double counted = 0;
   fmt::print("\nWhere the {} s of the last run of {}, batch {}, context {} went:\n  {:<34} {:>7} {:>9} {:>6} {:>9} {:>9} {:>9}\n",
-             about(fmt::format("{:.4f}", all), row.m.busy()), name_of(row), row.shape.batch, row.shape.context, "operation", "calls", "ms",
-             "share", "GB/s", "GFLOP/s", "of limit");
+             measured(all, 4), name_of(row), row.shape.batch, row.shape.context, "operation", "calls", "ms", "share", "GB/s", "GFLOP/s",
+             "of limit");
   for (auto& [name, t] : ops) {
     counted += t.seconds;
-    std::string rates = t.flops > 0 ? fmt::format("{:>9.1f} {:>9.1f}", t.bytes / t.seconds / 1e9, t.flops / t.seconds / 1e9) : "";
+    std::string rates =
+        t.flops > 0 ? fmt::format("{:>9} {:>9}", measured(t.bytes / t.seconds / 1e9, 1), measured(t.flops / t.seconds / 1e9, 1)) : "";
     double least = least_time(name, t, row, costs);
-    fmt::print("  {:<34} {:>7} {:>9.2f} {:>5.1f}% {:<19} {}\n", name, t.calls, t.seconds * 1e3, 100 * t.seconds / all, rates,
+    fmt::print("  {:<34} {:>7} {:>9} {:>5.1f}% {:<19} {}\n", name, t.calls, measured(t.seconds * 1e3, 2), 100 * t.seconds / all, rates,
                least > 0 ? fmt::format("{:>9}", share_text(least / t.seconds, row.m.busy())) : "");
   }
   double rest = std::max(0.0, all - counted);
-  fmt::print("  {:<34} {:>7} {:>9.2f} {:>5.1f}%\n", "scheduling, text, all else", "", rest * 1e3, 100 * rest / all);
-  fmt::print("  {:<34} {:>7} {:>9} {:>6} {:>9.1f} {:>9.1f}\n", "limit", "", "", "", row.m.chip.bandwidth / 1e9,
-             product_rate(row.m.chip, costs.storage().block_product) / 1e9);
+  fmt::print("  {:<34} {:>7} {:>9} {:>5.1f}%\n", "scheduling, text, all else", "", measured(rest * 1e3, 2), 100 * rest / all);
+  fmt::print("  {:<34} {:>7} {:>9} {:>6} {:>9} {:>9}\n", "limit", "", "", "", measured(row.m.chip.bandwidth / 1e9, 1),
+             measured(product_rate(row.m.chip, costs.storage().block_product) / 1e9, 1));
 }
 
-void print_head(Engine& engine) {
-  fmt::print("{}; each row beside the limits that were measured between its runs\n", engine_text(engine));
+void print_head(Engine& engine, const LimitProbe& probe) {
+  fmt::print("{}; each row beside the limits that were measured between its runs{}\n", engine_text(engine), probe.read_text());
   fmt::print("  {:<8} {:>5} {:>7} {:>7} {:>9} {:>9} {:>9} {:>6} {:>10} {:>12} {:>11} {:>6}  {}\n", "workload", "batch", "context", "tokens",
              "tok/s", "best s", "median s", "spread", "bytes", "flops", "limit tok/s", "share", "bound by");
   std::fflush(stdout);
@@ -89,7 +91,7 @@ void print_row(const GridRow& r, const StepCosts& costs) {
   if (!r.error.empty())
     fmt::print("  {}\n", r.error);
   else
-    fmt::print(" {:>9} {:>9} {:>9} {:>6} {:>10} {:>12} {:>11} {:>6}  {}\n", measured(r.tokens() / r.m.best(), 1), measured(r.m.best(), 4),
+    fmt::print(" {:>9} {:>9} {:>9} {:>6} {:>10} {:>12} {:>11} {:>6}  {}\n", measured(r.tokens() / r.m.median(), 1), measured(r.m.best(), 4),
                measured(r.m.median(), 4), r.m.spread_text(), with_unit(r.m.limit.bytes, "B"), with_unit(r.m.limit.flops, "FLOP"),
                measured(r.tokens() / r.m.limit.seconds, 1), share_text(r.m.share(), r.m.busy()), bound_text(r.m, costs));
   std::fflush(stdout);
@@ -109,7 +111,7 @@ int bench_grid(BenchFlags& f) {
   GridBench bench(*engine, log, probe, costs);
   std::vector<GridRow> rows;
   double others = 0;
-  if (!f.json) print_head(*engine);
+  if (!f.json) print_head(*engine, probe);
   for (const GridShape& shape : shapes) {
     const GridRow& row = rows.emplace_back(bench.row(shape, f.patience));
     others = std::max(others, row.m.others);
@@ -121,17 +123,24 @@ int bench_grid(BenchFlags& f) {
     for (const GridRow& row : rows) out.push_back(row_json(row));
     fmt::print("{}\n", out.dump());
   } else {
-    if (measured) fmt::print("  tok/s is of the best run; share is the limit over the median run\n");
+    if (measured) fmt::print("  tok/s and share are of the median run; best s is the fastest of all\n");
     for (const GridRow& r : rows)
       if (!r.times.empty()) print_times(r, costs);
   }
-  warn_if_busy(others);
+  warn_if_busy(others, f.json);
   check(measured, "nothing could be measured: {}", rows[0].error);
   return 0;
 }
 
 // What is given and nobody would read is a mistake.
 void check_flags(const BenchFlags& f) {
+  if (f.app->count("--max-seqs"))
+    for (int batch : f.batch)
+      check(batch <= f.engine.options.max_seqs, "--batch {} runs {} sequences at once, and --max-seqs {} allows fewer", batch, batch,
+            f.engine.options.max_seqs);
+  if (const Lengths prompt = parse_lengths(f.load.prompt_tokens); f.load.file.empty())
+    check(f.load.shared_prefix <= prompt.high, "--shared-prefix {}: no prompt has so many tokens (--prompt-tokens {})",
+          f.load.shared_prefix, f.load.prompt_tokens);
   const bool url = !f.load.url.empty(), pictures = url || !f.load.compare.empty(), load = url || f.load.here || !f.load.file.empty();
   for (const char* name : {"--streams", "--rate", "--requests", "--prompt-tokens", "--max-tokens", "--shared-prefix", "--seed"})
     check(load || !f.app->count(name), "{} belongs to a load: --load or --load-file runs it here, --url on a server", name);

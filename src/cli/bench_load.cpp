@@ -72,17 +72,20 @@ void add_load_flags(CLI::App& app, LoadFlags& f) {
   app.add_option("--requests", f.requests, "of each row; the file's, or 4 times the streams (at least 16), or 64 with --rate, if not given")
       ->check(positive)
       ->group(group);
-  app.add_option("--streams", f.streams, "requests open at any time: 1,4,16; not given: 1 on a server, all of them here")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->check(CLI::Range(1, 16384))
-      ->group(group);
+  auto* streams = app.add_option("--streams", f.streams, "requests open at any time: 1,4,16; not given: 1 on a server, all of them here")
+                      ->delimiter(',')
+                      ->allow_extra_args(false)
+                      ->check(CLI::Range(1, 16384))
+                      ->group(group);
   app.add_option("--rate", f.rates, "requests a second, at random moments, whatever was answered: 0.5,2,8")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(CLI::Range(1e-6, 1e6))
+      ->excludes(streams)
       ->group(group);
-  app.add_option("--shared-prefix", f.shared_prefix, "tokens with which all prompts begin")->check(positive)->group(group);
+  app.add_option("--shared-prefix", f.shared_prefix, "tokens with which all prompts begin, shorter ones with as many as they have")
+      ->check(positive)
+      ->group(group);
   app.add_option("--seed", f.seed, "of prompts, lengths and arrivals; the same seed, the same load")->capture_default_str()->group(group);
   add_server_flags(app, f);
 }
@@ -311,7 +314,7 @@ int bench_url(const LoadFlags& f, const std::string& model, const Patience& pati
   }
   if (json) fmt::print("{}\n", rows.dump());
   if (!json && !f.url.empty()) print_legend(f);
-  warn_if_busy(others);
+  warn_if_busy(others, json, "times and speeds");
   return f.url.empty() || answered > 0 ? 0 : 1;
 }
 

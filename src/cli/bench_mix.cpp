@@ -68,7 +68,7 @@ void print_row(const MixRow& r, const StepCosts& costs) {
   auto measured = [&](double value, int decimals) { return about(fmt::format("{:.{}f}", value, decimals), r.m.busy()); };
   std::string pace = r.rate > 0 ? fmt::format("{:g}/s", r.rate) : r.streams ? fmt::format("{}", r.streams) : "all";
   fmt::print("  {:>8} {:>8} {:>8} {:>8} {:>9} {:>10} {:>8} {:>9} {:>6} {:>8} {:>10} {:>12} {:>11} {:>6}  {}\n", pace, r.n_jobs, o.prompt,
-             o.generated, measured(double(o.generated) / r.m.best(), 1), measured(double(o.prompt + o.generated) / r.m.best(), 1),
+             o.generated, measured(double(o.generated) / r.m.median(), 1), measured(double(o.prompt + o.generated) / r.m.median(), 1),
              measured(r.m.best(), 3), measured(r.m.median(), 3), r.m.spread_text(), measured(percentile(o.ttft_s, 0.5), 3),
              with_unit(r.m.limit.bytes, "B"), with_unit(r.m.limit.flops, "FLOP"), measured(double(o.generated) / r.m.limit.seconds, 1),
              share_text(r.m.share(), r.m.busy()), bound_text(r.m, costs));
@@ -120,9 +120,9 @@ int bench_mix(const LoadFlags& f, EngineFlags flags, const Patience& patience, b
     for (const MixRow& r : rows) out.push_back(row_json(f, r));
     fmt::print("{}\n", out.dump());
   } else {
-    fmt::print("  tok/s and TTFT are of the best run; share is the limit over the median run\n");
+    fmt::print("  tok/s and share are of the median run; best s and TTFT are of the fastest\n");
   }
-  warn_if_busy(others);
+  warn_if_busy(others, json);
   return 0;
 }
 

@@ -431,7 +431,7 @@ int bench_techniques(const EngineFlags& base, const std::vector<std::string>& ch
     if (t.grows && !json) print_growth(t, measured);
   }
   if (json) fmt::print("{}\n", rows.dump());
-  warn_if_busy(others);
+  warn_if_busy(others, json, "times and gains");
   return 0;
 }
 

@@ -2,10 +2,31 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <span>
+#include <string>
 
 #include "core/error.h"
 
 namespace mr {
+
+// A list with an empty entry, as in "1,,3", which the parser would leave out without a word; empty: there is none.
+static std::string gap_in_a_list(const CLI::App& command, std::span<char*> words) {
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->get_delimiter() != ',' || !option->count()) continue;
+    const std::string name = option->get_name();
+    for (size_t i = 0; i < words.size(); i++) {
+      std::string word = words[i];
+      if (word.starts_with(name + "="))
+        word.erase(0, name.size() + 1);
+      else if (word == name && i + 1 < words.size())
+        word = words[i + 1];
+      else
+        continue;
+      if (word.starts_with(',') || word.ends_with(',') || word.find(",,") != word.npos) return name + " " + word;
+    }
+  }
+  return "";
+}
 
 int run_command_line(int argc, char** argv) {
   CLI::App program{"millrace: language-model inference on this machine, and how far from its limit", "millrace"};
@@ -33,6 +54,11 @@ int run_command_line(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     return program.exit(e) == 0 ? 0 : 2;
   }
+  for (const CLI::App* command : program.get_subcommands())
+    if (const std::string gap = gap_in_a_list(*command, std::span(argv, size_t(argc))); !gap.empty()) {
+      std::fprintf(stderr, "millrace: %s: the list has an empty entry\n", gap.c_str());
+      return 2;
+    }
   try {
     return action();
   } catch (const std::exception& e) {

@@ -60,6 +60,12 @@ void LimitProbe::take(double budget_s) {
   chip.bf16 = tiles ? chip.quantized : float_rate(isa_, pool);
 }
 
+std::string LimitProbe::read_text() const {
+  double bytes = 0;
+  for (std::span<const std::byte> part : engine_.model().weights()) bytes += double(part.size());
+  return engine_.backend().rates() ? "" : fmt::format(", memory's by reading the model's {}", with_unit(bytes, "B"));
+}
+
 static double median_of(std::vector<double> values) {
   std::ranges::sort(values);
   size_t n = values.size();
@@ -109,12 +115,12 @@ std::string engine_text(Engine& engine) {
                      engine.backend().name());
 }
 
-void warn_if_busy(double share) {
+void warn_if_busy(double share, bool json, const char* what) {
   std::fflush(stdout);  // what it is about comes first
   if (share > busy_share)
     fmt::print(stderr,
-               "millrace: other programs used {:.0f} % of the processors meanwhile: speeds and limits are those of a busy machine\n",
-               100 * share);
+               "millrace: other programs used up to {:.0f} % of the processors meanwhile: in rows {} the {} are those of a busy machine\n",
+               100 * share, json ? fmt::format("with others_share above {:g}", busy_share) : "with ~", what);
 }
 
 std::string share_text(double share, bool busy) { return about(fmt::format("{:.0f}%", 100 * share), busy); }
@@ -174,6 +180,7 @@ Measured measure(const std::string& what, const Patience& patience, LimitProbe& 
 
 Json measured_json(const Measured& m, double tokens) {
   return {{"tokens_per_s", tokens / m.best()},
+          {"median_tokens_per_s", tokens / m.median()},
           {"seconds", m.best()},
           {"median_seconds", m.median()},
           {"spread", m.spread() ? Json(*m.spread()) : Json()},

@@ -32,6 +32,7 @@ class LimitProbe {
   void take(double budget_s = 0.05);
   void forget() { taken_.clear(); }
   Chip median() const { return median_of(taken_); }  // of all probes since it last forgot
+  std::string read_text() const;                     // ", memory's by reading the model's 96.44 MB"; empty where a GPU says its limits
 
  private:
   Engine& engine_;
@@ -53,8 +54,8 @@ class StepCosts {
   Storage storage_;
 };
 
-std::string engine_text(Engine&);           // "model.gguf, 2 threads, vnni"
-void warn_if_busy(double share);            // on stderr
+std::string engine_text(Engine&);                                                    // "model.gguf, 2 threads, vnni"
+void warn_if_busy(double share, bool json, const char* what = "speeds and limits");  // on stderr; share: the largest of all rows
 std::string share_text(double, bool busy);  // "77%", or "~77%" where both the speed and the limit are those of a busy machine
 
 struct Run {

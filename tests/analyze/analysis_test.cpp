@@ -7,6 +7,7 @@
 #include <cmath>
 #include <random>
 
+#include "analyze/report.h"
 #include "core/error.h"
 #include "model/arch/arch.h"
 #include "model/model.h"
@@ -218,6 +219,16 @@ TEST(Laws, DeepSeeksLatentIsReadOnceForAllHeads) {
   EXPECT_EQ(op(ops, "latent attention").flops, 60.0 * 2 * (4096.0 * 4097 / 2) * 128 * (192 + 128));
 }
 
+// Llama rotates every dimension of queries and keys, 3 flops each; Jamba has no positions, and only stores keys and values.
+TEST(Laws, RotationIsCountedWhereThereIsOne) {
+  auto llama = operations(spec_of(*find_preset("llama-3.1-8b")), {}, Phase::generation(7, 100));
+  EXPECT_EQ(op(llama, "rope, store K/V").flops, 32.0 * 7 * 3 * (32 + 8) * 128);
+  auto jamba = operations(spec_of(*find_preset("jamba")), {}, Phase::generation(7, 100));
+  EXPECT_THROW(op(jamba, "rope, store K/V"), Error);
+  EXPECT_EQ(op(jamba, "store K/V").flops, 0);
+  EXPECT_EQ(op(jamba, "store K/V").written, 4.0 * 7 * 2 * 8 * 128 * 2);
+}
+
 // Against a count of what random choices really touch.
 TEST(Laws, ExpertsReadInAStep) {
   std::mt19937 rng(1);
@@ -416,6 +427,17 @@ TEST(WhatIf, FormatsChipsReplicasAndDemand) {
   EXPECT_EQ(r.memory_per_chip, plain.memory_bytes / 4);
   EXPECT_GT(r.step.seconds, plain.step.seconds / 4);  // messages and norms are not shared
   EXPECT_LT(r.step.seconds, plain.step.seconds / 3);
+  // Operations are one chip's: what it computes and moves, over its own speeds, is its time.
+  const Analysis shared = analyze(four);
+  for (const Analysis::Point& p : shared.operations) {
+    const double rate = p.op.product ? product_rate(q.on.chip, p.op.format) : q.on.chip.bf16;
+    EXPECT_DOUBLE_EQ(p.time.seconds, std::max({p.op.flops / rate, p.op.bytes() / q.on.chip.bandwidth, p.op.link / q.on.chip.link}))
+        << p.op.name;
+    if (p.op.name == "feed-forward up" && !p.prefill) {
+      EXPECT_EQ(p.op.flops, 16 * 2.0 * 5120 * 2 * 13824 * 40 / 4);
+    }
+  }
+  EXPECT_NE(text_report(shared).find("sent to other chips"), std::string::npos);
   four.subject.spec = apply({.kv_heads = 1}, four.subject.spec);  // one head cannot be split
   EXPECT_EQ(state_bytes(four.subject.spec, {}, 100, 4), state_bytes(four.subject.spec, {}, 100, 1));
 
@@ -451,7 +473,13 @@ TEST(WhatIf, Drafts) {
     left -= parameter_bytes(s->spec, s->storage);
     each += state_bytes(s->spec, s->storage, 1024);
   }
-  EXPECT_EQ(analyze(q).limits[0].largest_batch, int64_t(left / each));
+  q.batches = {int64_t(left / each), int64_t(left / each) + 1};
+  const Analysis a = analyze(q);
+  EXPECT_EQ(a.limits[0].largest_batch, q.batches[0]);
+  for (const AnalysisRow& r : a.rows) {
+    EXPECT_NEAR(r.memory_bytes, 141e9 - left + double(r.batch) * each, 1);
+    EXPECT_EQ(r.fits, r.memory_bytes <= 141e9);
+  }
 }
 
 TEST(WhatIf, ADraftThatCannotPayIsASentence) {

@@ -25,6 +25,19 @@ TEST(Text, PrintsTheExamplesDigits) {
     EXPECT_NE(text.find(digits), std::string::npos) << digits;
 }
 
+// 1979 TFLOP/s of int8 and 989 of bf16, over 3.35 TB/s.
+TEST(Text, RatiosAreThoseOfTheProducts) {
+  Question q;
+  q.subject = subject_of(*find_preset("llama-2-13b"));
+  q.on.chip = chip_named("h100");
+  store_weights_as(q.subject.storage, "int8");
+  const std::string ratio = "591 in products with weights, 295 in all else";
+  EXPECT_NE(text_report(analyze(q)).find("ratio " + ratio + ":"), std::string::npos);
+  EXPECT_NE(html_report(analyze(q)).find("below " + ratio + " flops a byte"), std::string::npos);
+  store_weights_as(q.subject.storage, "int4");  // widened to bf16
+  EXPECT_NE(text_report(analyze(q)).find("ratio 295:"), std::string::npos);
+}
+
 TEST(Text, SaysWhyNobodyIsServed) {
   auto text = [](const char* preset, auto change) {
     Question q;

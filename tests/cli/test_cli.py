@@ -253,7 +253,14 @@ class Bench(unittest.TestCase):
         flops = {(r["workload"], r["context"], r["batch"]): r["flops"] for r in rows}
         self.assertAlmostEqual(flops["prefill", 64, 3] / flops["prefill", 64, 1], 3, delta=1e-9)  # each on its own
         self.assertAlmostEqual(flops["decode", 16, 3] / flops["decode", 16, 1], 3, delta=0.1)  # but not all at equal contexts
-        self.assertIn("bound by", ok("bench", self.TINY, "--batch", 2, "--context", 16, "--repeat", 1))
+        # Speed, limit and share of a printed row are of one run, the median: no speed is above its limit with a share below 100 %.
+        text = ok("bench", "--prefill", 16, "--decode", 4, "--repeat", 3).replace("~", "")
+        self.assertRegex(text, r"by reading the model's 9\d\.\d+ MB")
+        for row in [line.split() for line in text.splitlines() if line.split()[0] in ("prefill", "decode")]:
+            tokens, speed, median = float(row[3]), float(row[4]), float(row[6])
+            self.assertAlmostEqual(speed / (tokens / median), 1, delta=0.02)
+            limit, share = next((float(a), float(b[:-1])) for a, b in zip(row[8:], row[9:]) if b.endswith("%"))
+            self.assertAlmostEqual(100 * speed / limit, share, delta=0.6)
 
     def test_rows_are_shown_as_they_are_measured(self):
         words = [PROGRAM, "bench", self.TINY, "--batch", "1,2", "--context", 16, "--decode", 4, "--budget", "2s", "--spread", 0]
@@ -366,6 +373,15 @@ class Analyze(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             shutil.copy(FIXTURES / "qwen3" / "config.json", folder)
             self.assertEqual(as_json("analyze", folder, "--hardware", "a100")["architecture"], "qwen3")
+            config = pathlib.Path(folder) / "config.json"
+            for chip, kept in (("a100", "bf16"), ("local", "f16")):  # as the engine keeps them there
+                for words in ([folder], [config], ["--config", config], ["--config", "llama-2-7b"]):
+                    self.assertEqual(as_json("analyze", *words, "--hardware", chip)["kv_format"], kept, (chip, words))
+
+    def test_a_model_without_keys_has_no_format_of_them(self):
+        recurrent = ["analyze", "--config", "mamba-2.8b", "--hardware", "h100"]
+        self.assertIsNone(as_json(*recurrent)["kv_format"])
+        self.assertNotIn("keys and values in", ok(*recurrent))
 
     def test_what_ifs(self):
         plain = as_json(*self.CLASSIC)["rows"][0]
@@ -464,6 +480,14 @@ class Errors(unittest.TestCase):
         self.fails(["bench", "--url", "http://127.0.0.1:1", "--threads", 2], "--threads", "--url")
         self.fails(["bench", "--label", "x"], "--url", status=2)
         self.fails(["bench", "--techniques", "batching", "--batch", 2], "--batch", status=2)
+        self.fails(["bench", "--load", "--rate", 1, "--streams", 2], "--rate", "--streams", status=2)
+        self.fails(["bench", "--batch", "4,64", "--max-seqs", 16], "--batch 64", "--max-seqs 16")
+        self.fails(["bench", "--load", "--shared-prefix", 64, "--prompt-tokens", "8-16"], "--shared-prefix 64", "8-16")
+        for command in ("bench", "analyze"):
+            for gap in ("1,,3", ",1", "1,"):
+                self.fails([command, "--batch", gap], f"--batch {gap}", status=2)
+        self.fails(["bench", "--batch=1,,3"], "--batch 1,,3", status=2)
+        self.fails(["analyze", "--demand", 0], "--demand", status=2)
         self.fails(["analyze", "--lookahead", 3], "--draft", status=2)
         self.fails(["analyze", "--link", "pcie5"], "--tp", status=2)
 
@@ -508,6 +532,7 @@ class Errors(unittest.TestCase):
         classic = ["analyze", "--config", "llama-2-13b", "--hardware"]
         self.fails([*classic, "abacus"], "abacus", "h100")
         self.fails(["analyze", "--config", "llama-99", "--hardware", "h100"], "llama-99", "llama-2-13b")
+        self.fails(["analyze", "llama-99", "--hardware", "h100"], "llama-99", "llama-2-13b")
         self.fails([*classic, "h100", "--kv-heads", 7], 40, 7)
         self.fails([*classic, "h100", "--batch", 0], "batch of 0")
         self.fails([*classic, "h100", "--batch", 2_000_000_000], 2_000_000_000, 1 << 24)
@@ -521,6 +546,7 @@ class Errors(unittest.TestCase):
         self.fails([*classic, "h100", "--threads", 2], "--threads", "h100")
         self.fails(["analyze", "--config", "mamba-2.8b", "--hardware", "h100", "--experts", "8:2"], "8 experts", "64 layers")
         self.fails(["analyze", "--config", "mamba-2.8b", "--hardware", "h100", "--kv-heads", 1], "keys and values")
+        self.fails(["analyze", "--config", "mamba-2.8b", "--hardware", "h100", "--kv-format", "fp8"], "mamba-2.8b", "keys and values")
         self.fails([*classic, "h100", "--html", "/no/such/folder/page.html"], "/no/such/folder/page.html")
 
 
