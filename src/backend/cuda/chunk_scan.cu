@@ -167,15 +167,16 @@ __global__ void __launch_bounds__(kThreads, 2) chunk_kernel(ScanRows rows, Outer
 
     // y: rows tile * 16 + ..., channels half * 32 + ...
     float y[4][4] = {};
-#pragma unroll
-    for (int k = 0; k < kStates / 16; k++) {
+    auto add_products = [&](uint32_t from, uint32_t factor, int k) {  // 16 columns at `from` times 16 rows of a factor
       uint32_t left[4], right[2][4];
-      load_matrices<false>(left, place<kStates * 2>(c, tile * 16 + lane % 16, 2 * k + lane / 16));
+      load_matrices<false>(left, from);
 #pragma unroll
-      for (int j = 0; j < 2; j++) load_matrices<true>(right[j], place<kDim * 2>(states, k * 16 + lane % 16, half * 4 + 2 * j + lane / 16));
+      for (int j = 0; j < 2; j++) load_matrices<true>(right[j], place<kDim * 2>(factor, k * 16 + lane % 16, half * 4 + 2 * j + lane / 16));
 #pragma unroll
       for (int j = 0; j < 4; j++) mma(y[j], left[0], left[1], left[2], left[3], right[j / 2][j % 2 * 2], right[j / 2][j % 2 * 2 + 1]);
-    }
+    };
+#pragma unroll
+    for (int k = 0; k < kStates / 16; k++) add_products(place<kStates * 2>(c, tile * 16 + lane % 16, 2 * k + lane / 16), states, k);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
       const float decay = exp2_fast(sums[tile * 16 + g + 8 * i]);
@@ -185,12 +186,7 @@ __global__ void __launch_bounds__(kThreads, 2) chunk_kernel(ScanRows rows, Outer
 #pragma unroll
     for (int k = 0; k < kRows / 16; k++) {
       if (k > tile) break;
-      uint32_t left[4], right[2][4];
-      load_matrices<false>(left, place<kDim * 2>(weights, tile * 16 + lane % 16, 2 * k + lane / 16));
-#pragma unroll
-      for (int j = 0; j < 2; j++) load_matrices<true>(right[j], place<kDim * 2>(x, k * 16 + lane % 16, half * 4 + 2 * j + lane / 16));
-#pragma unroll
-      for (int j = 0; j < 4; j++) mma(y[j], left[0], left[1], left[2], left[3], right[j / 2][j % 2 * 2], right[j / 2][j % 2 * 2 + 1]);
+      add_products(place<kDim * 2>(weights, tile * 16 + lane % 16, 2 * k + lane / 16), x, k);
     }
 #pragma unroll
     for (int i = 0; i < 2; i++) {

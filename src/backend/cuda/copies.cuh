@@ -26,7 +26,8 @@ __device__ inline void barrier_wait(uint64_t* b, int parity) {
       "r"(parity)
       : "memory");
 }
-inline constexpr uint64_t kReadOnce = 0x12F0000000000000, kReadAgain = 0x14F0000000000000;  // L2: evict first, evict last
+// How the L2 cache is to treat what is copied: evict first, evict last, no preference.
+inline constexpr uint64_t kReadOnce = 0x12F0000000000000, kReadAgain = 0x14F0000000000000, kNormal = 0x1000000000000000;
 
 // `bytes` consecutive bytes, a multiple of 16.
 __device__ inline void copy_bytes(uint32_t to, const void* from, int bytes, uint64_t* barrier, uint64_t policy) {
@@ -42,6 +43,18 @@ __device__ inline void arrive_at(uint64_t* barrier, int rank) {  // of a block o
       "mbarrier.arrive.shared::cluster.b64 _, [there];}" ::"r"(shared_address(barrier)),
       "r"(rank)
       : "memory");
+}
+
+__device__ inline void cluster_sync() { asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory"); }
+
+// The barriers of a ring that the blocks of a cluster fill and empty together; `empty` waits for so many arrivals.
+template <int kStages>
+__device__ void begin_ring(uint64_t (&full)[kStages], uint64_t (&empty)[kStages], int arrivals) {
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < kStages; s++) barrier_init(&full[s], 1), barrier_init(&empty[s], arrivals);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  cluster_sync();
 }
 
 }  // namespace mr::cuda

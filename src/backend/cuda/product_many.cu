@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "backend/cuda/tensor_map.cuh"
+#include "backend/cuda/views.h"
 #include "backend/cuda/wgmma.cuh"
 
 namespace mr::cuda {
@@ -16,7 +17,6 @@ namespace {
 constexpr int kChunk = 64, kRows = 128, kStages = 4;        // inputs a stage; rows of a block
 constexpr int kGroups = 2, kThreads = (kGroups + 1) * 128;  // groups that multiply; a thread of the last one asks
 constexpr int kBand = 8;                                    // times 256 rows, whose x stays in the L2 cache while all weights go by
-constexpr uint64_t kNormal = 0x1000000000000000;            // L2: no preference
 
 // kOuts: outputs of a cluster, 224 where that leaves fewer multiprocessors idle.
 template <int kOuts>
@@ -48,7 +48,6 @@ struct Place {
   }
 };
 
-__device__ void cluster_sync() { asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory"); }
 __device__ void store_box(const CUtensorMap& map, int column, int row, uint32_t from) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map), "r"(column), "r"(row), "r"(from)
                : "memory");
@@ -277,11 +276,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   extern __shared__ char raw[];
   __shared__ uint64_t full[kStages], empty[kStages];
   const uint32_t base = (shared_address(raw) + 1023) & ~1023u;
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < kStages; s++) barrier_init(&full[s], 1), barrier_init(&empty[s], 2 * kGroups * 4);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  }
-  cluster_sync();
+  begin_ring(full, empty, 2 * kGroups * 4);
   if (threadIdx.x / 128 == kGroups) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
     if (threadIdx.x % 128 == 0) bring<kOuts>(weight_map, x_map, p, order, base, full, empty);
@@ -294,10 +289,8 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   cluster_sync();  // the other block may still write here
 }
 
-bool by_sixteen(const Matrix& m) { return reinterpret_cast<uintptr_t>(m.data) % 16 == 0 && m.stride * size_of(m.dtype) % 16 == 0; }
-
 Write way_of(const Product& p) {
-  if (!by_sixteen(p.y)) return Write::any;
+  if (!aligned(p.y)) return Write::any;
   if (p.y.dtype == DType::bf16) return p.residual ? Write::any : Write::boxes;
   return p.y.cols % 4 == 0 && (!p.residual || p.residual == p.y.data) ? Write::fours : Write::any;
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "backend/cuda/tensor_map.cuh"
+#include "backend/cuda/views.h"
 #include "backend/cuda/wgmma.cuh"
 
 namespace mr::cuda {
@@ -17,7 +18,6 @@ constexpr int kX = kRows * 128, kWeight = kOuts * 128, kStage = kX + kWeight, kB
 constexpr int kGroups = 2, kThreads = (kGroups + 1) * 128;  // groups that multiply; a thread of the last one asks
 constexpr int kBand = 8;                                    // tiles of rows, whose x stays in the L2 cache while all weights go by
 constexpr int kLeastRows = 2560;
-constexpr uint64_t kNormal = 0x1000000000000000;  // L2: no preference
 
 struct Order {
   int tiles, parts;  // of kOuts results, which are a pair's; of kRows
@@ -39,8 +39,6 @@ struct Ring {
     if (++stage == kStages) stage = 0, parity ^= 1;
   }
 };
-
-__device__ void cluster_sync() { asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory"); }
 
 // One thread asks for all pieces.
 __device__ void bring(const CUtensorMap& weight_map, const CUtensorMap& x_map, const Product& p, const Order& order, uint32_t base,
@@ -144,11 +142,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   extern __shared__ char raw[];
   __shared__ uint64_t full[kStages], empty[kStages];
   const uint32_t base = (shared_address(raw) + 1023) & ~1023u;
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < kStages; s++) barrier_init(&full[s], 1), barrier_init(&empty[s], 2 * kGroups * 4);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  }
-  cluster_sync();
+  begin_ring(full, empty, 2 * kGroups * 4);
   if (threadIdx.x / 128 == kGroups) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
     if (threadIdx.x % 128 == 0) bring(weight_map, x_map, p, order, base, full, empty);
@@ -169,7 +163,7 @@ Order order_of(const Launch& at, const Product& p) {
 
 bool wants_product_wide(const Launch& at, const Product& p) {
   const bool fits = p.gated && (p.activation == Activation::silu || p.activation == Activation::gelu_tanh) && p.out % 16 == 0 &&
-                    p.in % 8 == 0 && p.y.dtype == DType::bf16 && p.y.stride % 8 == 0 && reinterpret_cast<uintptr_t>(p.y.data) % 16 == 0;
+                    p.in % 8 == 0 && p.y.dtype == DType::bf16 && aligned(p.y);
   if (!fits || p.x.rows < kLeastRows) return false;
   const Order order = order_of(at, p);
   const int64_t n = int64_t(order.tiles) * order.parts, room = div_up(n, order.n_clusters) * order.n_clusters;
