@@ -97,7 +97,7 @@ def run_millrace(args, file):
     result = {"peak_bytes": peak}
     for row in rows:
         if row["workload"] in WORKLOADS:
-            result[f"{row['workload']}_tokens_per_s"] = row["tokens_per_s"]
+            result[f"{row['workload']}_tokens_per_s"] = row["best_tokens_per_s"]
             result[f"{row['workload']}_share_of_limit"] = row["share_of_limit"]
     return result
 

@@ -58,10 +58,10 @@ double least_time(const std::string& name, const OpTime& t, const GridRow& row, 
 void print_times(const GridRow& row, const StepCosts& costs) {
   std::vector<std::pair<std::string, OpTime>> ops(row.times.begin(), row.times.end());
   std::ranges::sort(ops, std::greater{}, [](auto& op) { return op.second.seconds; });
-  const double all = row.m.seconds.back();
+  const double all = row.m.median();
   auto measured = [&](double value, int decimals) { return about(fmt::format("{:.{}f}", value, decimals), row.m.busy()); };
   double counted = 0;
-  fmt::print("\nWhere the {} s of the last run of {}, batch {}, context {} went:\n  {:<34} {:>7} {:>9} {:>6} {:>9} {:>9} {:>9}\n",
+  fmt::print("\nWhere the {} s of the median run of {}, batch {}, context {} went:\n  {:<34} {:>7} {:>9} {:>6} {:>9} {:>9} {:>9}\n",
              measured(all, 4), name_of(row), row.shape.batch, row.shape.context, "operation", "calls", "ms", "share", "GB/s", "GFLOP/s",
              "of limit");
   for (auto& [name, t] : ops) {
@@ -79,13 +79,14 @@ void print_times(const GridRow& row, const StepCosts& costs) {
 }
 
 void print_head(Engine& engine, const LimitProbe& probe) {
-  fmt::print("{}; each row beside the limits that were measured between its runs{}\n", engine_text(engine), probe.read_text());
+  fmt::print("{}; each row beside the limits of its own seconds, measured before, between and after its runs{}\n", engine_text(engine),
+             probe.read_text());
   fmt::print("  {:<8} {:>5} {:>7} {:>7} {:>9} {:>9} {:>9} {:>6} {:>10} {:>12} {:>11} {:>6}  {}\n", "workload", "batch", "context", "tokens",
              "tok/s", "best s", "median s", "spread", "bytes", "flops", "limit tok/s", "share", "bound by");
   std::fflush(stdout);
 }
 
-void print_row(const GridRow& r, const StepCosts& costs) {
+void print_row(const GridRow& r) {
   fmt::print("  {:<8} {:>5} {:>7} {:>7}", name_of(r), r.shape.batch, r.shape.context, int64_t(r.tokens()));
   auto measured = [&](double value, int decimals) { return about(fmt::format("{:.{}f}", value, decimals), r.m.busy()); };
   if (!r.error.empty())
@@ -93,7 +94,7 @@ void print_row(const GridRow& r, const StepCosts& costs) {
   else
     fmt::print(" {:>9} {:>9} {:>9} {:>6} {:>10} {:>12} {:>11} {:>6}  {}\n", measured(r.tokens() / r.m.median(), 1), measured(r.m.best(), 4),
                measured(r.m.median(), 4), r.m.spread_text(), with_unit(r.m.limit.bytes, "B"), with_unit(r.m.limit.flops, "FLOP"),
-               measured(r.tokens() / r.m.limit.seconds, 1), share_text(r.m.share(), r.m.busy()), bound_text(r.m, costs));
+               measured(r.tokens() / r.m.limit.seconds, 1), share_text(r.m.share(), r.m.busy()), bound_text(r.m));
   std::fflush(stdout);
 }
 
@@ -115,7 +116,7 @@ int bench_grid(BenchFlags& f) {
   for (const GridShape& shape : shapes) {
     const GridRow& row = rows.emplace_back(bench.row(shape, f.patience));
     others = std::max(others, row.m.others);
-    if (!f.json) print_row(row, costs);
+    if (!f.json) print_row(row);
   }
   const bool measured = std::ranges::any_of(rows, [](auto& r) { return r.error.empty(); });
   if (f.json) {
@@ -124,6 +125,7 @@ int bench_grid(BenchFlags& f) {
     fmt::print("{}\n", out.dump());
   } else {
     if (measured) fmt::print("  tok/s and share are of the median run; best s is the fastest of all\n");
+    if (std::ranges::any_of(rows, [](auto& r) { return r.error.empty() && r.m.has_moved(); })) fmt::print("  {}", moved_text());
     for (const GridRow& r : rows)
       if (!r.times.empty()) print_times(r, costs);
   }

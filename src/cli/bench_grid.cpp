@@ -142,8 +142,13 @@ GridRow GridBench::row(const GridShape& s, const Patience& patience) {
   if (!row.error.empty()) return row;
   try {
     const std::string what = fmt::format("{}, batch {}, context {}", s.prefill ? "prefill" : "decode", s.batch, s.context);
-    row.m = measure(what, patience, probe_, costs_, [&] { return s.prefill ? prefill(s) : decode(s); });
-    row.times = times_;
+    std::vector<std::map<std::string, OpTime>> times;
+    row.m = measure(what, patience, probe_, costs_, [&] {
+      Run run = s.prefill ? prefill(s) : decode(s);
+      times.push_back(std::move(times_));
+      return run;
+    });
+    row.times = row.m.median_of(times);
   } catch (const Error& e) {
     row.error = e.what();
   }

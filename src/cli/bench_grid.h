@@ -22,7 +22,7 @@ struct GridRow {
   GridShape shape;
   std::string error;  // why it was not measured; empty: it was
   Measured m;
-  std::map<std::string, OpTime> times;  // of the last run, where the engine notes them
+  std::map<std::string, OpTime> times;  // of the median run, where the engine notes them
 
   double tokens() const { return double(shape.batch) * (shape.prefill ? shape.context : shape.tokens); }
 };

@@ -1,5 +1,7 @@
 // millrace bench --load: the load that bench --url sends to a server, on the engine in this program, beside this machine's
 // limits. Requests are computed in the steps that the scheduler makes of them; the limit is that of exactly these steps.
+#include <algorithm>
+
 #include "analyze/report.h"
 #include "cli/bench_load.h"
 #include "cli/offline_load.h"
@@ -13,7 +15,7 @@ struct MixRow {
   int streams = 0;  // 0: all at once
   double rate = 0;  // 0: no arrivals
   size_t n_jobs = 0;
-  LoadOutcome outcome;  // of the best run
+  LoadOutcome outcome;  // of the median run
   Measured m;
 };
 
@@ -46,7 +48,7 @@ Json row_json(const LoadFlags& f, const MixRow& r) {
          {"output_tokens", r.outcome.generated},
          {"computed_tokens", r.outcome.computed},
          {"preemptions", r.outcome.preemptions},
-         {"total_tokens_per_s", double(r.outcome.prompt + r.outcome.generated) / r.m.best()},
+         {"total_tokens_per_s", double(r.outcome.prompt + r.outcome.generated) / r.m.median()},
          {"ttft_s", spread_json(spread_of(r.outcome.ttft_s))},
          {"e2e_s", spread_json(spread_of(r.outcome.e2e_s))}};
   j.update(measured_json(r.m, double(r.outcome.generated)));
@@ -63,7 +65,7 @@ void print_head(const LoadFlags& f, Engine& engine) {
   std::fflush(stdout);
 }
 
-void print_row(const MixRow& r, const StepCosts& costs) {
+void print_row(const MixRow& r) {
   const LoadOutcome& o = r.outcome;
   auto measured = [&](double value, int decimals) { return about(fmt::format("{:.{}f}", value, decimals), r.m.busy()); };
   std::string pace = r.rate > 0 ? fmt::format("{:g}/s", r.rate) : r.streams ? fmt::format("{}", r.streams) : "all";
@@ -71,19 +73,21 @@ void print_row(const MixRow& r, const StepCosts& costs) {
              o.generated, measured(double(o.generated) / r.m.median(), 1), measured(double(o.prompt + o.generated) / r.m.median(), 1),
              measured(r.m.best(), 3), measured(r.m.median(), 3), r.m.spread_text(), measured(percentile(o.ttft_s, 0.5), 3),
              with_unit(r.m.limit.bytes, "B"), with_unit(r.m.limit.flops, "FLOP"), measured(double(o.generated) / r.m.limit.seconds, 1),
-             share_text(r.m.share(), r.m.busy()), bound_text(r.m, costs));
+             share_text(r.m.share(), r.m.busy()), bound_text(r.m));
   std::fflush(stdout);
 }
 
 MixRow measure_row(Engine& engine, std::vector<StepWork>& log, LimitProbe& probe, const StepCosts& costs, const Patience& patience,
                    const std::vector<Job>& jobs, const Pace& pace, unsigned& seed) {
   MixRow row{.streams = pace.streams, .n_jobs = jobs.size()};
+  std::vector<LoadOutcome> outcomes;
   row.m = measure(fmt::format("{} requests", jobs.size()), patience, probe, costs, [&] {
     log.clear();
     LoadOutcome outcome = run_load(engine, jobs, pace, seed++);
-    if (outcome.seconds < row.outcome.seconds) row.outcome = outcome;
+    outcomes.push_back(outcome);
     return Run{outcome.seconds, log};
   });
+  row.outcome = row.m.median_of(outcomes);
   return row;
 }
 
@@ -108,7 +112,7 @@ int bench_mix(const LoadFlags& f, EngineFlags flags, const Patience& patience, b
     MixRow& row = rows.emplace_back(measure_row(*engine, log, probe, costs, patience, jobs, pace, seed));
     row.rate = rate;
     others = std::max(others, row.m.others);
-    if (!json) print_row(row, costs);
+    if (!json) print_row(row);
   };
   if (!json) print_head(f, *engine);
   for (double rate : f.rates) add(0, rate);
@@ -120,7 +124,8 @@ int bench_mix(const LoadFlags& f, EngineFlags flags, const Patience& patience, b
     for (const MixRow& r : rows) out.push_back(row_json(f, r));
     fmt::print("{}\n", out.dump());
   } else {
-    fmt::print("  tok/s and share are of the median run; best s and TTFT are of the fastest\n");
+    fmt::print("  tok/s, share and TTFT are of the median run; best s is the fastest of all\n");
+    if (std::ranges::any_of(rows, [](auto& r) { return r.m.has_moved(); })) fmt::print("  {}", moved_text());
   }
   warn_if_busy(others, json);
   return 0;

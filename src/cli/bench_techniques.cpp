@@ -266,9 +266,10 @@ Outcome run_once(const Setting& setting, unsigned round) {
 }
 
 struct Measurement {
-  Outcome best;
-  Measured runs;  // their times alone
+  std::vector<Outcome> outcomes;  // of all runs
+  Measured runs;                  // their times alone
   double gain = 1;
+  const Outcome& median() const { return runs.median_of(outcomes); }
 };
 
 // All settings once, then all of them again; `done` is told of each when its last run has ended.
@@ -283,11 +284,11 @@ std::vector<Measurement> measure(const Technique& t, int repeat, const std::func
       Outcome once = run_once(t.settings[i], unsigned(round));
       Measurement& m = out[i];
       m.runs.seconds.push_back(once.seconds);
-      if (once.seconds < m.best.seconds) m.best = std::move(once);
+      m.outcomes.push_back(std::move(once));
       if (round + 1 < repeat) continue;
       m.runs.others = others.share();
-      if (t.settings[i].plain) plain = value_of(m.best, t.in);
-      m.gain = plain / value_of(m.best, t.in);
+      if (t.settings[i].plain) plain = value_of(m.median(), t.in);
+      m.gain = plain / value_of(m.median(), t.in);
       progress.show("");
       done(t.settings[i], m);
     }
@@ -302,11 +303,11 @@ Facts facts_of(EngineFlags flags, bool speed) {
 }
 
 Json row_json(const Technique& t, const Setting& s, const Measurement& m) {
-  const Outcome& o = m.best;
+  const Outcome& o = m.median();
   return {{"technique", t.name},
           {"workload", s.name},
           {"seconds", o.seconds},
-          {"median_seconds", m.runs.median()},
+          {"best_seconds", m.runs.best()},
           {"spread", m.runs.spread() ? Json(*m.runs.spread()) : Json()},
           {"repeat", m.runs.seconds.size()},
           {"tokens_per_s", o.tokens_per_s()},
@@ -332,7 +333,7 @@ Json row_json(const Technique& t, const Setting& s, const Measurement& m) {
 
 void print_legend() {
   fmt::print(
-      "Each technique beside its plain form, in turns, the best run of each.\n"
+      "Each technique beside its plain form, in turns, the median run of each.\n"
       "  gain: how many times less time than the plain form above it; where it is not all of the time, the heading says of what\n"
       "  spread: how far the median run lies above the best; computed: rows that passed through the model, padding among them\n"
       "  TTFT, end: seconds to the first token of an answer and to its end, medians; gap: the longest that an answer stood still\n"
@@ -347,7 +348,7 @@ void print_head(const Technique& t) {
 }
 
 void print_row(const Setting& s, const Measurement& m) {
-  const Outcome& o = m.best;
+  const Outcome& o = m.median();
   auto measured = [&](double value, int decimals) { return about(fmt::format("{:.{}f}", value, decimals), m.runs.busy()); };
   const std::string waste = fmt::format("{:.0f} % + {:.0f} %", 100 * o.internal_waste, 100 * o.external_waste);
   const std::string gain = s.plain ? "plain" : about(fmt::format("{:.2f}×", m.gain), m.runs.busy());
@@ -377,9 +378,9 @@ void print_growth(const Technique& t, const std::vector<Measurement>& m) {
              "its flops");
   for (size_t form : {size_t(0), size_t(1)})
     for (size_t i = form; i < m.size(); i += 2) {
-      const Outcome& o = m[i].best;
+      const Outcome& o = m[i].median();
       const bool busy = m[i].runs.busy();
-      auto times = [&](auto of) { return i < 2 ? "" : fmt::format("{:.2f}×", of(o) / of(m[i - 2].best)); };
+      auto times = [&](auto of) { return i < 2 ? "" : fmt::format("{:.2f}×", of(o) / of(m[i - 2].median())); };
       auto measured_times = [&](auto of) { return i < 2 ? "" : about(times(of), busy); };
       fmt::print("  {:<24} {:>9} {:>9} {:>9} | {:>12} {:>9} {:>9}\n", t.settings[i].name, about(fmt::format("{:.4f}", o.seconds), busy),
                  measured_times([](auto& x) { return x.seconds; }), times([](auto& x) { return x.flops; }),
@@ -425,8 +426,8 @@ int bench_techniques(const EngineFlags& base, const std::vector<std::string>& ch
     }
     for (size_t i = 0; t.grows && i < measured.size(); i++) {
       Json& row = rows[rows.size() - measured.size() + i];
-      row["attention_seconds"] = measured[i].best.attention_s;
-      if (i >= 2) row["growth"] = growth_json(measured[i - 2].best, measured[i].best);
+      row["attention_seconds"] = measured[i].median().attention_s;
+      if (i >= 2) row["growth"] = growth_json(measured[i - 2].median(), measured[i].median());
     }
     if (t.grows && !json) print_growth(t, measured);
   }

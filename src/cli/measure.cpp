@@ -1,6 +1,7 @@
 #include "cli/measure.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "analyze/report.h"
 #include "analyze/subject.h"
@@ -72,6 +73,13 @@ static double median_of(std::vector<double> values) {
   return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
+size_t median_run(const std::vector<double>& seconds) {
+  std::vector<size_t> order(seconds.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::sort(order, {}, [&](size_t i) { return seconds[i]; });
+  return order[order.size() / 2];
+}
+
 Chip median_of(const std::vector<Chip>& taken) {
   Chip chip;
   for (double Chip::*rate : {&Chip::bandwidth, &Chip::bf16, &Chip::quantized, &Chip::int8}) {
@@ -127,16 +135,28 @@ std::string share_text(double share, bool busy) { return about(fmt::format("{:.0
 
 std::string Measured::spread_text() const { return spread() ? fmt::format("{:.1f}%", 100 * *spread()) : ""; }
 
-std::string bound_text(const Measured& m, const StepCosts& costs) {
-  const bool memory = m.limit.bound == Bound::memory;
-  const std::string limit =
-      memory ? with_unit(m.chip.bandwidth, "B/s") : with_unit(product_rate(m.chip, costs.storage().block_product), "FLOP/s");
-  return fmt::format("{} at {}", name_of(m.limit.bound), about(limit, m.busy()));
+double Measured::moved() const {
+  const auto [low, high] = std::ranges::minmax(rates);
+  return (high - low) / mr::median_of(rates);
+}
+
+std::string bound_text(const Measured& m) {
+  const char* unit = m.limit.bound == Bound::memory ? "B/s" : "FLOP/s";
+  std::string text = fmt::format("{} at {}", name_of(m.limit.bound), about(with_unit(median_of(m.rates), unit), m.busy()));
+  const auto [low, high] = std::ranges::minmax(m.rates);
+  if (m.has_moved()) text += fmt::format(" ({} to {})", with_unit(low, unit), with_unit(high, unit));
+  return text;
+}
+
+std::string moved_text() {
+  return fmt::format(
+      "(a to b): the limit itself moved by more than {:.0f} % between the probes before, between and after the runs of the row; the share "
+      "is "
+      "of its median\n",
+      100 * moved_share);
 }
 
 double Measured::best() const { return *std::ranges::min_element(seconds); }
-
-double Measured::median() const { return median_of(seconds); }
 
 std::optional<double> Measured::spread() const {
   if (seconds.size() < 2) return {};
@@ -151,9 +171,10 @@ bool is_enough(const Measured& m, const Patience& p, double spent_s) {
 Measured measure(const std::string& what, const Patience& patience, LimitProbe& probe, const StepCosts& costs,
                  const std::function<Run()>& once) {
   Measured m;
+  std::vector<std::vector<StepWork>> steps;
   auto take = [&](Run run) {
     m.seconds.push_back(run.seconds);
-    if (m.seconds.size() == 1 || run.seconds <= m.best()) m.steps = std::move(run.steps);
+    steps.push_back(std::move(run.steps));
   };
   OtherPrograms others;
   const Clock::time_point begin = Clock::now();
@@ -174,15 +195,18 @@ Measured measure(const std::string& what, const Patience& patience, LimitProbe& 
   probe.take();
   m.others = others.share();
   m.chip = probe.median();
+  m.steps = std::move(steps[median_run(m.seconds)]);
   m.limit = costs.of(m.steps, m.chip);
+  for (const Chip& c : probe.taken())
+    m.rates.push_back(m.limit.bound == Bound::memory ? c.bandwidth : product_rate(c, costs.storage().block_product));
   return m;
 }
 
 Json measured_json(const Measured& m, double tokens) {
-  return {{"tokens_per_s", tokens / m.best()},
-          {"median_tokens_per_s", tokens / m.median()},
-          {"seconds", m.best()},
-          {"median_seconds", m.median()},
+  return {{"tokens_per_s", tokens / m.median()},
+          {"best_tokens_per_s", tokens / m.best()},
+          {"seconds", m.median()},
+          {"best_seconds", m.best()},
           {"spread", m.spread() ? Json(*m.spread()) : Json()},
           {"repeat", m.seconds.size()},
           {"steps", m.steps.size()},
@@ -195,6 +219,8 @@ Json measured_json(const Measured& m, double tokens) {
           {"bytes_per_s_limit", m.chip.bandwidth},
           {"float_flops_per_s_limit", m.chip.bf16},
           {"quantized_flops_per_s_limit", m.chip.quantized},
+          {"limit_rates", m.rates},
+          {"limit_moved", m.moved()},
           {"others_share", m.others}};
 }
 

@@ -23,7 +23,8 @@ struct Patience {
 };
 void add_patience_flags(CLI::App&, Patience&);
 
-Chip median_of(const std::vector<Chip>&);  // each rate by itself; at least one
+Chip median_of(const std::vector<Chip>&);               // each rate by itself; at least one
+size_t median_run(const std::vector<double>& seconds);  // which one; of an even number the slower of the two in the middle
 
 // What the machine allows at the moment: the speed of reading the model's own weights, and of products; or what its GPU says.
 class LimitProbe {
@@ -31,8 +32,9 @@ class LimitProbe {
   LimitProbe(Engine&, Isa);
   void take(double budget_s = 0.05);
   void forget() { taken_.clear(); }
-  Chip median() const { return median_of(taken_); }  // of all probes since it last forgot
-  std::string read_text() const;                     // ", memory's by reading the model's 96.44 MB"; empty where a GPU says its limits
+  const std::vector<Chip>& taken() const { return taken_; }  // in turn
+  Chip median() const { return median_of(taken_); }          // of all probes since it last forgot
+  std::string read_text() const;  // ", memory's by reading the model's 96.44 MB"; empty where a GPU says its limits
 
  private:
   Engine& engine_;
@@ -63,24 +65,36 @@ struct Run {
   std::vector<StepWork> steps;
 };
 
+inline constexpr double moved_share = 0.15;  // a limit that moved by more of itself while a row was measured has moved
+
 struct Measured {
   std::vector<double> seconds;  // of each run
-  std::vector<StepWork> steps;  // of the best run
-  StepCost limit;               // of these steps, at the median of the limits that were probed between the runs
+  std::vector<StepWork> steps;  // of the median run
+  StepCost limit;               // of these steps, at the median of the limits that were probed before, between and after the runs
   Chip chip;                    // those limits
+  std::vector<double> rates;    // a second, of what binds (bytes or flops), as each probe in turn found it
   double others = 0;            // share of the processors that other programs used meanwhile
 
   bool busy() const { return others > busy_share; }
   double best() const;
-  double median() const;
+  double median() const { return seconds[median_run(seconds)]; }
   std::optional<double> spread() const;  // (median - best) / best; none of a single run
   std::string spread_text() const;       // "1.3%", or nothing
   // Medians of both: the memory of a shared machine is faster at one moment than at another, and the best of many short probes
   // would be held against the best of a few long runs.
   double share() const { return limit.seconds / median(); }
+  // Of what each run gave, that of the median one; the first run may not have counted.
+  template <class T>
+  const T& median_of(const std::vector<T>& of_runs) const {
+    return of_runs[of_runs.size() - seconds.size() + median_run(seconds)];
+  }
+  double moved() const;  // from the lowest to the highest of the rates, as a share of their median
+  bool has_moved() const { return moved() > moved_share; }
 };
 
-std::string bound_text(const Measured&, const StepCosts&);  // "memory at 57.10 GB/s": what binds, and the limit that was measured of it
+// "memory at 57.10 GB/s": what binds, and the limit that was measured of it; where that moved, " (41.20 to 61.30 GB/s)" behind it.
+std::string bound_text(const Measured&);
+std::string moved_text();  // what the brackets mean, for the end of a table
 
 bool is_enough(const Measured&, const Patience&, double spent_s);
 
