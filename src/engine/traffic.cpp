@@ -143,10 +143,7 @@ std::string made_up_text(const Workload& w, uint32_t index) {
 std::vector<double> poisson_arrivals(double rate, size_t n, uint64_t seed) {
   std::vector<double> at(n);
   double t = 0;
-  for (size_t i = 0; i < n; i++) {
-    at[i] = t;
-    t -= std::log1p(-uniform(seed, uint32_t(i), 0, arrival)) / rate;
-  }
+  for (size_t i = 0; i < n; i++) at[i] = t -= std::log1p(-uniform(seed, uint32_t(i), 0, arrival)) / rate;
   return at;
 }
 

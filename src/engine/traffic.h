@@ -50,7 +50,7 @@ int answer_length(const Workload&, uint32_t index);
 std::vector<int32_t> made_up_tokens(const Workload&, uint32_t index);
 std::string made_up_text(const Workload&, uint32_t index);
 
-std::vector<double> poisson_arrivals(double rate, size_t n, uint64_t seed);  // seconds; `rate` requests a second on average
+std::vector<double> poisson_arrivals(double rate, size_t n, uint64_t seed);  // seconds from the beginning; `rate` a second on average
 
 // Of sorted or unsorted values; between two of them by linear interpolation. 0 if there are none.
 double percentile(std::vector<double> values, double share);

@@ -28,27 +28,45 @@ TEST(Load, PercentilesByInterpolation) {
   EXPECT_DOUBLE_EQ(s.p99, 198);
 }
 
+// Kolmogorov and Smirnov's distance of gaps from 1 - exp(-x): above 2 / sqrt(n) once in 1,500 times.
+double distance_from_exponential(std::vector<double> gaps) {
+  std::ranges::sort(gaps);
+  double worst = 0;
+  for (size_t i = 0; i < gaps.size(); i++)
+    worst = std::max(worst, std::abs((double(i) + 0.5) / double(gaps.size()) - (1 - std::exp(-gaps[i]))));
+  return worst;
+}
+
 // Gaps of a Poisson process are exponential: mean and deviation are 1 / rate, and a share of 1 - exp(-x) is below x / rate.
 TEST(Load, ArrivalsAreAPoissonProcess) {
   const size_t n = 100000;
   const double rate = 8;
-  std::vector<double> at = poisson_arrivals(rate, n + 1, 3), gaps(n);
-  EXPECT_EQ(at[0], 0);
+  std::vector<double> at = poisson_arrivals(rate, n, 3), gaps(n);
   double sum = 0, squares = 0;
   for (size_t i = 0; i < n; i++) {
-    gaps[i] = (at[i + 1] - at[i]) * rate;
+    gaps[i] = (at[i] - (i ? at[i - 1] : 0)) * rate;
     ASSERT_GE(gaps[i], 0);
     sum += gaps[i], squares += gaps[i] * gaps[i];
   }
   double mean = sum / n;
   EXPECT_NEAR(mean, 1, 5 / std::sqrt(n));                                   // 5 standard errors
   EXPECT_NEAR(std::sqrt(squares / n - mean * mean), 1, 10 / std::sqrt(n));  // the error of the deviation is sqrt(2) larger
-  std::ranges::sort(gaps);
-  double worst = 0;  // Kolmogorov and Smirnov's distance: above 2 / sqrt(n) once in 1,500 times
-  for (size_t i = 0; i < n; i++) worst = std::max(worst, std::abs((double(i) + 0.5) / n - (1 - std::exp(-gaps[i]))));
-  EXPECT_LT(worst, 2 / std::sqrt(n));
+  EXPECT_LT(distance_from_exponential(gaps), 2 / std::sqrt(n));
   EXPECT_EQ(poisson_arrivals(rate, 50, 3), std::vector<double>(at.begin(), at.begin() + 50));
   EXPECT_NE(poisson_arrivals(rate, 50, 4), std::vector<double>(at.begin(), at.begin() + 50));
+}
+
+// No load begins with a crowd: the first gaps of many seeds, that before the first request among them, are like all others.
+TEST(Load, ArrivalsBeginLikeThat) {
+  const size_t n = 4000;
+  for (size_t place : {0, 1, 2, 5}) {
+    std::vector<double> gaps;
+    for (uint64_t seed = 0; seed < n; seed++) {
+      std::vector<double> at = poisson_arrivals(3, place + 1, seed);
+      gaps.push_back(3 * (at[place] - (place ? at[place - 1] : 0)));
+    }
+    EXPECT_LT(distance_from_exponential(gaps), 2 / std::sqrt(n)) << place;
+  }
 }
 
 TEST(Load, LengthsAreUniform) {
