@@ -28,6 +28,7 @@ std::string name_of(const GridRow& r) { return r.shape.prefill ? "prefill" : "de
 
 Json row_json(const GridRow& r) {
   Json j{{"workload", name_of(r)}, {"batch", r.shape.batch}, {"context", r.shape.context}, {"tokens", int64_t(r.tokens())}};
+  if (r.asked != r.shape.context) j["asked_context"] = r.asked;
   if (!r.error.empty()) {
     j["error"] = r.error;
     return j;
@@ -125,6 +126,9 @@ int bench_grid(BenchFlags& f) {
     fmt::print("{}\n", out.dump());
   } else {
     if (measured) fmt::print("  tok/s and share are of the median run; best s is the fastest of all\n");
+    if (std::ranges::any_of(rows, [](auto& r) { return r.asked != r.shape.context; }))
+      fmt::print("  the model's context of {} tokens holds the answer too: prompts that were to fill it leave room for what is written\n",
+                 engine->max_context());
     if (std::ranges::any_of(rows, [](auto& r) { return r.error.empty() && r.m.has_moved(); })) fmt::print("  {}", moved_text());
     for (const GridRow& r : rows)
       if (!r.times.empty()) print_times(r, costs);

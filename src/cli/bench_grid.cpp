@@ -25,7 +25,8 @@ std::vector<GridShape> grid_shapes(const std::vector<int>& batches, const std::v
 
 // Tokens that one sequence may come to. Prompts do not all end in one step: who is done early writes on until the last one is.
 static int64_t longest(const GridShape& s, const SchedulerLimits& limits) {
-  if (s.prefill || s.batch == 1) return s.context + s.tokens + 1;
+  if (s.prefill) return s.context + 1;
+  if (s.batch == 1) return s.context + s.tokens + 1;
   int rows = limits.max_batch_tokens - s.batch;  // of prompts, beside those who write
   if (limits.max_prompt_tokens) rows = std::min(rows, limits.max_prompt_tokens);
   return s.context + s.tokens + int64_t(s.batch) * s.context / std::max(1, rows) + 2;
@@ -62,11 +63,21 @@ void make_room(EngineFlags& f, const std::vector<GridShape>& shapes) {
   o.state_bytes = bytes;  // --memory, where it is given, comes before it
 }
 
+// Whoever asks for all of the model's context, or nearly, gets prompts that are shorter by what is written behind them.
+GridShape GridBench::within_context(GridShape s) const {
+  const GridShape asked = s;
+  if (s.context <= engine_.max_context())
+    for (int64_t over = 1; s.context > asked.context / 2 && (over = longest(s, engine_.limits()) - engine_.max_context()) > 0;)
+      s.context -= int(over);
+  return s.context > asked.context / 2 ? s : asked;
+}
+
 std::string GridBench::refuse(const GridShape& s) const {
   const MemoryPlan& plan = engine_.memory_plan();
   const int64_t tokens = longest(s, engine_.limits());
   if (tokens > engine_.max_context())
-    return fmt::format("sequences of {} tokens are longer than the context of {}", tokens, engine_.max_context());
+    return fmt::format("a prompt of {} tokens and what is written behind it are {}, longer than the context of {}", s.context, tokens,
+                       engine_.max_context());
   if (s.batch > plan.n_seqs || all_tokens(s, engine_.limits(), plan.page_tokens) > plan.n_tokens)
     return fmt::format("the state of {} sequence{} of {} tokens does not fit: there is memory for {} tokens", s.batch,
                        s.batch == 1 ? "" : "s", tokens, plan.n_tokens);
@@ -137,8 +148,9 @@ Run GridBench::decode(const GridShape& s) {
   return run;
 }
 
-GridRow GridBench::row(const GridShape& s, const Patience& patience) {
-  GridRow row{s, refuse(s)};
+GridRow GridBench::row(const GridShape& asked, const Patience& patience) {
+  const GridShape s = within_context(asked);
+  GridRow row{s, asked.context, refuse(s)};
   if (!row.error.empty()) return row;
   try {
     const std::string what = fmt::format("{}, batch {}, context {}", s.prefill ? "prefill" : "decode", s.batch, s.context);

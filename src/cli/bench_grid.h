@@ -19,7 +19,8 @@ struct GridShape {
 };
 
 struct GridRow {
-  GridShape shape;
+  GridShape shape;    // as it was run
+  int asked = 1;      // tokens of context that were asked for: more, where the answer has to find room behind the prompt
   std::string error;  // why it was not measured; empty: it was
   Measured m;
   std::map<std::string, OpTime> times;  // of the median run, where the engine notes them
@@ -40,6 +41,7 @@ class GridBench {
   GridRow row(const GridShape&, const Patience&);
 
  private:
+  GridShape within_context(GridShape) const;
   std::string refuse(const GridShape&) const;
   Run prefill(const GridShape&);
   Run decode(const GridShape&);

@@ -295,6 +295,18 @@ class Bench(unittest.TestCase):
         self.assertIn("does not fit", errors)
         self.assertIn("longer than the context of 256", errors)
 
+    def test_all_of_the_context(self):
+        args = ["bench", self.TINY, "--context", 256, "--batch", "1,3", "--repeat", 1]  # the model has 256
+        rows = as_json(*args)
+        self.assertEqual([r["asked_context"] for r in rows], 4 * [256])
+        self.assertEqual([r["context"] for r in rows[:3]], [255, 255, 256 - 33])  # a token is written behind a prompt, 33 in decode
+        self.assertTrue(128 < rows[3]["context"] < 256 - 33, rows[3])  # who is read first writes until all are
+        self.assertIn("context of 256 tokens holds the answer too", ok(*args))
+        rows = as_json("bench", self.TINY, "--context", 256, "--decode", 200, "--repeat", 1)
+        self.assertEqual([r["context"] for r in rows], [255, 256])
+        self.assertIn("256 tokens and what is written behind it are 457", rows[1]["error"])
+        self.assertNotIn("asked_context", as_json(*args[:3], 64, "--repeat", 1)[1])
+
     def test_plain_forms_are_measured_too(self):
         shape = ["bench", self.TINY, "--batch", 2, "--context", 16, "--decode", 4, "--repeat", 1]
         kept = as_json(*shape)[1]
