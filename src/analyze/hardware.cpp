@@ -63,6 +63,8 @@ Json json_of(const Chip& c) {
          {"units", c.units},         {"unit_memory_bytes", c.unit_memory},
          {"cache_bytes", c.cache},   {"link_bytes_per_s", c.link},
          {"ratio", c.ratio()},       {"activation_bytes", c.activation_bytes}};
+  for (auto [type, flops] : {std::pair{"bf16", c.bf16}, {"fp8", c.fp8}, {"int8", c.int8}, {"quantized", c.quantized}})
+    if (flops > 0) j["ratios"][type] = flops / c.bandwidth;
   if (c.others > 0) j["others_share"] = c.others;
   for (const Chip::Rate& r : c.rates) j["rates"].push_back({{"name", r.name}, {"flops", r.flops}});
   return j;

@@ -90,6 +90,10 @@ TEST(JsonReport, HasThePromisedFields) {
     for (const char* field : {"batch", "context", "parameter_bytes", "state_bytes_per_sequence", "memory_bytes", "fits", "latency_s",
                               "tokens_per_s", "step_bytes", "step_latency_s", "bound"})
       EXPECT_TRUE(row.contains(field)) << field;
+  EXPECT_NEAR(j["ratio"].get<double>(), 989e12 / 3.35e12, 1e-9);
+  EXPECT_EQ(j["chip"]["ratios"]["bf16"], j["ratio"]);
+  EXPECT_NEAR(j["chip"]["ratios"]["fp8"].get<double>(), 1979e12 / 3.35e12, 1e-9);
+  EXPECT_FALSE(j["chip"]["ratios"].contains("quantized"));  // weights of blocks are widened to bf16 there
   EXPECT_EQ(j["rows"][0]["memory_bytes"], 26'869'760'000);
   EXPECT_EQ(j["rows"][3]["fits"], false);
   EXPECT_EQ(j["rows"][0]["bound"], "memory");
