@@ -55,17 +55,19 @@ void add_load_flags(CLI::App& app, LoadFlags& f) {
   const char* group = "A load: requests of many lengths, here or on a server";
   auto positive = CLI::Range(1, 1 << 24);
   app.add_flag("--load", f.here, "run the load on the engine here, beside this machine's limits")->group(group);
-  app.add_option("--load-file", f.file,
-                 "take the requests from here, one JSON object a line: prompt_tokens or prompt (text or ids), and output_tokens; "
-                 "without --url on the engine here")
+  app.add_option(
+         "--load-file", f.file,
+         "take the requests from here, one JSON object a line: prompt_tokens or prompt (text or ids), and output_tokens (--max-tokens "
+         "where it has none); without --url on the engine here")
       ->check(CLI::ExistingFile)
       ->group(group);
   app.add_option("--prompt-tokens", f.prompt_tokens,
                  "length of the prompts: 128; 64-512, evenly; or lognormal:128:0.8, median and deviation of the logarithm")
       ->check(refuse_lengths)
+      ->excludes(app.get_option("--load-file"))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--max-tokens", f.max_tokens, "length of the answers, likewise")
+  app.add_option("--max-tokens", f.max_tokens, "length of the answers, likewise; with --load-file of those whose line does not say")
       ->check(refuse_lengths)
       ->capture_default_str()
       ->group(group);
@@ -212,8 +214,8 @@ class Bench {
             {"url", f_.url},
             {"model", work_.model},
             {"api", path_of(work_)},
-            {"prompt_length", f_.prompt_tokens},
-            {"output_length", f_.max_tokens},
+            {"prompt_length", f_.file.empty() ? Json(f_.prompt_tokens) : Json()},
+            {"output_length", f_.file.empty() ? Json(f_.max_tokens) : Json()},
             {"load_file", f_.file.empty() ? Json() : Json(f_.file)},
             {"shared_prefix", f_.shared_prefix},
             {"seed", f_.seed},

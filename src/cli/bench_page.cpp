@@ -69,7 +69,10 @@ std::string table(const Json& rows) {
       "<table><tr><th>server<th>streams<th>requests<th>failed<th>prompt<th>answer<th>output tok/s"
       "<th>TTFT p50 s<th>p90<th>p99<th>per token p50 ms<th>p90<th>p99<th>end to end p50 s<th>p90<th>p99<th>goodput req/s</tr>";
   for (const Json& r : rows) {
-    auto text = [&](const char* key) { return escaped(r.value(key, std::string())); };
+    auto text = [&](const char* key) {
+      const Json value = r.value(key, Json());
+      return value.is_string() ? escaped(value) : "the file's";
+    };
     auto measured = [&](double value) { return about(figure(value, 3), is_busy(r)); };
     out += fmt::format("<tr><td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}", text("label"), load_of(r), r["requests"].get<int>(),
                        r["failed"].get<int>(), text("prompt_length"), text("output_length"), about(speed(r["tokens_per_s"]), is_busy(r)));

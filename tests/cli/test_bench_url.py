@@ -34,7 +34,7 @@ def server(*options):
 
 
 def bench(*args):
-    small = [] if "--max-tokens" in args or "--url" not in args else ["--prompt-tokens", "8-16", "--max-tokens", 6]
+    small = [] if {"--max-tokens", "--load-file"} & set(args) or "--url" not in args else ["--prompt-tokens", "8-16", "--max-tokens", 6]
     words = [PROGRAM, "bench", *small, *args]
     return subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=300)
 
@@ -90,8 +90,11 @@ class Load(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder) / "load.jsonl"
             file.write_text('{"prompt_tokens": 9, "output_tokens": 3}\n{"prompt": [7, 8], "max_tokens": 2}\n{"prompt": "Hello", "max_tokens": 4}\n')
-            row, = self.rows("--load-file", file, "--warmup", 0)
+            page = pathlib.Path(folder) / "page.html"
+            row, = self.rows("--load-file", file, "--warmup", 0, "--html", page)
             self.assertEqual((row["requests"], row["failed"], row["output_tokens"]), (3, 0, 9))
+            self.assertEqual((row["prompt_length"], row["output_length"]), (None, None))
+            self.assertEqual(page.read_text().count("<td>the file's"), 2)
 
     def test_a_page_of_several_runs_that_loads_nothing(self):
         with tempfile.TemporaryDirectory() as folder:
