@@ -33,7 +33,8 @@ struct Technique {
   std::string name, says;
   std::vector<Setting> settings;
   In in = In::seconds;
-  bool grows = false;  // settings of growing length, plain and not in turn, each twice as long as the one two before it
+  std::string refused{};  // why it cannot be measured here, and what to do; empty: it can
+  bool grows = false;     // settings of growing length, plain and not in turn, each twice as long as the one two before it
 };
 
 struct Outcome : LoadOutcome {
@@ -45,6 +46,7 @@ double value_of(const Outcome& o, In in) { return in == In::seconds ? o.seconds 
 
 // What the loads are made for.
 struct Facts {
+  std::string engine;  // model, threads, instruction set
   int context = 2048;
   int64_t bytes_per_token = 1;
   double requests_per_s = 1;  // of the mixed load, at full speed
@@ -180,6 +182,7 @@ Technique threads(const EngineFlags& base, const Facts&) {
   Technique t{"threads", "48 requests of unequal length on more threads", {}};
   for (int n = 1; n <= std::max(1, default_threads()); n *= 2)
     t.settings.push_back({fmt::format("{}", n), with(base, [&](auto& f) { f.options.threads = n; }), crowd()});
+  if (t.settings.size() < 2) t.refused = "this machine has one core, and a second thread would wait for the first";
   return t;
 }
 
@@ -187,6 +190,7 @@ Technique instruction_sets(const EngineFlags& base, const Facts&) {
   Technique t{"instruction-sets", "48 requests of unequal length with each instruction set that this machine has", {}};
   for (Isa isa : available_isas())
     if (isa != Isa::scalar) t.settings.push_back({std::string(name_of(isa)), with(base, [&](auto& f) { f.isa = name_of(isa); }), crowd()});
+  if (t.settings.size() < 2) t.refused = "this machine has no two of them to compare";
   return t;
 }
 
@@ -194,7 +198,7 @@ Technique instruction_sets(const EngineFlags& base, const Facts&) {
 std::vector<std::filesystem::path> files_of_other_formats(const std::filesystem::path& model) {
   std::vector<std::filesystem::path> files{model};
   const std::string name = model.stem().stem().string();
-  if (model.extension() == ".gguf" && model.stem().has_extension())
+  if (model.extension() == ".gguf")
     for (auto& entry : std::filesystem::directory_iterator(model.parent_path().empty() ? "." : model.parent_path()))
       if (const auto& p = entry.path();
           p.extension() == ".gguf" && p.stem().has_extension() && p.stem().stem() == name && p.filename() != model.filename())
@@ -205,9 +209,17 @@ std::vector<std::filesystem::path> files_of_other_formats(const std::filesystem:
 
 Technique formats(const EngineFlags& base, const Facts&) {
   Technique t{"formats", "48 requests of unequal length with the formats of this model's weights that lie beside its file", {}};
-  for (const auto& file : files_of_other_formats(find_model(base.model)))
+  const std::filesystem::path model = find_model(base.model);
+  for (const auto& file : files_of_other_formats(model))
     t.settings.push_back({file.stem().has_extension() ? file.stem().extension().string().substr(1) : file.filename().string(),
                           with(base, [&](auto& f) { f.model = file.string(); }), crowd()});
+  if (t.settings.size() < 2)
+    t.refused = model.extension() == ".gguf"
+                    ? fmt::format(
+                          "there is no file of another format beside {}; `python3 bench/peers/gguf_variants.py {} {} Q8_0 F16` writes "
+                          "such files (it needs the packages gguf and numpy)",
+                          model.filename().string(), model.string(), (model.has_parent_path() ? model.parent_path() : ".").string())
+                    : "formats are compared between GGUF files of one folder, NAME.Q4_1.gguf and NAME.Q8_0.gguf, and this model is none";
   return t;
 }
 
@@ -297,7 +309,7 @@ std::vector<Measurement> measure(const Technique& t, int repeat, const std::func
 
 Facts facts_of(EngineFlags flags, bool speed) {
   auto engine = start_engine(flags);
-  Facts facts{engine->max_context(), engine->model().layout().bytes_per_token()};
+  Facts facts{engine_text(*engine), engine->max_context(), engine->model().layout().bytes_per_token()};
   if (speed) facts.requests_per_s = double(crowd().size()) / run_load(*engine, crowd(), {}, 999).seconds;
   return facts;
 }
@@ -331,14 +343,15 @@ Json row_json(const Technique& t, const Setting& s, const Measurement& m) {
           {"others_share", m.runs.others}};
 }
 
-void print_legend() {
+void print_legend(const Facts& facts) {
   fmt::print(
-      "Each technique beside its plain form, in turns, the median run of each.\n"
+      "{}, unless a row says otherwise. Each technique beside its plain form, in turns, the median run of each.\n"
       "  gain: how many times less time than the plain form above it; where it is not all of the time, the heading says of what\n"
       "  spread: how far the median run lies above the best; computed: rows that passed through the model, padding among them\n"
       "  TTFT, end: seconds to the first token of an answer and to its end, medians; gap: the longest that an answer stood still\n"
       "  at once: most answers side by side; preempt: how often one gave way; waste: of the memory for keys and values, what\n"
-      "  sequences hold and have not filled + what is free in holes too short to use, means over the steps\n");
+      "  sequences hold and have not filled + what is free in holes too short to use, means over the steps\n",
+      facts.engine);
 }
 
 void print_head(const Technique& t) {
@@ -403,24 +416,28 @@ int bench_techniques(const EngineFlags& base, const std::vector<std::string>& ch
   double others = 0;
   Json rows = Json::array();
   const Facts facts = facts_of(base, is_chosen("arrivals"));
-  for (const Entry& entry : entries)
-    check(!entry.of_tokens || facts.bytes_per_token || all || !is_chosen(entry.name),
-          "{} is about state that grows with every token, and this model keeps none", entry.name);
-  if (!json) print_legend();
+  std::vector<Technique> techniques;
   for (const Entry& entry : entries) {
-    if (!is_chosen(entry.name) || (entry.of_tokens && !facts.bytes_per_token)) continue;
-    Technique t = entry.make(base, facts);
-    t.settings[0].plain = true;
+    if (!is_chosen(entry.name)) continue;
+    Technique& t = techniques.emplace_back(entry.make(base, facts));
+    if (entry.of_tokens && !facts.bytes_per_token) t.refused = "it is about state that grows with every token, and this model keeps none";
+    check(all || t.refused.empty(), "{} cannot be measured: {}", t.name, t.refused);
+  }
+  if (!json) print_legend(facts);
+  for (Technique& t : techniques) {
     if (!json) print_head(t);
     std::vector<Measurement> measured;
     try {
+      check(t.refused.empty(), "{}", t.refused);
+      t.settings[0].plain = true;
       measured = measure(t, repeat, [&](const Setting& s, const Measurement& m) {
         rows.push_back(row_json(t, s, m));
         others = std::max(others, m.runs.others);
         if (!json) print_row(s, m);
       });
-    } catch (const Error& e) {  // this model is too small for its load
+    } catch (const Error& e) {  // or this model is too small for its load
       if (!all) throw;
+      rows.push_back({{"technique", t.name}, {"error", e.what()}});
       if (!json) fmt::print("  not measured: {}\n", e.what());
       continue;
     }

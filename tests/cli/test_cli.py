@@ -222,6 +222,21 @@ class Bench(unittest.TestCase):
             self.assertGreater(by_name[plain]["computed_tokens"], by_name[better]["computed_tokens"])
         self.assertGreater(by_name["kv-formats", "f32"]["bytes"], by_name["kv-formats", "f16"]["bytes"])
 
+    def test_nothing_is_compared_with_itself(self):
+        alone = FIXTURES / "gguf_q4_1" / "model.gguf"
+        for model, words in ((alone, "gguf_variants.py"), (self.TINY, "NAME.Q8_0.gguf")):
+            refused = run("bench", model, "--techniques", "formats", "--repeat", 1)
+            self.assertEqual((refused.returncode, refused.stdout, refused.stderr.count("\n")), (1, "", 1))
+            self.assertIn(words, refused.stderr)
+        with tempfile.TemporaryDirectory() as folder:
+            for form in ("q4_0", "q4_1"):
+                shutil.copy(FIXTURES / f"gguf_{form}" / "model.gguf", pathlib.Path(folder) / f"tiny.{form}.gguf")
+            rows = as_json("bench", pathlib.Path(folder) / "tiny.q4_0.gguf", "--techniques", "formats", "--repeat", 1)
+            self.assertEqual(sorted(r["workload"] for r in rows), ["q4_0", "q4_1"])
+            (pathlib.Path(folder) / "tiny.q4_1.gguf").rename(pathlib.Path(folder) / "tiny.gguf")  # as gguf_variants.py would find it
+            rows = as_json("bench", pathlib.Path(folder) / "tiny.gguf", "--techniques", "formats", "--repeat", 1)
+            self.assertEqual(sorted(r["workload"] for r in rows), ["q4_0", "tiny.gguf"])
+
     TINY = FIXTURES / "llama_gqa"  # 2 layers, context 256
 
     def test_rows(self):
@@ -349,7 +364,13 @@ class Bench(unittest.TestCase):
             file = pathlib.Path(folder) / "load.jsonl"
             file.write_text('{"prompt_tokens": 20, "output_tokens": 5}\n{"prompt": [1, 2, 3], "max_tokens": 7}\n')
             row, = as_json("bench", self.TINY, "--load-file", file, "--repeat", 1)
-            self.assertEqual((row["requests"], row["prompt_tokens"], row["output_tokens"]), (2, 23, 12))
+            self.assertEqual((row["requests"], row["prompt_tokens"], row["output_tokens"], row["prompt_length"]), (2, 23, 12, None))
+            file.write_text('{"prompt_tokens": 20}\n{"prompt": [1, 2, 3], "max_tokens": 7}\n')  # --max-tokens fills in what a line lacks
+            row, = as_json("bench", self.TINY, "--load-file", file, "--max-tokens", 4, "--repeat", 1)
+            self.assertEqual((row["prompt_tokens"], row["output_tokens"]), (23, 11))
+            refused = run("bench", self.TINY, "--load-file", file, "--prompt-tokens", 9)  # but every line has a prompt
+            self.assertEqual(refused.returncode, 2)
+            self.assertIn("--prompt-tokens", refused.stderr)
             file.write_text('{"prompt": "Hello there", "max_tokens": 2}\n')
             row, = as_json("bench", "--load-file", file, "--repeat", 1)
             self.assertEqual((row["prompt_tokens"], row["output_tokens"]), (len(as_json("tokenize", MODEL, "Hello there")["tokens"]), 2))
@@ -373,6 +394,8 @@ class Analyze(unittest.TestCase):
         out = as_json("analyze")
         self.assertEqual(out["hardware"], "local")
         self.assertGreater(out["chip"]["bandwidth"], 1e8)
+        self.assertAlmostEqual(out["ratio"], out["chip"]["quantized_flops"] / out["chip"]["bandwidth"])  # of its 4-bit weights
+        self.assertEqual((out["chip"]["ratios"]["quantized"], out["chip"]["ratios"]["bf16"]), (out["ratio"], out["chip"]["ratio"]))
         self.assertEqual(out["state"]["bytes_per_token"], as_json("inspect")["state_bytes_per_token"])
         self.assertIn("What fits", ok("analyze"))
 
