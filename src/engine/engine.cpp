@@ -25,7 +25,7 @@ static CudaOptions cuda_options(const EngineOptions& options, const ModelSpec& s
     if (auto* a = std::get_if<AttentionSpec>(&layer.mixer)) {
       cuda.kv_heads = a->kv_heads;
       group = std::max(group, a->heads / a->kv_heads);
-      shares &= a->window == 0 && (a->head_dim == 64 || a->head_dim == 128);
+      shares &= a->window == 0 && (a->head_dim == 64 || a->head_dim == 128 || a->head_dim == 256);
     }
   if (group > 0) cuda.group = group;
   cuda.share_prefixes = shares && group > 0 && group <= 8;

@@ -1,6 +1,6 @@
 // Attention of one new token a sequence over its pages (Flash-Decoding, Dao et al. 2023): the keys of a sequence are cut into
-// items, a block takes one item for all query heads of one K/V head, and the block that finishes a sequence last merges its items
-// in their order. The new key is rotated and stored on the way. Reads (k_dim + v_dim) * 2 bytes a token and K/V head.
+// items, a block takes one item for up to kGroup query heads of one K/V head, and the block that finishes a sequence last merges
+// its items in their order. The new key is rotated and stored on the way. Reads (k_dim + v_dim) * 2 bytes a token and K/V head.
 // Every warp has a ring of its own in shared memory, which bulk copies fill with 16 tokens at a time.
 #include "backend/cuda/attend_warp.cuh"
 #include "backend/cuda/copies.cuh"
@@ -10,7 +10,10 @@ namespace mr::cuda {
 
 namespace {
 
-constexpr int kWarps = 4, kThreads = 32 * kWarps;
+template <int D>
+constexpr int kWarps = D > 128 ? 2 : 4;  // so that kDecodeBlocks rings fit
+template <int D>
+constexpr int kThreads = 32 * kWarps<D>;
 constexpr int kWeights = 128;     // items whose factors are kept at hand for merging
 constexpr int kHeld = 16;         // items whose values are
 constexpr int kItemPages = 1024;  // page numbers of an item that are kept at hand
@@ -22,15 +25,15 @@ constexpr int kPart = D + kPartExtra;  // floats of one head of an item: the sum
 template <int D>
 struct Shared {
   union {
-    bf16 ring[kWarps][kStages][2][kTile * D];  // of each stage k, then v
+    bf16 ring[kWarps<D>][kStages][2][kTile * D];  // of each stage k, then v
     struct {
-      float o[kWarps][kGroup][D + 4];
+      float o[kWarps<D>][kGroup][D + 4];
       float weight[kGroup][kWeights];  // of the items that are merged
     };
   };
-  float m[kWarps][kGroup], l[kWarps][kGroup];
+  float m[kWarps<D>][kGroup], l[kWarps<D>][kGroup];
   int32_t unit[kItemPages];
-  uint64_t full[kWarps][kStages];
+  uint64_t full[kWarps<D>][kStages];
   int last;
 };
 
@@ -38,56 +41,49 @@ __device__ uint32_t rotated(uint32_t x, uint32_t other, float2 c, float2 s) {  /
   return pack(low(x) * c.x + low(other) * s.x, high(x) * c.y + high(other) * s.y);
 }
 
-// Rotates a lane's part of one head: chunk c and c + D / 64 hold the pairs.
+// Rotates eight dimensions of a head, from `at` on, and their partners D / 2 on.
 template <int D>
-__device__ void rotate(uint4 (&x)[D / 32], const float* cosine, int t) {
-  constexpr int kHalf = D / 64;
+__device__ void rotate(uint4& x, uint4& partner, const float* cosine, int at) {
+  const float2* cs = reinterpret_cast<const float2*>(cosine + at);
+  const float2* sn = reinterpret_cast<const float2*>(cosine + D / 2 + at);
+  uint32_t* a = reinterpret_cast<uint32_t*>(&x);
+  uint32_t* b = reinterpret_cast<uint32_t*>(&partner);
 #pragma unroll
-  for (int c = 0; c < kHalf; c++) {
-    const float2* cs = reinterpret_cast<const float2*>(cosine + 32 * c + 8 * t);
-    const float2* sn = reinterpret_cast<const float2*>(cosine + D / 2 + 32 * c + 8 * t);
-    uint32_t* a = reinterpret_cast<uint32_t*>(&x[c]);
-    uint32_t* b = reinterpret_cast<uint32_t*>(&x[c + kHalf]);
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      float2 co = cs[i], si = sn[i];
-      uint32_t first = rotated(a[i], b[i], co, make_float2(-si.x, -si.y));
-      b[i] = rotated(b[i], a[i], co, si);
-      a[i] = first;
-    }
+  for (int i = 0; i < 4; i++) {
+    const float2 co = cs[i], si = sn[i];
+    const uint32_t first = rotated(a[i], b[i], co, make_float2(-si.x, -si.y));
+    b[i] = rotated(b[i], a[i], co, si);
+    a[i] = first;
   }
 }
 
-// This step's key, once turned by the rotation, and value, in the registers of one warp.
+// This step's key, once turned by the rotation, and value, in the registers of one warp: lane l < D / 16 has dimensions 8 l .. 8 l + 7
+// of the key and those D / 2 on, lane 16 + l the same of the value.
 template <int D>
 struct Fresh {
-  uint4 x[D / 32];  // lanes 0 to 3: of the key; from lane 16 on: the first, of the value
+  uint4 x[2];
 
+  template <class F>
+  __device__ void each(int lane, F f) {  // f(the eight of the lane, whether they are the value's, where they begin)
+    if (lane % 16 >= D / 16) return;
+    f(x[0], lane >= 16, lane % 16 * 8), f(x[1], lane >= 16, D / 2 + lane % 16 * 8);
+  }
   __device__ void load(const AttendCall& call, int row, int kv_head, int lane) {
-    if (lane < 4) {
-      const bf16* k = static_cast<const bf16*>(call.k.data) + row * call.k.stride + kv_head * call.k.head_stride;
-#pragma unroll
-      for (int c = 0; c < D / 32; c++) x[c] = *reinterpret_cast<const uint4*>(k + 32 * c + 8 * lane);
-    } else if (lane >= 16 && lane < 16 + D / 8) {
-      const bf16* v = static_cast<const bf16*>(call.v.data) + row * call.v.stride + kv_head * call.v.head_stride;
-      x[0] = *reinterpret_cast<const uint4*>(v + (lane - 16) * 8);
-    }
+    each(lane, [&](uint4& x, bool value, int at) {
+      const Heads& from = value ? call.v : call.k;
+      x = *reinterpret_cast<const uint4*>(static_cast<const bf16*>(from.data) + row * from.stride + kv_head * from.head_stride + at);
+    });
   }
   __device__ void turn(const AttendCall& call, int row, int lane) {
-    if (lane < 4 && call.rope.angles) rotate<D>(x, call.rope.angles + row * call.rope.stride, lane);
+    if (lane < D / 16 && call.rope.angles) rotate<D>(x[0], x[1], call.rope.angles + row * call.rope.stride, lane * 8);
   }
-  __device__ void store(bf16* k, bf16* v, int lane) const {
-    if (lane < 4) {
-#pragma unroll
-      for (int c = 0; c < D / 32; c++) *reinterpret_cast<uint4*>(k + 32 * c + 8 * lane) = x[c];
-    } else if (lane >= 16 && lane < 16 + D / 8) {
-      *reinterpret_cast<uint4*>(v + (lane - 16) * 8) = x[0];
-    }
+  __device__ void store(bf16* k, bf16* v, int lane) {
+    each(lane, [&](const uint4& x, bool value, int at) { *reinterpret_cast<uint4*>((value ? v : k) + at) = x; });
   }
 };
 
 template <int D>
-__global__ void __launch_bounds__(kThreads, kDecodeBlocks) decode_kernel(AttendCall call, DecodePlan plan) {
+__global__ void __launch_bounds__(kThreads<D>, kDecodeBlocks) decode_kernel(AttendCall call, DecodePlan plan) {
   extern __shared__ __align__(128) char raw[];
   Shared<D>& shared = *reinterpret_cast<Shared<D>*>(raw);
   const DecodeItem* at_item = plan.item + blockIdx.x;
@@ -97,14 +93,18 @@ __global__ void __launch_bounds__(kThreads, kDecodeBlocks) decode_kernel(AttendC
          at_item->index, at_item->count, at_item->slot,    at_item->shared};
   const int group_begin = at_item->table[min(call.pages.group, 4)];
   if (item.count == 0) return wait_before();
-  const int kv_head = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const int group = call.heads / call.pages.kv_heads, page_tokens = call.pages.page_tokens;
+  const int share = blockIdx.y, shares = gridDim.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  // A K/V head's query heads are shared by as many blocks as it takes: this one has `group` of them, from head0 on.
+  const int all = call.heads / call.pages.kv_heads, per_head = shares / call.pages.kv_heads, most = (all + per_head - 1) / per_head;
+  const int kv_head = share / per_head, first_of = share % per_head * most, head0 = kv_head * all + first_of,
+            group = min(most, all - first_of);
+  const int page_tokens = call.pages.page_tokens;
   const int row = item.row, context = item.context;
   const int32_t* table = call.pages.unit + (call.pages.group < 5 ? group_begin : call.pages.begin[item.seq]);
   const int seen_from = call.window ? max(0, context + 1 - call.window) : 0;  // the first token inside the window
   const int begin = max(item.begin, seen_from), end = item.end;
   const int first_page = page_number(call.pages, item.begin);
-  for (int i = threadIdx.x; i <= page_number(call.pages, end - 1) - first_page; i += kThreads)
+  for (int i = threadIdx.x; i <= page_number(call.pages, end - 1) - first_page; i += kThreads<D>)
     if (i < kItemPages) shared.unit[i] = table[first_page + i];
   uint64_t* full = shared.full[warp];
   if (lane == 0) {
@@ -121,8 +121,8 @@ __global__ void __launch_bounds__(kThreads, kDecodeBlocks) decode_kernel(AttendC
   const int64_t v_offset = int64_t(call.pages.kv_heads) * page_tokens * D;
 
   const int first_tile = begin / kTile * kTile + warp * kTile,
-            n_tiles = first_tile < end ? (end - first_tile - 1) / (kWarps * kTile) + 1 : 0;
-  auto tile_at = [&](int i) { return first_tile + i * kWarps * kTile; };
+            n_tiles = first_tile < end ? (end - first_tile - 1) / (kWarps<D> * kTile) + 1 : 0;
+  auto tile_at = [&](int i) { return first_tile + i * kWarps<D> * kTile; };
   int asked = 0;
   auto ask = [&] {
     if (lane == 0) {
@@ -147,10 +147,13 @@ __global__ void __launch_bounds__(kThreads, kDecodeBlocks) decode_kernel(AttendC
 
   uint4 q[D / 32] = {};
   if (g < group) {
-    const bf16* from = static_cast<const bf16*>(call.q.data) + row * call.q.stride + (kv_head * group + g) * call.q.head_stride + 8 * t;
+    const bf16* from = static_cast<const bf16*>(call.q.data) + row * call.q.stride + (head0 + g) * call.q.head_stride + 8 * t;
 #pragma unroll
     for (int c = 0; c < D / 32; c++) q[c] = *reinterpret_cast<const uint4*>(from + 32 * c);
-    if (call.rope.angles) rotate<D>(q, call.rope.angles + row * call.rope.stride, t);
+    if (call.rope.angles) {
+#pragma unroll
+      for (int c = 0; c < D / 64; c++) rotate<D>(q[c], q[c + D / 64], call.rope.angles + row * call.rope.stride, 32 * c + 8 * t);
+    }
   }
   if (newest) fresh.turn(call, row, lane);
   Sums<D> sums;
@@ -189,19 +192,19 @@ __global__ void __launch_bounds__(kThreads, kDecodeBlocks) decode_kernel(AttendC
 
   auto write = [&](int head, int d, float most, float total, float value) {
     if (call.sinks) {
-      float sink = call.sinks[kv_head * group + head] * kLog2e, top = fmaxf(most, sink);
+      float sink = call.sinks[head0 + head] * kLog2e, top = fmaxf(most, sink);
       total = total * exp2_fast(most - top) + exp2_fast(sink - top), value *= exp2_fast(most - top);
     }
-    store(call.out.data, call.out.dtype, row * call.out.stride + (kv_head * group + head) * call.out.head_stride + d, value / total);
+    store(call.out.data, call.out.dtype, row * call.out.stride + (head0 + head) * call.out.head_stride + d, value / total);
   };
   const bool alone = item.count - item.shared == 1;  // no other block works for this sequence and head
-  const float* parts = plan.partial + (int64_t(item.slot - item.index) * call.pages.kv_heads + kv_head) * kGroup * kPart<D>;
-  const int64_t step = int64_t(call.pages.kv_heads) * kGroup * kPart<D>;
-  for (int i = threadIdx.x; i < group * D; i += kThreads) {
+  const float* parts = plan.partial + (int64_t(item.slot - item.index) * shares + share) * kGroup * kPart<D>;
+  const int64_t step = int64_t(shares) * kGroup * kPart<D>;
+  for (int i = threadIdx.x; i < group * D; i += kThreads<D>) {
     const int head = i / D, d = i % D;
     float most = -INFINITY, total = 0, value = 0;
-    for (int w = 0; w < kWarps; w++) most = fmaxf(most, shared.m[w][head]);
-    for (int w = 0; w < kWarps; w++) {
+    for (int w = 0; w < kWarps<D>; w++) most = fmaxf(most, shared.m[w][head]);
+    for (int w = 0; w < kWarps<D>; w++) {
       float weight = most == -INFINITY ? 0.0f : exp2_fast(shared.m[w][head] - most);
       total += weight * shared.l[w][head], value += weight * shared.o[w][head][d];
     }
@@ -215,7 +218,7 @@ __global__ void __launch_bounds__(kThreads, kDecodeBlocks) decode_kernel(AttendC
       }
       write(head, d, most, total, value);
     } else {
-      float* to = plan.partial + ((int64_t(item.slot) * call.pages.kv_heads + kv_head) * kGroup + head) * kPart<D>;
+      float* to = plan.partial + ((int64_t(item.slot) * shares + share) * kGroup + head) * kPart<D>;
       to[d] = value;
       if (d == 0) to[D] = most, to[D + 1] = total;
     }
@@ -225,7 +228,7 @@ __global__ void __launch_bounds__(kThreads, kDecodeBlocks) decode_kernel(AttendC
   // Whoever comes last merges all items of this sequence and head, first to last.
   __syncthreads();
   if (threadIdx.x == 0) {
-    int32_t* arrived = plan.arrived + item.seq * call.pages.kv_heads + kv_head;
+    int32_t* arrived = plan.arrived + item.seq * shares + share;
     int before;  // publishes this item, and shows those that came before
     asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;" : "=r"(before) : "l"(arrived) : "memory");
     shared.last = before == item.count - item.shared - 1;
@@ -243,7 +246,7 @@ __global__ void __launch_bounds__(kThreads, kDecodeBlocks) decode_kernel(AttendC
     for (int j = 0; j < kHeld; j++)
       if (j < item.count) held[j] = value_at(first, j);
   }
-  for (int head = warp; head < group; head += kWarps) {
+  for (int head = warp; head < group; head += kWarps<D>) {
     float most = -INFINITY, total = 0;
     auto part = [&](int i) { return __ldcg(reinterpret_cast<const float2*>(parts + i * step + head * kPart<D> + D)); };
     const float2 first = lane < item.count ? part(lane) : make_float2(-INFINITY, 0);
@@ -260,7 +263,7 @@ __global__ void __launch_bounds__(kThreads, kDecodeBlocks) decode_kernel(AttendC
     if (lane == 0) shared.m[0][head] = most, shared.l[0][head] = total;
   }
   __syncthreads();
-  for (int i = first; i < group * D; i += kThreads * 4) {
+  for (int i = first; i < group * D; i += kThreads<D> * 4) {
     const int head = i / D, d = i % D;
     const float most = shared.m[0][head], *part = parts + head * kPart<D>;
     float4 value{};
@@ -282,6 +285,12 @@ __global__ void __launch_bounds__(kThreads, kDecodeBlocks) decode_kernel(AttendC
   }
 }
 
+template <int D>
+void run(const Launch& at, const AttendCall& call, const DecodePlan& plan) {
+  launch(at, decode_kernel<D>, grid2(plan.grid, decode_shares(call.heads, call.pages.kv_heads)), kThreads<D>, sizeof(Shared<D>), call,
+         plan);
+}
+
 }  // namespace
 
 bool can_decode(const AttendCall& c) {
@@ -290,15 +299,19 @@ bool can_decode(const AttendCall& c) {
     return x.dtype == DType::bf16 && x.stride % 8 == 0 && x.head_stride % 8 == 0 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
   };
   bool rope = !c.rope.angles || (c.rope.dim == d && c.rope.stride % 2 == 0);
-  return (d == 64 || d == 128) && c.pages.v_dim == d && c.pages.dtype == DType::bf16 && c.pages.page_tokens % kTile == 0 &&
-         c.heads / c.pages.kv_heads <= kGroup && rope && fits(c.q) && (!c.k.data || (fits(c.k) && fits(c.v)));
+  return (d == 64 || d == 128 || d == 256) && c.pages.v_dim == d && c.pages.dtype == DType::bf16 && c.pages.page_tokens % kTile == 0 &&
+         rope && fits(c.q) && (!c.k.data || (fits(c.k) && fits(c.v)));
 }
 
 void attend_decode(const Launch& at, const AttendCall& call, const DecodePlan& plan) {
-  const bool wide = call.pages.k_dim == 128;
-  auto kernel = wide ? decode_kernel<128> : decode_kernel<64>;
-  const size_t shared = wide ? sizeof(Shared<128>) : sizeof(Shared<64>);
-  launch(at, kernel, grid2(plan.grid, call.pages.kv_heads), kThreads, shared, call, plan);
+  switch (call.pages.k_dim) {
+    case 64:
+      return run<64>(at, call, plan);
+    case 128:
+      return run<128>(at, call, plan);
+    default:
+      return run<256>(at, call, plan);
+  }
 }
 
 }  // namespace mr::cuda

@@ -3,7 +3,7 @@
 // 32 of query head g, or of token g; and of v lane 4 g + t holds dimensions 8 g .. 8 g + 7 of tokens 2t, 2t + 1, 2t + 8 and 2t + 9.
 #pragma once
 
-#include "backend/cuda/device.cuh"
+#include "backend/cuda/copies.cuh"
 
 namespace mr::cuda {
 
@@ -36,6 +36,31 @@ struct Tile {
       }
     }
   }
+  __device__ uint4 key(int n, int c) const { return k[n][c]; }
+  __device__ uint4 value(int i, int h) const { return v[i][h]; }
+};
+
+// Of wide heads registers do not hold a tile: what is asked for is read then.
+template <>
+struct Tile<256> {
+  uint32_t k, v;  // where the lane's part begins
+  int t, begin, end;
+
+  __device__ void load(const bf16 (&stage)[2][kTile * 256], int from, int to, int g, int of) {
+    k = shared_address(&stage[0][g * 256 + 8 * of]), v = shared_address(&stage[1][2 * of * 256 + 8 * g]), t = of, begin = from, end = to;
+  }
+  __device__ uint4 key(int n, int c) const { return read(k + (8 * n * 256 + 32 * c) * 2); }
+  __device__ uint4 value(int i, int h) const {
+    const int token = i / 2 * 8 + i % 2;
+    return token + 2 * t >= begin && token + 2 * t < end ? read(v + (token * 256 + 64 * h) * 2) : uint4{};
+  }
+
+ private:
+  __device__ static uint4 read(uint32_t at) {  // in its place among the products: volatile
+    uint4 x;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(at) : "memory");
+    return x;
+  }
 };
 
 // The running softmax of a warp: row g is query head g.
@@ -49,8 +74,9 @@ struct Sums {
     for (int n = 0; n < 2; n++)
 #pragma unroll
       for (int c = 0; c < D / 32; c++) {
-        mma_low(s[n], q[c].x, q[c].y, tile.k[n][c].x, tile.k[n][c].y);
-        mma_low(s[n], q[c].z, q[c].w, tile.k[n][c].z, tile.k[n][c].w);
+        const uint4 k = tile.key(n, c);
+        mma_low(s[n], q[c].x, q[c].y, k.x, k.y);
+        mma_low(s[n], q[c].z, q[c].w, k.z, k.w);
       }
 #pragma unroll
     for (int n = 0; n < 2; n++)
@@ -75,7 +101,8 @@ struct Sums {
     const uint32_t p0 = pack(p[0][0], p[0][1]), p1 = pack(p[1][0], p[1][1]);
 #pragma unroll
     for (int h = 0; h < D / 64; h++) {
-      const uint32_t *v0 = &tile.v[0][h].x, *v1 = &tile.v[1][h].x, *v2 = &tile.v[2][h].x, *v3 = &tile.v[3][h].x;
+      const uint4 v[4] = {tile.value(0, h), tile.value(1, h), tile.value(2, h), tile.value(3, h)};
+      const uint32_t *v0 = &v[0].x, *v1 = &v[1].x, *v2 = &v[2].x, *v3 = &v[3].x;
 #pragma unroll
       for (int j = 0; j < 8; j++) {
         const uint32_t take = j % 2 ? 0x7632 : 0x5410;

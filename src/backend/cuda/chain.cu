@@ -516,7 +516,10 @@ constexpr size_t kMostRoom = kMostShared - sizeof(Shared) - 64 - kLeastStages * 
 }  // namespace
 
 bool can_chain(const Launch& at, const ChainStep& s) {
-  if (s.attends && (s.attend.pages.kv_heads > at.n_sm || !s.attend.k.data || !can_decode(s.attend))) return false;
+  const Pages& pages = s.attend.pages;
+  if (s.attends && (pages.kv_heads > at.n_sm || s.attend.heads > kGroup * pages.kv_heads || pages.k_dim > 128 || !s.attend.k.data ||
+                    !can_decode(s.attend)))
+    return false;
   return (s.attends || s.product.conv.n == 0) && room_of(s) <= kMostRoom;
 }
 

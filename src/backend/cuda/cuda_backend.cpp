@@ -37,9 +37,10 @@ class Cuda final : public CudaBackend {
     std::string library;
     cublas_ = Cublas::open(library);
     device_ = fmt::format("{}, {} multiprocessors, {}", properties.name, at_.n_sm, cublas_ ? library : "no cuBLASLt among " + library);
-    step_ = std::make_unique<StepMemory>(at_.stream,
-                                         StepMemory::Rules{options.deterministic, options.share_prefixes ? kPrefillRows / options.group : 0,
-                                                           std::max(1, at_.n_sm * kDecodeBlocks / options.kv_heads)});
+    step_ = std::make_unique<StepMemory>(
+        at_.stream,
+        StepMemory::Rules{options.deterministic, options.share_prefixes ? kPrefillRows / options.group : 0,
+                          std::max(1, at_.n_sm * kDecodeBlocks / decode_shares(options.kv_heads * options.group, options.kv_heads))});
     staging_ = std::make_unique<Staging>(at_.stream, pool_);
     sampling_ = std::make_unique<Sampling>(at_, pool_);
     chains_ = std::make_unique<ChainQueue>(at_, options.chain);
@@ -547,8 +548,9 @@ class Cuda final : public CudaBackend {
   void decode(const AttendCall& call) {
     const StepMemory::Plan& plan = step_->plan();
     DecodePlan d{plan.item, plan.grid};
-    d.partial = scratch<float>(partial, int64_t(plan.slots) * call.pages.kv_heads * kGroup * (call.pages.v_dim + kPartExtra));
-    d.arrived = scratch<int32_t>(arrived, std::max<int64_t>(int64_t(call.spots.n_seqs) * call.pages.kv_heads, 1 << 16));
+    const int64_t shares = decode_shares(call.heads, call.pages.kv_heads);
+    d.partial = scratch<float>(partial, plan.slots * shares * kGroup * (call.pages.v_dim + kPartExtra));
+    d.arrived = scratch<int32_t>(arrived, std::max<int64_t>(call.spots.n_seqs * shares, 1 << 16));
     d.shared = plan.shared, d.shared_row = plan.shared_row, d.n_shared = plan.n_shared, d.shared_room = plan.shared_room;
     if (d.shared_room) {
       check(call.window == 0 && call.heads / call.pages.kv_heads <= options_.group && can_prefill(call),

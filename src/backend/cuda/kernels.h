@@ -74,8 +74,10 @@ struct PrefillTile {
 };
 inline constexpr int kPrefillRows = 128;
 inline constexpr int kDecodeBlocks = 2;  // of a decode that a multiprocessor holds at a time
-inline constexpr int kGroup = 8;         // query heads of one K/V head that decode holds at most
-inline constexpr int kPartExtra = 4;     // floats beside the sums in an item's result
+inline constexpr int kGroup = 8;         // query heads of one K/V head that a block of a decode holds at most
+// In how many shares a decode takes the query heads: each reads its K/V head.
+inline int decode_shares(int heads, int kv_heads) { return kv_heads * ((heads / kv_heads + kGroup - 1) / kGroup); }
+inline constexpr int kPartExtra = 4;  // floats beside the sums in an item's result
 
 struct Rope {
   const float* angles = nullptr;  // [T, dim]: cos, then sin; null: no rotation
@@ -99,8 +101,8 @@ struct AttendCall {
 struct DecodePlan {
   const DecodeItem* item = nullptr;
   int grid = 0;                // items at most
-  float* partial = nullptr;    // [slots * kv_heads * kGroup * (v_dim + kPartExtra)]
-  int32_t* arrived = nullptr;  // [n_seqs * kv_heads] zero
+  float* partial = nullptr;    // [slots * decode_shares() * kGroup * (v_dim + kPartExtra)]
+  int32_t* arrived = nullptr;  // [n_seqs * decode_shares()] zero
   const SharedTile* shared = nullptr;
   const SharedRow* shared_row = nullptr;
   const int32_t* n_shared = nullptr;  // tiles, at most shared_room
@@ -200,7 +202,7 @@ void unpack(const Launch&, void* bf16, const Packed&);  // [out, in]
 void embed_packed(const Launch&, Matrix out, const Packed& table, float scale, const int32_t* token, const int32_t* sampled);
 
 // attend_*.cu
-bool can_decode(const AttendCall&);  // one row a sequence, bf16 pages, heads of 64 or 128, at most kGroup of them a K/V head
+bool can_decode(const AttendCall&);  // one row a sequence, bf16 pages, heads of 64, 128 or 256
 void attend_decode(const Launch&, const AttendCall&, const DecodePlan&);
 bool can_prefill(const AttendCall&);  // bf16, heads of 64 or 128
 // singles: every tile is the one row of its sequence, for all query heads of a K/V head at once. Bits are the same either way.

@@ -1,0 +1,186 @@
+// The CUDA backend's attention over pages against ref and the formula. Inputs have bf16 values, so that what differs is arithmetic alone.
+// Skipped without a GPU.
+#ifdef MR_CUDA
+#include "backend/attention_world.h"
+#include "backend/on_kinds.h"
+
+namespace mr::test {
+namespace {
+
+class CudaAttention : public OnKinds {};
+
+// Weights of the values are rounded to bf16 (2^-8 of values of at most 1), and so is the result.
+const Shape kShapes[] = {
+    {9, 3, 64, 64, DType::bf16},
+    {8, 2, 128, 128, DType::bf16, 16},
+    {8, 1, 128, 128, DType::bf16, 64, 0, 5},
+    {6, 2, 64, 64, DType::bf16, 32, 33, 0, true},
+    {8, 2, 128, 128, DType::bf16, 32, 100, 0, true},
+    {12, 4, 128, 128, DType::bf16, 48},
+    {4, 4, 16, 16, DType::f32, 16},
+    {4, 2, 80, 80, DType::bf16, 48},
+    {4, 1, 96, 96, DType::f16, 16, 100},
+    {6, 2, 24, 40, DType::f16, 16, 33, 0, true},
+    {32, 2, 64, 64, DType::bf16, 32},
+    {20, 1, 128, 128, DType::bf16, 32, 100},
+    {4, 2, 256, 256, DType::bf16, 16},
+    {16, 1, 256, 256, DType::bf16, 48, 70, 5, true},
+    {64, 8, 128, 128, DType::bf16, 32},  // more tiles of rows than multiprocessors
+};
+
+TEST_P(CudaAttention, attention_follows_the_formula) {
+  for (const Shape& s : kShapes) {
+    double tolerance = s.dtype == DType::f32 || GetParam() == DType::f32 ? 1e-5 : 2 * kHalfStep;
+    std::vector<float> want = formula(s, 5, 330), other = formula(s, 6, 140);
+    std::string where = fmt::format("{}, {}", device().name(), describe(s));
+    expect_close(run(device(), s, {{5, {330}}})[0], want, tolerance, 1e-5 + step(), where + ", at once");
+    auto both = run(device(), s, {{5, {1, 200, 1, 127, 1}}, {6, {137, 1, 1, 0, 1}}});
+    expect_close(both[0], want, tolerance, 1e-5 + step(), where + ", in steps");
+    expect_close(both[1], other, tolerance, 1e-5 + step(), where + ", the other");
+  }
+}
+
+// However a sequence is cut into steps and whoever is beside it, each row's bits are the same.
+TEST(CudaDeterministicAttention, attention_does_not_depend_on_chunks_or_neighbours) {
+  if (!cuda_available()) GTEST_SKIP() << "no GPU";
+  OnDevice device(DType::bf16, {.deterministic = true});
+  for (Shape s : {Shape{8, 2, 128, 128, DType::bf16},
+                  {6, 2, 64, 64, DType::bf16, 32, 100, 0, true},
+                  {8, 1, 128, 128, DType::bf16, 48, 0, 5},
+                  {4, 1, 256, 256, DType::bf16, 32, 200, 5},
+                  {64, 8, 64, 64, DType::bf16, 16}}) {
+    const std::vector<float> alone = run(device, s, {{5, {530}}})[0];
+    expect_same_bits(run(device, s, {{5, {1, 200, 1, 327, 1}}, {6, {137, 1, 1, 0, 1}}})[0], alone, describe(s));
+    expect_same_bits(run(device, s, {{7, {300, 3, 1}}, {5, {129, 400, 1}}})[1], alone, describe(s));
+  }
+}
+
+TEST_P(CudaAttention, decode_of_many_splits) {
+  for (Shape s : {Shape{8, 2, 128, 128, DType::bf16}, {4, 2, 64, 64, DType::bf16, 32, 700, 0, true}, {9, 1, 256, 256, DType::bf16}}) {
+    std::vector<float> want = formula(s, 5, 1502);
+    auto got = run(device(), s, {{5, {1500, 1, 1}}})[0];
+    double tolerance = GetParam() == DType::f32 ? 1e-5 : 2 * kHalfStep;
+    expect_close(got, want, tolerance, 1e-5 + step(), fmt::format("{}, {}", device().name(), describe(s)));
+  }
+}
+
+// Sequences that begin with the same pages, read once for all of them, and one that does not.
+TEST_P(CudaAttention, shared_prefixes) {
+  auto ref = make_ref_backend();
+  for (auto [heads, kv_heads, dim, shared, n] :
+       {std::array{8, 2, 128, 320, 6}, {8, 2, 64, 1600, 40}, {6, 2, 128, 800, 70}, {16, 2, 64, 288, 4}, {4, 2, 256, 416, 9}}) {
+    OnDevice device(GetParam(), {.kv_heads = kv_heads, .group = heads / kv_heads, .share_prefixes = true});
+    const int page = 32, last = n;  // sequence `last` is alone
+    PagedKv kv{{0, 0}, DType::bf16, kv_heads, dim, dim};
+    std::vector<std::vector<float>> outs;
+    for (Backend* b : {static_cast<Backend*>(ref.get()), static_cast<Backend*>(&device)}) {
+      Units units(shared / page * 2 + 4 * n + 40, kv.bytes_per_token() * page, page, 3);
+      Rows first, rows;
+      std::vector<int32_t> common;
+      for (int p = 0; p < shared / page; p++) common.push_back(units.take());
+      std::vector<int> context;
+      for (int s = 0; s <= n; s++) {
+        context.push_back(shared + 5 + s % 70);
+        for (int p = 0; p * page <= context.back(); p++)
+          rows.unit.push_back(p < shared / page && s != last ? common[size_t(p)] : units.take());
+        rows.unit_begin.push_back(int(rows.unit.size()));
+        first.add(s == 0 || s == last ? 0 : shared, context.back() - (s == 0 || s == last ? 0 : shared));
+        rows.add(context.back(), 1);
+      }
+      first.unit = rows.unit, first.unit_begin = rows.unit_begin;
+      Batch before = first.batch(), now = rows.batch();
+      Array k({before.n_tokens, kv_heads, dim}), v({before.n_tokens, kv_heads, dim}), new_k({n + 1, kv_heads, dim}),
+          new_v({n + 1, kv_heads, dim}), q({n + 1, heads, dim}), out({n + 1, heads, dim});
+      whole(k.fill(1, 2)), whole(v.fill(2)), whole(new_k.fill(4, 2)), whole(new_v.fill(5)), whole(q.fill(3, 2));
+      b->store_kv(kv, k, v, before, units.state);
+      b->store_kv(kv, new_k, new_v, now, units.state);
+      b->attend(out, q, kv, now, units.state, {.heads = heads, .scale = 1 / std::sqrt(float(dim))});
+      outs.push_back(out.values());
+    }
+    expect_close(outs[1], outs[0], GetParam() == DType::f32 ? 1e-5 : 2 * kHalfStep, 1e-5 + step(),
+                 fmt::format("{} sequences behind {} tokens, {} heads of {} on {}", n, shared, heads, dim, device.name()));
+  }
+}
+
+TEST_P(CudaAttention, full_and_tree_corners) {
+  for (int dim : {32, 64, 128, 256})
+    for (int window : {0, 20})
+      for (Corner corner : {Corner::full, Corner::bits}) {
+        Shape s{6, 2, dim, dim, DType::bf16, 16, window};
+        const int context = 37, n = 9;
+        PagedKv kv{{0, 0}, s.dtype, s.kv_heads, s.k_dim, s.v_dim};
+        Array sinks = sinks_of(s);
+        auto result = [&](Backend& backend) {
+          Units units(8, kv.bytes_per_token() * s.page_tokens, s.page_tokens, 3);
+          Array k({context + n, s.kv_heads, s.k_dim}), v({context + n, s.kv_heads, s.v_dim}), q({n, s.heads, s.k_dim}),
+              out({n, s.heads, s.v_dim});
+          whole(k.fill(1, 3)), whole(v.fill(2)), whole(q.fill(3, 3));
+          Rows prompt, rows;
+          prompt.add(0, context);
+          rows.add(context, n, corner);
+          for (int i = 0; i < 3; i++) prompt.unit.push_back(units.take());
+          prompt.unit_begin.push_back(3);
+          rows.unit = prompt.unit, rows.unit_begin = prompt.unit_begin;
+          for (int i = 0; i < n; i++) {
+            int parent = i == 0 ? -1 : i <= 3 ? 0 : i / 2;
+            rows.parent[size_t(i)] = parent;
+            rows.ancestors[size_t(i)] = (parent < 0 ? 0 : rows.ancestors[size_t(parent)]) | uint64_t(1) << i;
+            if (corner == Corner::bits) rows.position[size_t(i)] = parent < 0 ? context : rows.position[size_t(parent)] + 1;
+          }
+          backend.store_kv(kv, k.view.rows(0, context), v.view.rows(0, context), prompt.batch(), units.state);
+          backend.store_kv(kv, k.view.rows(context, n), v.view.rows(context, n), rows.batch(), units.state);
+          backend.attend(out, q, kv, rows.batch(), units.state, args_of(s, sinks));
+          return out.values();
+        };
+        expect_close(result(device()), result(*make_ref_backend()), GetParam() == DType::f32 ? 1e-5 : 2 * kHalfStep, 1e-5 + step(),
+                     fmt::format("{}, dim {}, window {}, corner {}", device().name(), dim, window, int(corner)));
+      }
+}
+
+// rope + store + attend in one call against the three operations of ref: q and k are rounded once more after rotation (2^-8 of
+// values up to 3, over `dim` products of mean square 3 * 3 * 1.5, scaled by 1 / sqrt(dim)): weights err by 3 % at most.
+TEST_P(CudaAttention, attend_new) {
+  auto ref = make_ref_backend();
+  for (int dim : {64, 128, 80, 256})
+    for (int rows : {1, 70}) {
+      const int heads = 8, kv_heads = 2, context = 90, n = context + rows;
+      RopeTable table{.dim = dim};
+      for (int i = 0; i < dim / 2; i++) table.inv_freq.push_back(std::pow(10000.0f, -2.0f * float(i) / float(dim)));
+      PagedKv kv{{0, 0}, DType::bf16, kv_heads, dim, dim};
+      AttendArgs args{.heads = heads, .scale = 1 / std::sqrt(float(dim))};
+      std::vector<std::vector<float>> outs;
+      for (Backend* b : {static_cast<Backend*>(ref.get()), static_cast<Backend*>(&device())}) {
+        Units units(12, kv.bytes_per_token() * 32, 32, 3);
+        Rows prompt, step;
+        prompt.add(0, context), step.add(context, rows);
+        for (int i = 0; i < (n + 31) / 32; i++) prompt.unit.push_back(units.take());
+        prompt.unit_begin.push_back(int(prompt.unit.size()));
+        step.unit = prompt.unit, step.unit_begin = prompt.unit_begin;
+        Array k({n, kv_heads, dim}), v({n, kv_heads, dim}), q({n, heads, dim}), out({n, heads, dim}), first({context, dim}),
+            second({rows, dim});
+        whole(k.fill(1, 3)), whole(v.fill(2)), whole(q.fill(3, 3));
+        auto part = [](Array& a, int begin, int count) { return a.view.rows(begin, count); };
+        ref->angles(first, table, prompt.batch()), ref->angles(second, table, step.batch());
+        if (b == ref.get()) {
+          for (auto [begin, count, angles, r] : {std::tuple{0, context, first.view, &prompt}, {context, rows, second.view, &step}}) {
+            b->rope(part(q, begin, count), angles, false), b->rope(part(k, begin, count), angles, false);
+            b->store_kv(kv, part(k, begin, count), part(v, begin, count), r->batch(), units.state);
+            b->attend(part(out, begin, count), part(q, begin, count), kv, r->batch(), units.state, args);
+          }
+        } else {
+          device().attend_new(part(out, 0, context), part(q, 0, context), part(k, 0, context), part(v, 0, context), first, kv,
+                              prompt.batch(), units.state, args);
+          device().attend_new(part(out, context, rows), part(q, context, rows), part(k, context, rows), part(v, context, rows), second, kv,
+                              step.batch(), units.state, args);
+        }
+        outs.push_back(out.values());
+      }
+      expect_close(outs[1], outs[0], GetParam() == DType::f32 ? 1e-2 : 3e-2, step(), fmt::format("dim {}, {} rows", dim, rows));
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CudaAttention, testing::ValuesIn(kKinds), name_of_kind);
+
+}  // namespace
+}  // namespace mr::test
+#endif
