@@ -2,19 +2,27 @@
 
     python3 bench/check_probe.py [build/release/millrace]
 
-Needs gcc and numpy (with OpenBLAS, as PyPI's wheels have it). All measure in turns, so that other work on the machine hits them
-alike; the best of each counts. Exit status 1: a tool reaches less than 90 % or more than 110 % of what millrace calls the limit.
+Needs gcc, and numpy with OpenBLAS, as PyPI's wheels have it: fetched where it is not there. All measure in turns, so that other
+work on the machine hits them alike; the best of each counts, and the last line says when the machine was busy. Exit status 1: a tool
+reaches less than 90 % or more than 110 % of what millrace calls the limit.
 """
 
 import ctypes
 import json
 import os
 import pathlib
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "peers"))
+from packages import run_again_with  # noqa: E402
+from servers import busy_seconds  # noqa: E402
+
+BUSY_SHARE = 0.05  # of the processors: from here on millrace, too, calls a machine busy
 
 READ = r"""
 #include <stddef.h>
@@ -69,12 +77,39 @@ def probed(program):
     return json.loads(out.stdout)["chip"]
 
 
+class Others:
+    """The share of the processors that other programs use: all that was busy, less this program and its children that have ended."""
+
+    def __init__(self):
+        self.begin = self.now()
+
+    @staticmethod
+    def now():
+        return busy_seconds() - sum(os.times()[:4]), time.monotonic()
+
+    def share(self):
+        busy, seconds = (b - a for a, b in zip(self.begin, self.now()))
+        return min(1.0, max(0.0, busy / seconds / os.cpu_count()))
+
+
+def busy_text(share):
+    """Nothing, or what to think of the table."""
+    if share <= BUSY_SHARE:
+        return ""
+    return (f"other programs used {100 * share:.0f} % of the processors meanwhile: both columns are those of a busy machine, and may "
+            "differ for that reason alone\n")
+
+
 def main():
     program = sys.argv[1] if len(sys.argv) > 1 else "build/release/millrace"
+    if not pathlib.Path(program).exists():
+        sys.exit(f"there is no program {program}: run ./quickstart, or name it")
+    if not shutil.which("gcc"):
+        sys.exit("the reading loop is compiled here, and there is no C compiler: install the package gcc")
     try:
         import numpy
     except ImportError:
-        sys.exit("check_probe.py needs numpy: pip install numpy")
+        run_again_with("numpy")
     threads = probed(program)["units"]
 
     with tempfile.TemporaryDirectory() as folder:
@@ -86,6 +121,7 @@ def main():
     data = numpy.ones(1 << 26, numpy.float64)  # 512 MiB
 
     limits = {"read bandwidth, GB/s": [0, 0], "f32 product, GFLOP/s": [0, 0]}
+    others = Others()
     for _ in range(5):
         chip = probed(program)
         turns = [(chip["bandwidth"], read_bandwidth(c, data, threads)), (chip["bf16_flops"], product_rate(threads))]
@@ -94,6 +130,7 @@ def main():
     print(f"{chip['title']}\n{'':24}{'millrace':>10}{'other':>10}{'other / millrace':>18}")
     for name, (ours, other) in limits.items():
         print(f"{name:24}{ours:10.1f}{other:10.1f}{other / ours:18.2f}")
+    print(busy_text(others.share()), end="")
     return any(not 0.9 <= other / ours <= 1.1 for ours, other in limits.values())
 
 

@@ -2,14 +2,18 @@
 
 Every matrix is dequantized and encoded anew, metadata and order stay. Norms stay F32. The token embedding, which is the
 output matrix too, stays as it is in the 4- and 8-bit files (Q8_0 in the default model) and becomes F16 in the F16 file.
-Needs the packages gguf and numpy.
+Fetches the packages gguf and numpy where they are not there.
 """
 
 import sys
 from pathlib import Path
 
-import gguf
-from gguf.quants import dequantize, quantize
+try:
+    import gguf
+    from gguf.quants import dequantize, quantize
+except ImportError:
+    from packages import run_again_with
+    run_again_with("gguf", "numpy")
 
 FILE_TYPE = {"F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 7}  # general.file_type
 COUNTED = ("GGUF.", "general.architecture", "general.file_type")  # what the writer or we set
@@ -48,6 +52,8 @@ def write_variant(reader, path, format_name):
 
 
 def main():
+    if len(sys.argv) < 4 or not set(sys.argv[3:]) <= set(FILE_TYPE):
+        raise SystemExit(f"gguf_variants.py IN.gguf OUT_DIR FORMAT...: formats are {', '.join(FILE_TYPE)}")
     source, out_dir, formats = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
     out_dir.mkdir(parents=True, exist_ok=True)
     reader = gguf.GGUFReader(source)

@@ -15,12 +15,11 @@ import platform
 import shlex
 import subprocess
 import sys
-import venv
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "millrace"
-PACKAGE = "llama-cpp-python==0.3.36"
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from packages import CACHE, HERE, LLAMA_CPP, make_environment, model_files, say  # noqa: E402
+
 DEFAULT_MODEL = CACHE / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 FORMATS = ["Q4_1", "Q4_0", "Q8_0", "F16"]
 WORKLOADS = ["prefill", "decode"]
@@ -33,39 +32,24 @@ CMAKE_ARGS = {
 }
 
 
-def say(text):
-    print(text, file=sys.stderr, flush=True)
-
-
 def peer_python(isa):
     """The interpreter of an environment that holds llama.cpp compiled for `isa`; built on the first call."""
-    home = CACHE / "peers" / f"{PACKAGE.replace('==', '-')}-{isa}"
+    home = CACHE / "peers" / f"{LLAMA_CPP.replace('==', '-')}-{isa}"
     python = home / "bin" / "python"
     ready = home / "ready"
     if not ready.exists():
-        say(f"compiling {PACKAGE} for {isa} in {home}; its log is build.log there")
-        venv.create(home, with_pip=True, clear=True)
+        say(f"compiling {LLAMA_CPP} for {isa} in {home}; its log is build.log there")
+        make_environment(home)
         flags = f"{CMAKE_ARGS[isa]} -DCMAKE_BUILD_TYPE=Release -DLLAVA_BUILD=OFF"
         # --no-cache-dir: pip would hand the wheel of one instruction set to the other's environment.
         command = [python, "-m", "pip", "install", "--verbose", "--no-cache-dir", "--no-binary", "llama-cpp-python",
-                   PACKAGE, "gguf", "numpy"]
+                   LLAMA_CPP, "numpy"]
         with open(home / "build.log", "w") as log:
             built = subprocess.run(command, env={**os.environ, "CMAKE_ARGS": flags}, stdout=log, stderr=subprocess.STDOUT)
         if built.returncode != 0:
-            raise SystemExit(f"{PACKAGE} did not compile: see {home / 'build.log'}")
+            raise SystemExit(f"{LLAMA_CPP} did not compile: see {home / 'build.log'}")
         ready.touch()
     return python
-
-
-def model_files(python, model, formats, folder):
-    """{format: file}; the formats that `model` (NAME.Q4_1.gguf) does not have are made from it once."""
-    stem, own = model.stem.rsplit(".", 1)
-    files = {f: model if f == own else folder / f"{stem}.{f}.gguf" for f in formats}
-    missing = [f for f in formats if not files[f].exists()]
-    if missing:
-        say(f"writing {', '.join(missing)} files to {folder}")
-        subprocess.run([python, "-I", HERE / "gguf_variants.py", model, folder, *missing], check=True, stdout=sys.stderr)
-    return files
 
 
 def run_child(command):
@@ -212,11 +196,9 @@ def parse_args():
     parser.add_argument("--decode", type=int, default=128)
     parser.add_argument("--runs", type=int, default=5, help="processes of each program, alternating")
     parser.add_argument("--repeat", type=int, default=3, help="measurements in each process")
-    parser.add_argument("--python", type=Path, help="interpreter of an environment that already has llama-cpp-python, gguf and numpy")
+    parser.add_argument("--python", type=Path, help="interpreter of an environment that already has llama-cpp-python and numpy")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    if not args.model.exists():
-        parser.error(f"no model at {args.model}: run ./quickstart, or name one with --model")
     if args.millrace and not args.millrace.exists():
         parser.error(f"no program at {args.millrace}")
     return args
@@ -224,8 +206,8 @@ def parse_args():
 
 def main():
     args = parse_args()
+    files = model_files(args.model, args.formats, args.variants)
     python = args.python or peer_python(args.isa)
-    files = model_files(python, args.model, args.formats, args.variants)
     load_before = os.getloadavg()
     if load_before[0] > 0.5:
         say(f"the load average is {load_before[0]:.1f}: other work disturbs the numbers")

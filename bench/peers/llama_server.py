@@ -3,8 +3,8 @@
 
     bench/peers/llama_server.py --millrace build/release/millrace [--isa avx2] [--threads N] [--json FILE] [--html FILE] [--svg FOLDER]
 
-llama-server comes from the source package llama-cpp-python and is compiled here for this processor, or for AVX2 only. It
-gets what it asks for to be fast: a slot for each stream, flash attention, continuous batching, all threads for prompts too, no prompt
+llama-server comes from the source package llama-cpp-python and is compiled here (about 10 minutes on 2 cores, once), for this processor
+or for AVX2 only; files of other formats than the default model's are made from it. Both are kept in the cache folder. llama-server gets what it asks for to be fast: a slot for each stream, flash attention, continuous batching, all threads for prompts too, no prompt
 copies kept in memory. Both servers start afresh for each measurement; `millrace bench --url` sends both the same token
 ids, all prompts different, and both write answers of the same length. A table shows the best round and the median of each.
 """
@@ -23,10 +23,9 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from servers import CACHE, PACKAGE, llama_command, llama_server, millrace_command, paused, resume_on_term, running, say, \
-    watched  # noqa: E402
+from packages import CACHE, LLAMA_CPP, model_files, say  # noqa: E402
+from servers import llama_command, llama_server, millrace_command, paused, resume_on_term, running, watched  # noqa: E402
 
-MODEL = "SmolLM2-135M-Instruct"
 PEERS = ["llama-server", "millrace"]
 
 
@@ -50,10 +49,9 @@ def command_of(args, name, program, file, streams, workload):
 
 def measure_one(args, program, name, form, workload, streams, seed):
     """A row of bench with its format; taken again, up to `tries` times, while other work keeps the machine busy."""
-    file = args.models / f"{MODEL}.{form}.gguf"
     rows = []
     while not rows or (rows[-1]["others"] > args.busy and len(rows) < args.tries):
-        with running(command_of(args, name, program, file, streams, workload)) as (url, pid), paused(args.pause), watched(pid) as machine:
+        with running(command_of(args, name, program, args.files[form], streams, workload)) as (url, pid), paused(args.pause), watched(pid) as machine:
             row = load(args, url, name, streams, workload, seed)
         rows.append(row | machine | {"format": form})
         time.sleep(args.rest)
@@ -99,7 +97,7 @@ def cpu_name():
 
 def print_markdown(args, rows, runs, program):
     print(f"{cpu_name()}, {os.cpu_count()} cores; {args.threads} threads, {args.isa}; {args.rounds} alternating rounds: the best, "
-          f"and the median in brackets. {PACKAGE}'s llama-server, `{llama_text(args, program)}`. "
+          f"and the median in brackets. {LLAMA_CPP}'s llama-server, `{llama_text(args, program)}`. "
           f"`{shlex.join(['bench/peers/llama_server.py', *sys.argv[1:]])}`\n")
     heads = ["weights", "prompt / answer", "streams", "llama-server tok/s", "millrace tok/s", "ratio", "llama-server TTFT s",
              "millrace TTFT s", "ratio"]
@@ -145,8 +143,9 @@ def parse_args():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--millrace", type=Path, required=True, help="the program")
     parser.add_argument("--llama-server", type=Path, help="a program that is already there; compiled if not given")
-    parser.add_argument("--models", type=Path, default=CACHE / "models", help=f"folder of {MODEL}.FORMAT.gguf")
-    parser.add_argument("--formats", nargs="+", default=["Q4_1", "Q4_0"])
+    parser.add_argument("--model", type=Path, default=CACHE / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf",
+                        help="NAME.FORMAT.gguf, the source of the other formats")
+    parser.add_argument("--formats", nargs="+", default=["Q4_1", "Q4_0"], choices=["Q4_1", "Q4_0", "Q8_0", "F16"])
     parser.add_argument("--streams", nargs="+", type=int, default=[1, 4, 16, 32])
     parser.add_argument("--workloads", nargs="+", type=workload_of, default=[(128, 128)], metavar="PROMPT/ANSWER", help="in tokens")
     parser.add_argument("--isa", choices=["native", "avx2"], default="native", help="of both programs")
@@ -161,12 +160,16 @@ def parse_args():
     parser.add_argument("--add", nargs="+", type=Path, default=[], metavar="FILE", help="runs of earlier measurements (--json), to be shown too")
     parser.add_argument("--html", type=Path, help="write the latency-throughput curves there")
     parser.add_argument("--svg", type=Path, help="the same pictures alone, into this folder: ttft.svg, tpot.svg")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if not args.millrace.exists():
+        parser.error(f"no program at {args.millrace}")
+    return args
 
 
 def main():
     args = parse_args()
     resume_on_term()
+    args.files = model_files(args.model, args.formats, CACHE / "peers" / "models")
     program = args.llama_server or llama_server(args.isa)
     earlier = [run for file in args.add for run in json.loads(file.read_text())["runs"]]
     runs = measure(args, program)

@@ -15,30 +15,32 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "millrace"
-PACKAGE = "llama-cpp-python==0.3.36"  # its source package holds llama-server's sources
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from packages import CACHE, LLAMA_CPP, python_with, say  # noqa: E402
+
 CMAKE_ARGS = {
     "native": ["-DGGML_NATIVE=ON"],
     "avx2": ["-DGGML_NATIVE=OFF", *(f"-DGGML_{x}=ON" for x in ("AVX", "AVX2", "FMA", "F16C", "BMI2"))],
 }
 
 
-def say(text):
-    print(text, file=sys.stderr, flush=True)
-
-
 def llama_server(isa):
     """The program llama-server compiled for `isa`; built on the first call."""
-    home = CACHE / "peers" / f"llama-server-{PACKAGE.split('==')[1]}-{isa}"
+    home = CACHE / "peers" / f"llama-server-{LLAMA_CPP.split('==')[1]}-{isa}"
     program = home / "build" / "bin" / "llama-server"
     if program.exists():
         return program
+    if not (shutil.which("c++") or os.environ.get("CXX")):
+        raise SystemExit("llama-server is compiled here, and there is no C++ compiler: install the package g++")
+    cmake = shutil.which("cmake") or python_with("cmake").parent / "cmake"
     home.mkdir(parents=True, exist_ok=True)
     source = home / "llama.cpp"
     if not (source / "CMakeLists.txt").exists():
-        say(f"fetching {PACKAGE}")
-        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", "-d", home, PACKAGE],
-                       check=True)
+        say(f"fetching {LLAMA_CPP}")
+        if subprocess.run([python_with(), "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", "llama-cpp-python", "-d", home,
+                           LLAMA_CPP]).returncode != 0:
+            raise SystemExit(f"pip could not fetch {LLAMA_CPP}: is there a way to the package index? --llama-server names a program "
+                             "that is already there")
         with tarfile.open(next(home.glob("llama_cpp_python-*.tar.gz"))) as package:
             package.extractall(home / "package")
         next((home / "package").glob("*/vendor/llama.cpp")).rename(source)
@@ -47,8 +49,8 @@ def llama_server(isa):
     options = ["-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=OFF", "-DLLAMA_OPENSSL=OFF", "-DLLAMA_BUILD_TESTS=OFF",
                "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_UI=OFF", "-DLLAMA_USE_PREBUILT_UI=OFF", *CMAKE_ARGS[isa]]
     with open(home / "build.log", "w") as log:
-        for command in (["cmake", "-S", source, "-B", home / "build", *options],
-                        ["cmake", "--build", home / "build", "--target", "llama-server", "-j", str(os.cpu_count())]):
+        for command in ([cmake, "-S", source, "-B", home / "build", *options],
+                        [cmake, "--build", home / "build", "--target", "llama-server", "-j", str(os.cpu_count())]):
             if subprocess.run(command, stdout=log, stderr=subprocess.STDOUT).returncode != 0:
                 raise SystemExit(f"llama-server did not compile: see {home / 'build.log'}")
     return program

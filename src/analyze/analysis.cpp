@@ -76,10 +76,11 @@ void check_question(const Question& q) {
     check(n >= 1 && n <= most_context, "a context of {} tokens was asked for: 1 to {} can be analysed", n, most_context);
   check(q.on.tp >= 1 && q.on.replicas >= 1, "{} replicas of {} chips were asked for", q.on.replicas, q.on.tp);
   check(q.on.tp == 1 || q.on.chip.link > 0, "{} chips of kind '{}' cannot share a layer: they have no link", q.on.tp, q.on.chip.name);
-  check(q.user_tokens_per_s > 0, "{} tokens/s for every user were asked for: it must be more than none", q.user_tokens_per_s);
-  check(q.deadline_s > 0, "a first token within {} s was asked for: it takes some time", q.deadline_s);
-  check(q.price >= 0, "a chip cannot cost {} an hour", q.price);
-  check(q.demand_words >= 0, "{} words a day cannot be asked for", q.demand_words);
+  check(q.user_tokens_per_s > 0 && q.user_tokens_per_s <= 1e9, "{} tokens/s for every user were asked for: more than none, up to 1e9",
+        q.user_tokens_per_s);
+  check(q.deadline_s > 0 && q.deadline_s <= 1e9, "a first token within {} s was asked for: it takes some time, up to 1e9 s", q.deadline_s);
+  check(q.price >= 0 && q.price <= 1e9, "a chip cannot cost {} an hour: 0 to 1e9 can be analysed", q.price);
+  check(q.demand_words >= 0 && q.demand_words <= 1e18, "{} words a day cannot be asked for: up to 1e18 can", q.demand_words);
   check_split(q.subject.spec, q.on.tp);
   if (q.draft) check_split(q.draft->subject.spec, q.on.tp);
   if (q.draft)

@@ -34,7 +34,8 @@ std::vector<std::string> symbol_lines(const ModelSpec&);
 std::vector<std::string> state_lines(const Analysis&);  // what a token and a sequence keep, and how much less than with MHA
 std::vector<std::string> limit_lines(const Analysis&);  // below the table of what fits: who is not served and why, longest contexts
 std::string draft_line(const Analysis&);                // empty: there is none
-std::vector<std::string> flash_lines(const Analysis&);  // none: nothing is known
+std::vector<std::string> law_lines(const Analysis&, bool prefill, int64_t batch);  // below a table of operations: how far its laws reach
+std::vector<std::string> flash_lines(const Analysis&);  // one alone where the memory beside a unit is not known, none where nothing attends
 std::vector<std::array<std::string, 4>> flash_rows(const Analysis&);  // name, exact, law, its symbols
 
 }  // namespace mr

@@ -63,7 +63,7 @@ std::string table(const std::vector<std::string>& head, const std::vector<std::v
 std::string paragraph(const std::vector<std::string>& lines) {
   std::string out;
   for (const std::string& line : lines) out += (out.empty() ? "<p>" : "<br/>") + escaped(line);
-  return out + "</p>\n";
+  return out.empty() ? "" : out + "</p>\n";
 }
 
 std::string rows_table(const Analysis& a) {
@@ -106,11 +106,12 @@ std::string operations_table(const Analysis& a, bool prefill, int64_t batch) {
                       with_unit(p.op.flops, "FLOP"), with_unit(p.op.weights + p.op.state + p.op.read, "B"), with_unit(p.op.written, "B"),
                       figure(p.op.intensity()), about(a, with_unit(p.time.seconds, "s")), std::string(name_of(p.time.bound)),
                       p.op.law.empty() ? "" : fmt::format("{} = {}", p.op.law, figure(p.op.law_intensity))});
-  return table({"operation", "×", "flops", "reads", "writes", "flops a byte", "at least", "bound", "law"}, rows);
+  return table({"operation", "×", "flops", "reads", "writes", "flops a byte", "at least", "bound", "law"}, rows) +
+         paragraph(law_lines(a, prefill, batch));
 }
 
 std::string flash_section(const Analysis& a) {
-  if (!a.flash) return {};
+  if (!a.flash) return flash_lines(a).empty() ? "" : "<h2>FlashAttention</h2>" + paragraph(flash_lines(a));
   std::vector<std::vector<std::string>> rows;
   for (const auto& [name, exact, law, letters] : flash_rows(a)) rows.push_back({name, exact, law, letters});
   return "<h2>FlashAttention</h2>" + paragraph(flash_lines(a)) + "<div>" + table({"", "exact", "by the law", "law"}, rows) + "</div>\n";

@@ -222,7 +222,8 @@ std::vector<std::string> limit_lines(const Analysis& a) {
   for (auto [batch, context] : a.longest_context)
     longest.push_back(fmt::format("{} for batch {}", count_or(context, int64_t(1) << 39), grouped(batch)));
   std::string line = fmt::format("Longest context by memory: {}", fmt::join(longest, ", "));
-  if (q.subject.spec.max_context) line += fmt::format(" (the model was made for {})", grouped(q.subject.spec.max_context));
+  if (q.subject.spec.max_context && keeps_keys(q.subject.spec))
+    line += fmt::format(" (the model was made for {})", grouped(q.subject.spec.max_context));
   lines.push_back(line + ".");
   return lines;
 }
@@ -248,6 +249,8 @@ static std::string limits_table(const Analysis& a) {
   return out;
 }
 
+static constexpr double far_from_law = 1.25;  // times less than its law: the reader is told why
+
 static std::string operations_table(const Analysis& a, bool prefill, int64_t batch) {
   std::string out;
   StepCost all;
@@ -264,6 +267,7 @@ static std::string operations_table(const Analysis& a, bool prefill, int64_t bat
                        with_unit(p.op.flops, "FLOP"), with_unit(p.op.weights + p.op.state + p.op.read, "B"), with_unit(p.op.written, "B"),
                        figure(p.op.intensity()), about(a, with_unit(p.time.seconds, "s")), name_of(p.time.bound), law);
   }
+  for (const std::string& line : law_lines(a, prefill, batch)) out += fmt::format("  {}\n", line);
   const int chips = a.question.on.tp;
   std::string head = fmt::format("\n{}, batch {}, context {}{}: {}, {}, {}\n", prefill ? "Prefill" : "Generation", grouped(batch),
                                  grouped(a.question.contexts[0]), chips > 1 ? fmt::format(", on one of {} chips", chips) : "",
@@ -274,7 +278,28 @@ static std::string operations_table(const Analysis& a, bool prefill, int64_t bat
          out;
 }
 
+std::vector<std::string> law_lines(const Analysis& a, bool prefill, int64_t batch) {
+  bool pairs = false, products = false, scans = false;
+  for (const Analysis::Point& p : a.operations) {
+    if (p.prefill != prefill || int64_t(p.phase.batch) != batch || p.op.law.empty()) continue;
+    const bool of_pairs = p.op.law.find("S·T") != std::string::npos, far = p.op.law_intensity > far_from_law * p.op.intensity();
+    pairs |= prefill && of_pairs;
+    products |= far && p.op.product;
+    scans |= far && !p.op.product && !of_pairs;
+  }
+  std::vector<std::string> lines;
+  if (products)
+    lines.push_back(
+        "The law of products counts the bytes of weights alone: it holds while B·T is far below both sides of a weight (D, F, heads, "
+        "experts). Beyond that reading and writing activations takes over, and the exact value stays behind.");
+  if (scans) lines.push_back("The law of scans counts the state alone, and a long prompt's activations are more than that.");
+  if (pairs) lines.push_back("The laws of attention count every pair of tokens; a causal prompt has half of them.");
+  return lines;
+}
+
 std::vector<std::string> flash_lines(const Analysis& a) {
+  if (!a.flash && keeps_keys(a.question.subject.spec) && a.question.on.chip.unit_memory == 0)
+    return {"not counted: how much fast memory lies beside a unit of this chip is not known."};
   if (!a.flash) return {};
   const FlashCost& f = *a.flash;
   auto count = [](double n) { return grouped(int64_t(n)); };
@@ -295,8 +320,10 @@ std::vector<std::array<std::string, 4>> flash_rows(const Analysis& a) {
 }
 
 static std::string flash_table(const Analysis& a) {
-  if (!a.flash) return {};
-  std::string out = fmt::format("\nFlashAttention. {}\n", fmt::join(flash_lines(a), "\n"));
+  const std::vector<std::string> lines = flash_lines(a);
+  if (lines.empty()) return {};
+  std::string out = fmt::format("\nFlashAttention{} {}\n", a.flash ? "." : ":", fmt::join(lines, "\n"));
+  if (!a.flash) return out;
   out += fmt::format("  {:<28} {:>14} {:>14}\n", "", "exact", "law");
   for (const auto& [name, exact, law, letters] : flash_rows(a))
     out += fmt::format("  {:<28} {:>14} {:>14} = {}\n", name, exact, law, letters);
@@ -310,10 +337,7 @@ static std::string warnings(const Analysis& a) {
 }
 
 std::string text_report(const Analysis& a) {
-  std::string prompt = operations_table(a, true, 1);
-  if (prompt.find("S·T") != std::string::npos)
-    prompt += "  The laws of attention count every pair of tokens; a causal prompt has half of them.\n";
-  return about_model(a) + about_chip(a) + warnings(a) + rows_table(a) + limits_table(a) + prompt +
+  return about_model(a) + about_chip(a) + warnings(a) + rows_table(a) + limits_table(a) + operations_table(a, true, 1) +
          operations_table(a, false, shown_batch(a)) + flash_table(a);
 }
 

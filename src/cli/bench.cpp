@@ -132,6 +132,11 @@ int bench_grid(BenchFlags& f) {
     if (std::ranges::any_of(rows, [](auto& r) { return r.error.empty() && r.m.has_moved(); })) fmt::print("  {}", moved_text());
     for (const GridRow& r : rows)
       if (!r.times.empty()) print_times(r, costs);
+    if (f.explain && measured)
+      fmt::print(
+          "  linear FORMAT [out, in]: products with weights of that shape. What has no line of its own is inside another's: norms and "
+          "gates in "
+          "the\n  products beside them, rope and the storing of keys and values in attend.\n");
   }
   warn_if_busy(others, f.json);
   check(measured, "nothing could be measured: {}", rows[0].error);

@@ -217,7 +217,7 @@ Technique formats(const EngineFlags& base, const Facts&) {
     t.refused = model.extension() == ".gguf"
                     ? fmt::format(
                           "there is no file of another format beside {}; `python3 bench/peers/gguf_variants.py {} {} Q8_0 F16` writes "
-                          "such files (it needs the packages gguf and numpy)",
+                          "such files",
                           model.filename().string(), model.string(), (model.has_parent_path() ? model.parent_path() : ".").string())
                     : "formats are compared between GGUF files of one folder, NAME.Q4_1.gguf and NAME.Q8_0.gguf, and this model is none";
   return t;

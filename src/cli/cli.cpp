@@ -22,7 +22,8 @@ static std::string gap_in_a_list(const CLI::App& command, std::span<char*> words
         word = words[i + 1];
       else
         continue;
-      if (word.starts_with(',') || word.ends_with(',') || word.find(",,") != word.npos) return name + " " + word;
+      if (word.empty() || word.starts_with(',') || word.ends_with(',') || word.find(",,") != word.npos)
+        return name + (word.empty() ? " \"\"" : " " + word);
     }
   }
   return "";

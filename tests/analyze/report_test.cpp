@@ -1,6 +1,7 @@
 // The reports: digits as the example prints them, JSON with its promised fields, pages that are well-formed.
 #include "analyze/report.h"
 
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -36,6 +37,42 @@ TEST(Text, RatiosAreThoseOfTheProducts) {
   EXPECT_NE(html_report(analyze(q)).find("below " + ratio + " flops a byte"), std::string::npos);
   store_weights_as(q.subject.storage, "int4");  // widened to bf16
   EXPECT_NE(text_report(analyze(q)).find("ratio 295:"), std::string::npos);
+}
+
+// Where the exact intensity is far below a law, a sentence says why.
+TEST(Text, SaysHowFarItsLawsReach) {
+  const std::string products = "The law of products counts the bytes of weights alone", pairs = "The laws of attention count every pair";
+  auto lines = [](int64_t context, bool prefill) {
+    Question q;
+    q.subject = subject_of(*find_preset("llama-2-13b"));
+    q.on.chip = chip_named("h100");
+    q.contexts = {context};
+    q.batches = {1};
+    return fmt::format("{}", fmt::join(law_lines(analyze(q), prefill, 1), " "));
+  };
+  // [B·T, D] . [D, D] in 2 bytes: D·B·T / (D + 2·B·T) flops a byte, 5120 wide: 0.997 of the law for 8 tokens, half of it for 2,560.
+  EXPECT_EQ(lines(8, true), pairs + " of tokens; a causal prompt has half of them.");
+  EXPECT_TRUE(lines(2560, true).starts_with(products));
+  EXPECT_NE(lines(2560, true).find(pairs), std::string::npos);
+  EXPECT_EQ(lines(2560, false), "");
+  EXPECT_NE(text_report(classic()).find(products), std::string::npos);
+  Question q;
+  q.subject = subject_of(*find_preset("jamba"));
+  q.on.chip = chip_named("h100");
+  EXPECT_NE(text_report(analyze(q)).find("The law of scans counts the state alone"), std::string::npos);
+  EXPECT_NE(html_report(classic()).find(products), std::string::npos);
+}
+
+TEST(Text, SaysWhyAttentionsTilesAreNotCounted) {
+  Question q;
+  q.subject = subject_of(*find_preset("llama-2-13b"));
+  q.on.chip = chip_named("h100");
+  EXPECT_EQ(text_report(analyze(q)).find("not counted"), std::string::npos);
+  q.on.chip.unit_memory = 0;
+  EXPECT_NE(text_report(analyze(q)).find("FlashAttention: not counted"), std::string::npos);
+  EXPECT_NE(html_report(analyze(q)).find("not counted"), std::string::npos);
+  q.subject = subject_of(*find_preset("mamba-2.8b"));
+  EXPECT_EQ(text_report(analyze(q)).find("FlashAttention"), std::string::npos);
 }
 
 TEST(Text, SaysWhyNobodyIsServed) {
