@@ -18,22 +18,25 @@ Block::Block(const LayerSpec& layer, BuildContext& build) : post_norms_(layer.po
   if (layer.scaled) scale_ = build.loader.number("layer_scale", build.layer);
 }
 
-// residual += part(norm(residual)), with another norm before the sum where the family has one. next: how it is read after this.
+// residual += part(x), with another norm before the sum where the family has one. next: how it is read after this.
 template <class Part>
-static void add_to(Tensor residual, const Part& part, const Norm& norm, const Norm* post_norm, const Norm* next, Step& step) {
+static void add_to(Tensor residual, const Part& part, const Input& x, const Norm* post_norm, const Norm* next, Step& step) {
   ArenaScope scope(step.arena);
-  const Input x(residual, norm);
   if (!post_norm) return part.forward(residual, x, {.residual = residual, .next = next}, step);
   Tensor y = step.activation({residual.shape[0], residual.shape[1]});
   part.forward(y, x, {}, step);
+  if (y.shape[0] == 0) return;
   step.ops.norm(y, y, *post_norm);
   step.ops.add(residual, y, 1);
 }
 
 void Block::forward(Stream& s, Step& step, const Norm* next) const {
   if (per_layer_ || scale_ != 1) next = nullptr;
-  add_to(s.residual, *mixer_, mixer_norm_, post_norms_ ? &mixer_post_norm_ : nullptr, ffn_ ? &ffn_norm_ : next, step);
-  if (ffn_) add_to(s.residual, *ffn_, ffn_norm_, post_norms_ ? &ffn_post_norm_ : nullptr, next, step);
+  const Input x(s.residual, mixer_norm_);
+  if (s.ends) s.residual = step.outputs(s.residual);
+  add_to(s.residual, *mixer_, x, post_norms_ ? &mixer_post_norm_ : nullptr, ffn_ ? &ffn_norm_ : next, step);
+  if (s.residual.shape[0] == 0) return;
+  if (ffn_) add_to(s.residual, *ffn_, {s.residual, ffn_norm_}, post_norms_ ? &ffn_post_norm_ : nullptr, next, step);
   if (per_layer_) per_layer_->forward(s, step);
   if (scale_ != 1) step.ops.add(s.residual, s.residual, scale_ - 1);
 }

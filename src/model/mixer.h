@@ -14,8 +14,9 @@ class Loader;
 class Mixer {
  public:
   virtual ~Mixer() = default;
-  virtual void forward(Tensor out, const Input& x, const Epilogue&,
-                       Step&) const = 0;                  // out [T, dim] = epilogue(what it makes of x [T, dim])
+  // out [T, dim] = epilogue(what it makes of x [T, dim]). An out of fewer rows is the batch's outputs alone, maybe none; state is kept
+  // of all.
+  virtual void forward(Tensor out, const Input& x, const Epilogue&, Step&) const = 0;
   virtual int64_t workspace(int64_t n_tokens) const = 0;  // bytes of arena that forward takes
   virtual int64_t decode_bytes() const = 0;               // of weights that one step reads
 };

@@ -55,8 +55,16 @@ int64_t Model::workspace(int n_tokens, int n_out) const {
   for (const RopeTable& r : ropes_) angles += arena_bytes(int64_t(n_tokens) * r.dim);
   int64_t out = 2 * arena_bytes(int64_t(n_out) * spec_.dim) + arena_bytes(int64_t(n_out) * spec_.vocab);
   int64_t per_layer = per_layer_ ? per_layer_->workspace(n_tokens) : 0;
-  return arena_bytes(int64_t(n_tokens) * spec_.dim) + per_layer + angles + std::max(block, out);
+  int64_t ends = arena_bytes(int64_t(std::min(n_out, n_tokens / 2)) * spec_.dim);
+  return arena_bytes(int64_t(n_tokens) * spec_.dim) + per_layer + angles + std::max(block + ends, out);
 }
+
+Tensor Step::outputs(Tensor x) {
+  Tensor some = arena.tensor(x.dtype, {batch.n_out, x.shape[1]});
+  if (batch.n_out > 0) ops.gather(some, x, batch);
+  return some;
+}
+Tensor Step::rows_of(Tensor out, Tensor x) { return out.shape[0] == x.shape[0] ? x : outputs(x); }
 
 Tensor Model::forward(Step& step) const {
   check(store_.mode() == WeightStore::Mode::holds, "this is an outline of the model, without weights to run");
@@ -71,14 +79,15 @@ Tensor Model::forward(Step& step) const {
     ops.angles(angles.back(), rope, batch);
   }
   step.angles = angles;
-  for (size_t i = 0; i < blocks_.size(); i++)
+  // Only the rows whose result is wanted pass through the output layer, the largest of all, and where they are few, through what the
+  // last block does behind its state: most of a prompt leaves nothing but that there.
+  for (size_t i = 0; i < blocks_.size(); i++) {
+    stream.ends = i + 1 == blocks_.size() && !per_layer_ && 2 * batch.n_out <= batch.n_tokens;
     blocks_[i]->forward(stream, step, i + 1 < blocks_.size() ? &blocks_[i + 1]->first_norm() : nullptr);
-
-  // Only the rows whose result is wanted pass through the output layer, the largest of all.
-  Tensor last = step.arena.tensor(DType::f32, {batch.n_out, spec_.dim});
+  }
+  Tensor last = stream.ends ? stream.residual : step.outputs(stream.residual);
   Tensor logits = step.arena.tensor(DType::f32, {batch.n_out, spec_.vocab});
   if (batch.n_out == 0) return logits;
-  ops.gather(last, stream.residual, batch);
   ops.linear_normed(logits, last, final_norm_, output_, {}, step.arena);
   if (spec_.logit_softcap) ops.softcap(logits, spec_.logit_softcap);
   return logits;

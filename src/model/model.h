@@ -23,12 +23,15 @@ struct Step {
   std::span<const Tensor> angles{};  // one per ModelSpec::ropes, f32 [T, dim]; Model fills it
 
   Tensor activation(std::initializer_list<int64_t> shape) { return arena.tensor(ops.activations(), shape); }
+  Tensor outputs(Tensor x);              // [T, n] -> [n_out, n], in the arena
+  Tensor rows_of(Tensor out, Tensor x);  // x [T, n], or its outputs where out has fewer rows than that
 };
 
 // What flows between blocks.
 struct Stream {
   Tensor residual;     // f32 [T, dim]
   Tensor per_layer{};  // f32 [T, layers * per_layer], or empty
+  bool ends = false;   // nothing but the outputs is wanted of the block that is next: it leaves a residual of [n_out, dim]
 };
 
 struct ModelOptions {

@@ -37,14 +37,16 @@ class Attention final : public Mixer {
       if (spec_.v_norm) ops.norm(v, v, v_norm_);
     }
     Tensor mixed = step.activation({rows, spec_.heads, d});
-    out_.announce(step);
+    if (out.shape[0] == rows) out_.announce(step);
     ops.attend_new(mixed, q, k, v, spec_.rope >= 0 ? step.angles[size_t(spec_.rope)] : Tensor{}, false, kv_, step.batch, step.state,
                    {.heads = spec_.heads, .scale = spec_.scale, .window = spec_.window, .softcap = spec_.softcap});
-    out_.into(out, mixed.reshape({rows, spec_.heads * d}), step, epilogue);
+    mixed = step.rows_of(out, mixed.reshape({rows, spec_.heads * d}));
+    if (out.shape[0] > 0) out_.into(out, mixed, step, epilogue);
   }
 
   int64_t workspace(int64_t rows) const override {
-    return arena_bytes(rows * qkv_.out()) + arena_bytes(rows * spec_.heads * spec_.head_dim);
+    return arena_bytes(rows * qkv_.out()) + arena_bytes(rows * spec_.heads * spec_.head_dim) +
+           arena_bytes(rows / 2 * spec_.heads * spec_.head_dim);
   }
   int64_t decode_bytes() const override { return qkv_.bytes() + out_.bytes(); }
 

@@ -34,7 +34,8 @@ class Mamba final : public Mixer {
     Tensor xz = step.activation({rows, 2 * inner}), u = step.activation({rows, inner}), y = step.activation({rows, inner});
     in_.into_conv(xz, x, u, 0, conv_, step);
     step.ops.selective_scan(y, u, xz.cols(inner, inner), select_, scan_, step.batch, step.state, step.arena);
-    out_.into(out, y, step, epilogue);
+    y = step.rows_of(out, y);
+    if (out.shape[0] > 0) out_.into(out, y, step, epilogue);
   }
 
   int64_t workspace(int64_t rows) const override {

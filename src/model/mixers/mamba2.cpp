@@ -33,7 +33,8 @@ class Mamba2 final : public Mixer {
     Tensor y = step.activation({rows, inner});
     ops.outer_scan_gated(y, xbc.cols(0, inner), dt, dt_bias_, xbc.cols(inner, bc), xbc.cols(inner + bc, bc), z, scan_, step.batch,
                          step.state, &norm_);
-    out_.into(out, {y, norm_}, step, epilogue);
+    y = step.rows_of(out, y);
+    if (out.shape[0] > 0) out_.into(out, {y, norm_}, step, epilogue);
   }
 
   int64_t workspace(int64_t rows) const override {
