@@ -22,10 +22,10 @@ RoofTime time_of(const Operation& whole, const Deployment& d) {
   return compute > memory ? RoofTime{compute, Bound::compute, memory, compute} : RoofTime{memory, Bound::memory, memory, compute};
 }
 
-StepCost step_cost(const ModelSpec& spec, const Storage& storage, std::span<const Phase> parts, const Deployment& d) {
+StepCost step_cost(const ModelSpec& spec, const Storage& storage, std::span<const Phase> parts, const Deployment& d, Rows of_last) {
   StepCost cost;
   double by_bound[3]{};
-  for (const Operation& o : operations(spec, storage, parts, d.tp)) {
+  for (const Operation& o : operations(spec, storage, parts, d.tp, of_last)) {
     RoofTime t = time_of(o, d);
     cost.seconds += t.seconds, cost.bytes += o.bytes(), cost.flops += o.flops;
     cost.memory_s += t.memory_s, cost.compute_s += t.compute_s;

@@ -31,7 +31,7 @@ struct StepCost {
   double memory_s = 0, compute_s = 0;        // for the bytes alone, and for the flops alone
   Bound bound = Bound::memory;               // where most of the time goes
 };
-StepCost step_cost(const ModelSpec&, const Storage&, std::span<const Phase> parts, const Deployment&);
+StepCost step_cost(const ModelSpec&, const Storage&, std::span<const Phase> parts, const Deployment&, Rows of_last = Rows::all);
 inline StepCost step_cost(const ModelSpec& m, const Storage& s, const Phase& phase, const Deployment& d) {
   return step_cost(m, s, std::span(&phase, 1), d);
 }

@@ -28,13 +28,14 @@ namespace {
 
 class Counter {
  public:
-  Counter(const ModelSpec& spec, const Storage& storage, std::span<const Phase> parts, int chips)
+  Counter(const ModelSpec& spec, const Storage& storage, std::span<const Phase> parts, int chips, Rows of_last)
       : spec_(spec), s_(storage), parts_(parts), first_(parts[0]), chips_(chips), a_(storage.activation) {
     for (const Phase& p : parts) {
       seqs_ += p.batch;
       rows_ += p.batch * p.rows;
       out_rows_ += p.batch * p.outputs;
     }
+    ends_ = of_last == Rows::wanted && !spec.per_layer && 2 * out_rows_ <= rows_;
   }
 
   std::vector<Operation> count() {
@@ -44,19 +45,20 @@ class Counter {
     if (spec_.per_layer) per_layer_inputs();
     for (auto [layer, n] : kinds()) {
       std::vector<Operation> before = std::exchange(ops_, {});
-      block(*layer);
+      block(*layer, rows_);
       std::vector<Operation> own = std::exchange(ops_, std::move(before));
       for (Operation& o : own) add(o, n);
     }
+    if (ends_) block(spec_.layers.back(), out_rows_);
     if (out_rows_ > 0) output();
     return std::move(ops_);
   }
 
  private:
-  // Layers that are alike cost alike: each kind, and how many there are.
+  // Layers that are alike cost alike: each kind, and how many there are, without a last one of fewer rows.
   std::vector<std::pair<const LayerSpec*, int>> kinds() const {
     std::vector<std::pair<const LayerSpec*, int>> all;
-    for (const LayerSpec& layer : spec_.layers) {
+    for (const LayerSpec& layer : std::span(spec_.layers).first(spec_.layers.size() - (ends_ ? 1 : 0))) {
       auto kind = std::ranges::find_if(all, [&](auto& k) { return *k.first == layer; });
       kind == all.end() ? (void)all.emplace_back(&layer, 1) : (void)kind->second++;
     }
@@ -74,9 +76,13 @@ class Counter {
       (*known).*x += o.*x;
   }
 
-  void block(const LayerSpec& layer) {
+  // Of its rows, `rest` go on once the state is kept.
+  void block(const LayerSpec& layer, double rest) {
     norms(layer.post_norms ? 2 : 1, rows_);
+    rest_ = rest;
     std::visit([&](const auto& mixer) { mix(mixer); }, layer.mixer);
+    if (rest == 0) return;
+    const double all = std::exchange(rows_, rest);
     all_reduce();
     if (!std::holds_alternative<std::monostate>(layer.ffn)) {
       norms(layer.post_norms ? 2 : 1, rows_);
@@ -84,6 +90,7 @@ class Counter {
       all_reduce();
     }
     if (spec_.per_layer) per_layer_gate();
+    rows_ = all;
   }
 
   Operation& op(const std::string& name) {
@@ -105,6 +112,11 @@ class Counter {
     o.written += rows * out * a_;
     law(o, table ? "B" : "B·T", table ? out_rows_ : rows, bytes);
     return o;
+  }
+
+  // A mixer's last product.
+  void product_out(const std::string& name, double in) {
+    if (rest_ > 0) product(name, rest_, in, spec_.dim);
   }
 
   // Of numbers of 2 bytes; smaller ones raise the intensity.
@@ -178,7 +190,7 @@ class Counter {
     const double g = double(a.heads) / a.kv_heads, t = first_.rows;
     const double s = a.window ? std::min<double>(first_.context, a.window) : first_.context;
     law(o, g == 1 ? "S·T/(S+T)" : "G·S·T/(S+G·T)", g * s * t / (s + g * t), s_.kv);
-    product("attention out", rows_, q, spec_.dim);
+    product_out("attention out", q);
   }
 
   // Absorbed: queries are taken into the latent's space, so that only latents are read. Expanded: keys and values are made of
@@ -212,7 +224,7 @@ class Counter {
       o.read += (kept * n * (qk + m.v_dim) + rows_ * n * qk) * a_, o.written += rows_ * n * m.v_dim * a_;
       law(o, "S·T/(S+T)", first_.context * first_.rows / (first_.context + first_.rows), 2);
     }
-    product("attention out", rows_, n * m.v_dim, spec_.dim);
+    product_out("attention out", n * m.v_dim);
   }
 
   void convolve(double channels, double width, double state_bytes) {
@@ -244,7 +256,7 @@ class Counter {
     product("dt", rows_, m.dt_rank, inner);
     scan(inner, inner * m.n_state, 7, 2 * inner + 2.0 * m.n_state, inner * m.n_state);
     elementwise("gate", 5 * inner, 2 * inner, inner);
-    product("out", rows_, inner, spec_.dim);
+    product_out("out", inner);
   }
 
   void mix(const Mamba2Spec& m) {
@@ -253,7 +265,7 @@ class Counter {
     convolve(m.conv_channels(), m.conv, double(conv_state_bytes(m)));
     scan(inner, inner * m.n_state, 5, m.conv_channels() + m.heads, 2.0 * m.heads);
     elementwise("gate", 9 * inner, 2 * inner, inner);
-    product("out", rows_, inner, spec_.dim);
+    product_out("out", inner);
   }
 
   void feed(std::monostate) {}
@@ -307,6 +319,8 @@ class Counter {
   int chips_;
   double a_;                                   // bytes of an activation
   double seqs_ = 0, rows_ = 0, out_rows_ = 0;  // of the whole batch
+  double rest_ = 0;                            // of a block's rows, those that go on behind its state
+  bool ends_ = false;                          // the last block's are the outputs alone
   std::vector<Operation> ops_;
 };
 
@@ -336,12 +350,12 @@ std::string kind_of(const MixerSpec& mixer) {
 
 }  // namespace
 
-std::vector<Operation> operations(const ModelSpec& spec, const Storage& storage, std::span<const Phase> parts, int chips) {
+std::vector<Operation> operations(const ModelSpec& spec, const Storage& storage, std::span<const Phase> parts, int chips, Rows of_last) {
   check(!parts.empty(), "a step without sequences is none");
   for (const Phase& p : parts)
     check(p.batch >= 1 && p.rows >= 1 && p.context >= p.rows, "a step of {} sequences with {} rows in {} tokens is none", p.batch, p.rows,
           p.context);
-  return Counter(spec, storage, parts, chips).count();
+  return Counter(spec, storage, parts, chips, of_last).count();
 }
 
 double parameter_bytes(const ModelSpec& spec, const Storage& s) {

@@ -49,8 +49,12 @@ struct Operation {
   double intensity() const { return bytes() > 0 ? flops / bytes() : 0; }
 };
 
+// What the last block does behind its state: on all rows, as the laws count it, or, as the engine does, on those alone whose result
+// is wanted, where these are at most half.
+enum class Rows { all, wanted };
+
 // Of one step in which all sequences of `parts` take part: weights are read once, whoever uses them. Laws are those of the first.
-std::vector<Operation> operations(const ModelSpec&, const Storage&, std::span<const Phase> parts, int chips = 1);
+std::vector<Operation> operations(const ModelSpec&, const Storage&, std::span<const Phase> parts, int chips = 1, Rows of_last = Rows::all);
 inline std::vector<Operation> operations(const ModelSpec& m, const Storage& s, const Phase& phase, int chips = 1) {
   return operations(m, s, std::span(&phase, 1), chips);
 }

@@ -101,9 +101,13 @@ static std::vector<Phase> phases_of(const StepWork& step) {
   return phases;
 }
 
-std::vector<Operation> StepCosts::operations(const StepWork& step) const { return mr::operations(spec_, storage_, phases_of(step)); }
+std::vector<Operation> StepCosts::operations(const StepWork& step) const {
+  return mr::operations(spec_, storage_, phases_of(step), 1, Rows::wanted);
+}
 
-StepCost StepCosts::of(const StepWork& step, const Chip& chip) const { return step_cost(spec_, storage_, phases_of(step), {chip}); }
+StepCost StepCosts::of(const StepWork& step, const Chip& chip) const {
+  return step_cost(spec_, storage_, phases_of(step), {chip}, Rows::wanted);
+}
 
 StepCost StepCosts::of(const std::vector<StepWork>& steps, const Chip& chip) const {
   StepCost sum;

@@ -115,6 +115,21 @@ TEST(Laws, AForwardIsTwiceTokensTimesParametersAndAttention) {
   }
 }
 
+// As the engine counts it, only rows whose logits are wanted go on behind the last block's state.
+TEST(Laws, TheLastBlockGoesOnWithWhatIsWanted) {
+  ModelSpec spec = spec_of(*find_preset("llama-2-13b"));
+  auto flops = [&](double outputs, Rows of_last) {
+    double sum = 0;
+    for (const Operation& o : operations(spec, {}, std::vector<Phase>{{1, 64, 64, outputs}}, 1, of_last))
+      if (o.product && o.name != "output layer") sum += o.flops;
+    return sum;
+  };
+  const double behind = 2.0 * (5120 * 5120 + 3 * 5120 * 13824);  // of a row
+  EXPECT_EQ(flops(1, Rows::all) - flops(1, Rows::wanted), 63 * behind);
+  EXPECT_EQ(flops(1, Rows::all) - flops(0, Rows::wanted), 64 * behind);
+  EXPECT_EQ(flops(1, Rows::all), flops(33, Rows::wanted));  // more than half: gathering them would not pay
+}
+
 // A step of unequal parts: products see all rows, weights are read once, attention is each sequence's own, and only rows whose
 // logits are wanted pass through the output layer.
 TEST(Laws, PartsOfAStepShareItsWeights) {
