@@ -26,7 +26,7 @@ from servers import millrace_command, paused, resume_on_term, running, watched  
 # Kind of work -> functions. The first kind with a function anywhere in the stack has the sample.
 KINDS = [
     ("sampling", re.compile(r"sample_row|Runner::sample")),
-    ("computing", re.compile(r"Model::forward|mr::carry_out|ThreadPool::work")),
+    ("computing", re.compile(r"Model::forward|mr::carry_out|ThreadPool::(work|take_pieces|wait)")),
     ("streaming", re.compile(r"Engine::deliver|Detokenizer|boost::asio|AnswerWriter")),
     ("scheduling", re.compile(r"mr::(Engine|Scheduler|Runner|StateManager|PrefixTree|ThreadPool)")),
 ]

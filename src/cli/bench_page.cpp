@@ -15,7 +15,7 @@ namespace {
 
 struct Point {
   double x, y;
-  std::string load;  // streams or rate
+  std::string load;  // streams or rate; "~16": the machine was busy
 };
 struct Curve {
   std::string label;
@@ -34,7 +34,7 @@ std::vector<Curve> curves_of(const Json& rows, const char* key) {
     auto curve = std::ranges::find(curves, label, &Curve::label);
     if (curve == curves.end()) curve = curves.insert(curves.end(), {label, {}});
     double x = row["tokens_per_s"], y = row[key]["p50"].get<double>();
-    if (x > 0 && y > 0) curve->points.push_back({x, y, load_of(row)});
+    if (x > 0 && y > 0) curve->points.push_back({x, y, about(load_of(row), is_busy(row))});
   }
   return curves;
 }
@@ -50,6 +50,7 @@ std::string draw(const Json& rows, const std::string& title, const char* key) {
   // Color 0 is that of text. Curves rise to the right, and some of them steeply: the corner below them is free.
   std::vector<std::pair<int, std::string>> legend;
   for (size_t i = 0; i < curves.size(); i++) legend.emplace_back(int(i) + 1, curves[i].label);
+  if (std::ranges::any_of(rows, is_busy)) legend.emplace_back(0, "~ measured on a busy machine: it can do better");
   plot.legend(legend, Plot::Corner::bottom_right);
   for (size_t i = 0; i < curves.size(); i++) {
     std::vector<Plot::Point> line;

@@ -355,8 +355,10 @@ void print_legend(const Facts& facts) {
 }
 
 void print_head(const Technique& t) {
-  fmt::print("\n{}: {}\n  {:<24} {:>8} {:>6} {:>9} {:>8} {:>9} {:>8} {:>8} {:>8} {:>7} {:>7} {:>11}\n", t.name, t.says, "", "seconds",
-             "spread", "tok/s", "gain", "computed", "TTFT s", "end s", "gap s", "at once", "preempt", "waste");
+  fmt::print("\n{}: {}\n", t.name, t.says);
+  if (t.refused.empty())
+    fmt::print("  {:<24} {:>8} {:>6} {:>9} {:>8} {:>9} {:>8} {:>8} {:>8} {:>7} {:>7} {:>11}\n", "", "seconds", "spread", "tok/s", "gain",
+               "computed", "TTFT s", "end s", "gap s", "at once", "preempt", "waste");
   std::fflush(stdout);
 }
 

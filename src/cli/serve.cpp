@@ -52,6 +52,8 @@ int serve(ServeFlags& f) {
   });
   if (loaded) {
     fmt::print(stderr, "{} at http://{}:{}/v1\n{}", o.model_name, o.http.host, server.port(), server.plan());
+    if (f.engine.options.batching == Batching::fixed)
+      fmt::print(stderr, "static batches: nobody is answered before {} requests are there (--max-seqs)\n", f.engine.options.max_seqs);
     std::fflush(stderr);
     server.run();
   }

@@ -39,6 +39,19 @@ def bench(*args):
     return subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=300)
 
 
+class Server(unittest.TestCase):
+    def test_static_batches_say_for_how_many_they_wait(self):
+        words = [PROGRAM, "serve", "--port", "0", "--batching", "static", "--max-seqs", "3"]
+        with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+            for line in process.stderr:
+                if line.startswith("static batches"):
+                    self.assertIn("before 3 requests", line)
+                    process.terminate()
+                    break
+            else:
+                self.fail("it does not say so")
+
+
 class Load(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -108,6 +121,12 @@ class Load(unittest.TestCase):
             self.assertEqual(text.count("<polyline"), 4)  # two servers in two pictures
             self.assertIn("one &lt;&amp;&gt; two", text)
             self.assertIsNone(re.search(r"<script|<link|<img|url\(|@import|https?://(?!127|www.w3.org/2000/svg\")", text))
+            rows = json.loads(first.read_text())
+            for share, marks in ((0.0, 0), (0.5, 2)):  # a busy machine's points are marked, in both pictures
+                first.write_text(json.dumps([rows[0] | {"others_share": share}]))
+                bench("--compare", first, "--html", page)
+                self.assertEqual(page.read_text().count(">~1</text>"), marks)
+                self.assertEqual(page.read_text().count("~ measured on a busy machine"), marks)
             alone = bench("--compare", first)
             self.assertEqual(alone.returncode, 0, alone.stderr)
             self.assertIn("one <&> two", alone.stdout)

@@ -228,6 +228,13 @@ class Bench(unittest.TestCase):
             refused = run("bench", model, "--techniques", "formats", "--repeat", 1)
             self.assertEqual((refused.returncode, refused.stdout, refused.stderr.count("\n")), (1, "", 1))
             self.assertIn(words, refused.stderr)
+        recurrent = ["bench", FIXTURES / "mamba", "--techniques", "all", "--repeat", 1]
+        text = ok(*recurrent)
+        for name in ("kv-cache", "paging", "preemption", "kv-formats", "formats"):  # no keys and values; no GGUF file
+            self.assertRegex(text, rf"(?m)^{name}: .*\n  not measured: .*\n")
+        rows = as_json(*recurrent)
+        self.assertEqual({r["technique"] for r in rows if "error" in r}, {"kv-cache", "paging", "preemption", "kv-formats", "formats"})
+        self.assertTrue(all("gain" in r for r in rows if "error" not in r))
         with tempfile.TemporaryDirectory() as folder:
             for form in ("q4_0", "q4_1"):
                 shutil.copy(FIXTURES / f"gguf_{form}" / "model.gguf", pathlib.Path(folder) / f"tiny.{form}.gguf")
