@@ -306,7 +306,9 @@ std::vector<std::string> flash_lines(const Analysis& a) {
   return {fmt::format("One head of {:g} over a prompt of {} tokens, in tiles of {}: those of queries, keys, values and results fit the {} "
                       "beside a unit, M = {} words of 2 bytes.",
                       f.head_dim, count(f.context), count(f.tile), with_unit(2 * f.fast_words, "B"), count(f.fast_words)),
-          "The law leaves out constants and counts every pair of tokens; a causal prompt has half of them."};
+          fmt::format(
+              "The law leaves out constants and counts every pair of tokens; a causal prompt has half of them.{}",
+              f.tile < f.context ? "" : " Here the whole prompt is one tile, and its 4·S·H words are moved once, whatever the law says.")};
 }
 
 std::vector<std::array<std::string, 4>> flash_rows(const Analysis& a) {

@@ -187,7 +187,9 @@ Technique threads(const EngineFlags& base, const Facts&) {
 }
 
 Technique instruction_sets(const EngineFlags& base, const Facts&) {
-  Technique t{"instruction-sets", "48 requests of unequal length with each instruction set that this machine has", {}};
+  Technique t{"instruction-sets",
+              "48 requests of unequal length with each vector instruction set of this machine (scalar, many times slower, is left out)",
+              {}};
   for (Isa isa : available_isas())
     if (isa != Isa::scalar) t.settings.push_back({std::string(name_of(isa)), with(base, [&](auto& f) { f.isa = name_of(isa); }), crowd()});
   if (t.settings.size() < 2) t.refused = "this machine has no two of them to compare";

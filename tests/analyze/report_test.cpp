@@ -68,6 +68,9 @@ TEST(Text, SaysWhyAttentionsTilesAreNotCounted) {
   q.subject = subject_of(*find_preset("llama-2-13b"));
   q.on.chip = chip_named("h100");
   EXPECT_EQ(text_report(analyze(q)).find("not counted"), std::string::npos);
+  EXPECT_EQ(text_report(analyze(q)).find("4·S·H words are moved once"), std::string::npos);  // tiles of 228 tokens
+  q.contexts = {128};
+  EXPECT_NE(text_report(analyze(q)).find("4·S·H words are moved once"), std::string::npos);
   q.on.chip.unit_memory = 0;
   EXPECT_NE(text_report(analyze(q)).find("FlashAttention: not counted"), std::string::npos);
   EXPECT_NE(html_report(analyze(q)).find("not counted"), std::string::npos);
