@@ -91,7 +91,8 @@ class Load(unittest.TestCase):
         cost = {key: after[key] - before[key] for key in ("engine_flops_total", "engine_bytes_total", "computed_tokens_total", "engine_steps_total")}
         blocks, table = 134_479_872 - 49152 * 576, 49152 * 576
         rows, weights = cost["computed_tokens_total"], blocks * 20 / 32
-        self.assertTrue(2 * rows * blocks < cost["engine_flops_total"] < 2 * rows * (blocks + table) * 1.02, cost)
+        behind = 576 * 576 + 3 * 576 * 1536  # what prompts leave out in the last block, but for their last row
+        self.assertTrue(2 * rows * (blocks - behind) < cost["engine_flops_total"] < 2 * rows * (blocks + table) * 1.02, cost)
         self.assertTrue(weights < cost["engine_bytes_total"] / cost["engine_steps_total"] < (weights + table * 34 / 32) * 1.1, cost)
         for name in ("memory_limit_ratio", "compute_limit_ratio"):
             self.assertGreaterEqual(after[name], 0)

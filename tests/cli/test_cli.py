@@ -257,7 +257,9 @@ class Bench(unittest.TestCase):
         weights = blocks * 20 / 32 + table * 34 / 32
         self.assertTrue(8 * weights < rows[1]["bytes"] < 8 * weights * 1.02, rows[1])
         self.assertTrue(8 * 2 * (blocks + table) < rows[1]["flops"] < 8 * 2 * (blocks + table) * 1.02, rows[1])
-        self.assertTrue(2 * (32 * blocks + table) < rows[0]["flops"] < 2 * (32 * blocks + table) * 1.02, rows[0])
+        behind = 576 * 576 + 3 * 576 * 1536  # attention's output and feed-forward: in the last block of the last row alone
+        prefill = 2 * (32 * blocks - 31 * behind + table)
+        self.assertTrue(prefill < rows[0]["flops"] < prefill * 1.02, rows[0])
         text = ok("bench", "--prefill", 32, "--decode", 8, "--repeat", 1, "--explain")
         for words in (" attend ", "of the median run of decode", "norms and gates in"):
             self.assertIn(words, text)
@@ -338,7 +340,8 @@ class Bench(unittest.TestCase):
             row = as_json(*shape, *plain)[1]
             self.assertEqual(row["steps"], 4, plain)
             more = row["flops"] / kept["flops"]
-            self.assertTrue(more > 14 if plain == ["--no-kv-cache"] else more == 1, (plain, more))  # 17 to 20 rows instead of one
+            # 17 to 20 rows instead of one, but in the second of two blocks one goes on behind the state, and through the output layer
+            self.assertTrue(9 < more < 20 if plain == ["--no-kv-cache"] else more == 1, (plain, more))
 
     def test_runs_until_they_agree_or_the_time_is_spent(self):
         args = ["bench", self.TINY, "--context", 16, "--decode", 2]
