@@ -140,6 +140,7 @@ std::unique_ptr<Cublas> Cublas::open(std::string& found) {
   check(lib.create(&lib.context) == 0 && lib.preference_create(&lib.preference) == 0, "cuBLASLt ({}) could not be started", found);
   check(lib.preference_set(lib.preference, kMaxWorkspace, &kWorkspace, sizeof kWorkspace) == 0, "cuBLASLt ({}) takes no workspace", found);
   must(cudaMalloc(&self->workspace_, kWorkspace));
+  self->awake_ = std::async(std::launch::async, [cublas = self.get()] { cublas->wake(); });
   return self;
 }
 
@@ -154,8 +155,8 @@ Cublas::Key Cublas::key_of(const Product& p, int64_t rows, bool onto) {
 }
 
 // Its matrices are stored column after column: D [out, T] = W [in, out]^T x [in, T].
-Cublas::Shape Cublas::describe(const Product& p, bool onto) {
-  Library& lib = *library_;
+Cublas::Shape Cublas::shape_of(const Product& p) const {
+  const Library& lib = *library_;
   Shape s;
   const int type = p.y.dtype == DType::f32 ? CUDA_R_32F : CUDA_R_16BF, transpose = 1;
   check(lib.desc_create(&s.desc, kCompute32F, CUDA_R_32F) == 0 && lib.desc_set(s.desc, kTransA, &transpose, sizeof transpose) == 0 &&
@@ -163,23 +164,39 @@ Cublas::Shape Cublas::describe(const Product& p, bool onto) {
             lib.layout_create(&s.b, CUDA_R_16BF, uint64_t(p.in), uint64_t(p.x.rows), p.x.stride) == 0 &&
             lib.layout_create(&s.d, type, uint64_t(p.out), uint64_t(p.x.rows), p.y.stride) == 0,
         "cuBLASLt refuses a product of [{}, {}] with {} rows", p.out, p.in, p.x.rows);
-  auto propose = [&] {
-    Proposal proposal[kProposals];
-    int n = 0;
-    if (lib.propose(lib.context, s.desc, s.a, s.b, s.d, s.d, lib.preference, kProposals, proposal, &n) != 0) n = 0;
-    std::vector<Algorithm> algorithms;
-    for (int i = 0; i < n; i++) algorithms.push_back({proposal[i].algorithm});
-    return algorithms;
-  };
+  return s;
+}
+
+std::vector<Cublas::Algorithm> Cublas::propose(const Shape& s) const {
+  Proposal proposal[kProposals];
+  int n = 0;
+  if (library_->propose(library_->context, s.desc, s.a, s.b, s.d, s.d, library_->preference, kProposals, proposal, &n) != 0) n = 0;
+  std::vector<Algorithm> algorithms;
+  for (int i = 0; i < n; i++) algorithms.push_back({proposal[i].algorithm});
+  return algorithms;
+}
+
+// The first proposals for each type of result take a tenth of a second: asked for while weights are read.
+void Cublas::wake() {
+  for (DType type : {DType::bf16, DType::f32}) {
+    Product p;
+    p.out = p.in = 4096, p.x.rows = p.x.stride = p.y.stride = 4096, p.y.dtype = type;
+    propose(shape_of(p));
+  }
+}
+
+Cublas::Shape Cublas::describe(const Product& p, bool onto) {
+  Library& lib = *library_;
+  Shape s = shape_of(p);
   auto usable = [&](const Algorithm& algorithm) {
     Proposal result;
     return lib.usable(lib.context, s.desc, s.a, s.b, s.d, s.d, &algorithm.data, &result) == 0 && result.workspace <= kWorkspace;
   };
   Contest& contest = contests_[key_of(p, rounded(p.x.rows), onto)];
-  if (contest.proposal.empty()) contest.proposal = propose(), contest.least.assign(contest.proposal.size(), 1e30f);
+  if (contest.proposal.empty()) contest.proposal = propose(s), contest.least.assign(contest.proposal.size(), 1e30f);
   if (!contest.proposal.empty() && std::ranges::all_of(contest.proposal, usable)) {
     s.contest = &contest;
-  } else if (std::vector<Algorithm> own = propose(); !own.empty()) {
+  } else if (std::vector<Algorithm> own = propose(s); !own.empty()) {
     s.own = own[0];
   }
   return s;
@@ -192,6 +209,7 @@ void Cublas::decide() {
 bool Cublas::product(cudaStream_t stream, const Product& p, bool onto) {
   const Key key = key_of(p, p.x.rows, onto);
   auto it = shapes_.find(key);
+  if (awake_.valid()) awake_.get();
   if (it == shapes_.end()) it = shapes_.emplace(key, describe(p, onto)).first;
   const Shape& s = it->second;
   if (!s.contest && !s.own) return false;

@@ -3,10 +3,12 @@
 // that meets one take them in turn, and the fastest stays. So nothing is computed for the sake of timing, and nobody waits for it.
 #pragma once
 
+#include <future>
 #include <map>
 #include <memory>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "backend/cuda/kernels.h"
 
@@ -30,9 +32,13 @@ class Cublas {
   using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int, bool>;
   explicit Cublas(std::unique_ptr<Library>);
   static Key key_of(const Product&, int64_t rows, bool onto);
+  Shape shape_of(const Product&) const;
+  std::vector<Algorithm> propose(const Shape&) const;
+  void wake();
   Shape describe(const Product&, bool onto);
 
   std::unique_ptr<Library> library_;
+  std::future<void> awake_;          // nothing is asked of the library before
   std::map<Key, Shape> shapes_;      // by the exact shape
   std::map<Key, Contest> contests_;  // by the shape with its rows rounded
   void* workspace_ = nullptr;
