@@ -112,7 +112,7 @@ struct Cublas::Contest {
       const Run& run = runs.front();
       if (all) must(cudaEventSynchronize(run.end));
       const cudaError_t state = cudaEventQuery(run.end);
-      if (state == cudaErrorNotReady) return;
+      if (state == cudaErrorNotReady) return (void)cudaGetLastError();  // which is no error
       must(state);
       float ms = 0;
       must(cudaEventElapsedTime(&ms, run.begin, run.end));
@@ -226,7 +226,8 @@ bool Cublas::product(cudaStream_t stream, const Product& p, bool onto) {
   cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
   if (!contest.decided()) must(cudaStreamIsCapturing(stream, &capturing));
   if (!contest.decided() && capturing == cudaStreamCaptureStatusNone) contest.read(false);
-  if (contest.decided() || capturing != cudaStreamCaptureStatusNone) return multiply(contest.proposal[size_t(contest.best)]);
+  if (contest.decided()) return multiply(contest.proposal[size_t(contest.best)]);
+  if (capturing != cudaStreamCaptureStatusNone) return multiply(contest.proposal[0]);  // the library's own choice
   // A weight that no cache holds may be read several times at once: the output layer comes but once a step, and then a graph is captured.
   const bool at_once = contest.n_begun == 0 && !onto && p.x.rows <= kTriedAtOnce && p.out * p.in > kUncached;
   for (int n = at_once ? kRounds * int(contest.proposal.size()) : 1; n > 0; n--) {
