@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <deque>
+#include <optional>
 #include <vector>
 
 #include "core/error.h"
@@ -16,8 +18,9 @@ namespace mr::cuda {
 namespace {
 
 constexpr size_t kWorkspace = size_t(64) << 20;
-constexpr int kProposals = 8;
-constexpr int kCompute32F = 68, kTransA = 3, kMaxWorkspace = 1;  // of cublasLt.h
+constexpr int kProposals = 8, kRounds = 3;                            // kRounds: timings of each; the first loads its code
+constexpr int64_t kTriedAtOnce = 512, kUncached = int64_t(64) << 20;  // rows; values of a weight
+constexpr int kCompute32F = 68, kTransA = 3, kMaxWorkspace = 1;       // of cublasLt.h
 
 struct Proposal {
   std::array<uint64_t, 8> algorithm;
@@ -85,10 +88,40 @@ struct Cublas::Library {
 struct Cublas::Algorithm {
   std::array<uint64_t, 8> data{};
 };
-struct Cublas::Choice {
-  bool found = false;
+// What a product is made of, by its exact shape.
+struct Cublas::Shape {
   Opaque desc = nullptr, a = nullptr, b = nullptr, d = nullptr;
-  Algorithm algorithm;
+  Contest* contest = nullptr;    // null: no algorithm
+  std::optional<Algorithm> own;  // where the contest's are of no use for it
+};
+// The library's proposals for a range of shapes, and the least time that each of them took.
+struct Cublas::Contest {
+  std::vector<Algorithm> proposal;
+  std::vector<float> least;  // milliseconds
+  struct Run {
+    int which;
+    cudaEvent_t begin, end;
+  };
+  std::deque<Run> runs;  // that were not read yet
+  int n_begun = 0, n_read = 0, best = 0;
+
+  bool decided() const { return n_read >= kRounds * int(proposal.size()) || proposal.size() == 1; }
+  // Takes the time of runs that have ended, or of all.
+  void read(bool all) {
+    while (!runs.empty()) {
+      const Run& run = runs.front();
+      if (all) must(cudaEventSynchronize(run.end));
+      const cudaError_t state = cudaEventQuery(run.end);
+      if (state == cudaErrorNotReady) return (void)cudaGetLastError();  // which is no error
+      must(state);
+      float ms = 0;
+      must(cudaEventElapsedTime(&ms, run.begin, run.end));
+      least[size_t(run.which)] = std::min(least[size_t(run.which)], ms);
+      if (least[size_t(run.which)] < least[size_t(best)]) best = run.which;
+      cudaEventDestroy(run.begin), cudaEventDestroy(run.end);
+      runs.pop_front(), n_read++;
+    }
+  }
 };
 
 Cublas::Cublas(std::unique_ptr<Library> library) : library_(std::move(library)) {}
@@ -108,6 +141,7 @@ std::unique_ptr<Cublas> Cublas::open(std::string& found) {
   check(lib.create(&lib.context) == 0 && lib.preference_create(&lib.preference) == 0, "cuBLASLt ({}) could not be started", found);
   check(lib.preference_set(lib.preference, kMaxWorkspace, &kWorkspace, sizeof kWorkspace) == 0, "cuBLASLt ({}) takes no workspace", found);
   must(cudaMalloc(&self->workspace_, kWorkspace));
+  self->awake_ = std::async(std::launch::async, [cublas = self.get()] { cublas->wake(); });
   return self;
 }
 
@@ -122,79 +156,88 @@ Cublas::Key Cublas::key_of(const Product& p, int64_t rows, bool onto) {
 }
 
 // Its matrices are stored column after column: D [out, T] = W [in, out]^T x [in, T].
-Cublas::Choice Cublas::choose(cudaStream_t stream, const Product& p, bool onto) {
-  Library& lib = *library_;
-  Choice c;
+Cublas::Shape Cublas::shape_of(const Product& p) const {
+  const Library& lib = *library_;
+  Shape s;
   const int type = p.y.dtype == DType::f32 ? CUDA_R_32F : CUDA_R_16BF, transpose = 1;
-  check(lib.desc_create(&c.desc, kCompute32F, CUDA_R_32F) == 0 && lib.desc_set(c.desc, kTransA, &transpose, sizeof transpose) == 0 &&
-            lib.layout_create(&c.a, CUDA_R_16BF, uint64_t(p.in), uint64_t(p.out), p.in) == 0 &&
-            lib.layout_create(&c.b, CUDA_R_16BF, uint64_t(p.in), uint64_t(p.x.rows), p.x.stride) == 0 &&
-            lib.layout_create(&c.d, type, uint64_t(p.out), uint64_t(p.x.rows), p.y.stride) == 0,
+  check(lib.desc_create(&s.desc, kCompute32F, CUDA_R_32F) == 0 && lib.desc_set(s.desc, kTransA, &transpose, sizeof transpose) == 0 &&
+            lib.layout_create(&s.a, CUDA_R_16BF, uint64_t(p.in), uint64_t(p.out), p.in) == 0 &&
+            lib.layout_create(&s.b, CUDA_R_16BF, uint64_t(p.in), uint64_t(p.x.rows), p.x.stride) == 0 &&
+            lib.layout_create(&s.d, type, uint64_t(p.out), uint64_t(p.x.rows), p.y.stride) == 0,
         "cuBLASLt refuses a product of [{}, {}] with {} rows", p.out, p.in, p.x.rows);
-  auto known = algorithms_.find(key_of(p, rounded(p.x.rows), onto));
-  Proposal result;
-  if (known != algorithms_.end() && lib.usable(lib.context, c.desc, c.a, c.b, c.d, c.d, &known->second.data, &result) == 0 &&
-      result.workspace <= kWorkspace) {
-    c.found = true, c.algorithm = known->second;
-    return c;
-  }
-  time(stream, p, onto, c);
-  return c;
+  return s;
 }
 
-void Cublas::time(cudaStream_t stream, const Product& p, bool onto, Choice& c) {
-  Library& lib = *library_;
+std::vector<Cublas::Algorithm> Cublas::propose(const Shape& s) const {
   Proposal proposal[kProposals];
   int n = 0;
-  if (lib.propose(lib.context, c.desc, c.a, c.b, c.d, c.d, lib.preference, kProposals, proposal, &n) != 0 || n == 0) return;
-  c.found = true, c.algorithm.data = proposal[0].algorithm;
-  cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
-  must(cudaStreamIsCapturing(stream, &capturing));
-  if (capturing != cudaStreamCaptureStatusNone) return;
+  if (library_->propose(library_->context, s.desc, s.a, s.b, s.d, s.d, library_->preference, kProposals, proposal, &n) != 0) n = 0;
+  std::vector<Algorithm> algorithms;
+  for (int i = 0; i < n; i++) algorithms.push_back({proposal[i].algorithm});
+  return algorithms;
+}
 
-  // Each proposal onto a result that nobody needs, after the L2 cache was emptied. The first run of each loads its code.
-  void *y = nullptr, *other = nullptr;
-  const size_t bytes = size_t(p.y.stride * p.x.rows * size_of(p.y.dtype)), flush = size_t(160) << 20;
-  cudaEvent_t begin, end;
-  if (cudaMalloc(&y, bytes) != cudaSuccess || cudaMalloc(&other, flush) != cudaSuccess) {
-    cudaFree(y), cudaGetLastError();
-    return;
+// The first proposals for each type of result take a tenth of a second: asked for while weights are read.
+void Cublas::wake() {
+  for (DType type : {DType::bf16, DType::f32}) {
+    Product p;
+    p.out = p.in = 4096, p.x.rows = p.x.stride = p.y.stride = 4096, p.y.dtype = type;
+    propose(shape_of(p));
   }
-  must(cudaEventCreate(&begin)), must(cudaEventCreate(&end));
-  must(cudaMemsetAsync(y, 0, bytes, stream));
-  const float alpha = 1, beta = onto ? 1.0f : 0.0f;
-  float best = 1e30f;
-  for (int i = 0; i < n; i++) {
-    float fastest = 1e30f;
-    for (int repeat = 0; repeat < (p.x.rows > 2048 ? 2 : 4); repeat++) {
-      must(cudaMemsetAsync(other, repeat, flush, stream));
-      must(cudaEventRecord(begin, stream));
-      if (lib.matmul(lib.context, c.desc, &alpha, p.weight, c.a, p.x.data, c.b, &beta, y, c.d, y, c.d, &proposal[i].algorithm, workspace_,
-                     kWorkspace, stream) != 0)
-        break;
-      must(cudaEventRecord(end, stream));
-      must(cudaEventSynchronize(end));
-      float ms = 0;
-      must(cudaEventElapsedTime(&ms, begin, end));
-      if (repeat > 0) fastest = std::min(fastest, ms);
-    }
-    if (fastest < best) best = fastest, c.algorithm.data = proposal[i].algorithm;
+}
+
+Cublas::Shape Cublas::describe(const Product& p, bool onto) {
+  Library& lib = *library_;
+  Shape s = shape_of(p);
+  auto usable = [&](const Algorithm& algorithm) {
+    Proposal result;
+    return lib.usable(lib.context, s.desc, s.a, s.b, s.d, s.d, &algorithm.data, &result) == 0 && result.workspace <= kWorkspace;
+  };
+  Contest& contest = contests_[key_of(p, rounded(p.x.rows), onto)];
+  if (contest.proposal.empty()) contest.proposal = propose(s), contest.least.assign(contest.proposal.size(), 1e30f);
+  if (!contest.proposal.empty() && std::ranges::all_of(contest.proposal, usable)) {
+    s.contest = &contest;
+  } else if (std::vector<Algorithm> own = propose(s); !own.empty()) {
+    s.own = own[0];
   }
-  cudaEventDestroy(begin), cudaEventDestroy(end);
-  cudaFree(y), cudaFree(other);
-  algorithms_[key_of(p, rounded(p.x.rows), onto)] = c.algorithm;
+  return s;
+}
+
+void Cublas::decide() {
+  for (auto& [key, contest] : contests_) contest.read(true);
 }
 
 bool Cublas::product(cudaStream_t stream, const Product& p, bool onto) {
   const Key key = key_of(p, p.x.rows, onto);
-  auto it = choices_.find(key);
-  if (it == choices_.end()) it = choices_.emplace(key, choose(stream, p, onto)).first;
-  const Choice& c = it->second;
-  if (!c.found) return false;
+  auto it = shapes_.find(key);
+  if (awake_.valid()) awake_.get();
+  if (it == shapes_.end()) it = shapes_.emplace(key, describe(p, onto)).first;
+  const Shape& s = it->second;
+  if (!s.contest && !s.own) return false;
   const float beta = onto ? 1.0f : 0.0f;
-  int status = library_->matmul(library_->context, c.desc, &p.scale, p.weight, c.a, p.x.data, c.b, &beta, p.y.data, c.d, p.y.data, c.d,
-                                &c.algorithm.data, workspace_, kWorkspace, stream);
-  check(status == 0, "cuBLASLt failed with status {} on a product of [{}, {}] with {} rows", status, p.out, p.in, p.x.rows);
+  auto multiply = [&](const Algorithm& algorithm) {
+    int status = library_->matmul(library_->context, s.desc, &p.scale, p.weight, s.a, p.x.data, s.b, &beta, p.y.data, s.d, p.y.data, s.d,
+                                  &algorithm.data, workspace_, kWorkspace, stream);
+    check(status == 0, "cuBLASLt failed with status {} on a product of [{}, {}] with {} rows", status, p.out, p.in, p.x.rows);
+    return true;
+  };
+  if (!s.contest) return multiply(*s.own);
+  Contest& contest = *s.contest;
+  cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+  if (!contest.decided()) must(cudaStreamIsCapturing(stream, &capturing));
+  if (!contest.decided() && capturing == cudaStreamCaptureStatusNone) contest.read(false);
+  if (contest.decided()) return multiply(contest.proposal[size_t(contest.best)]);
+  if (capturing != cudaStreamCaptureStatusNone) return multiply(contest.proposal[0]);  // the library's own choice
+  // A weight that no cache holds may be read several times at once: the output layer comes but once a step, and then a graph is captured.
+  const bool at_once = contest.n_begun == 0 && !onto && p.x.rows <= kTriedAtOnce && p.out * p.in > kUncached;
+  for (int n = at_once ? kRounds * int(contest.proposal.size()) : 1; n > 0; n--) {
+    Contest::Run run{contest.n_begun++ % int(contest.proposal.size()), nullptr, nullptr};
+    must(cudaEventCreate(&run.begin)), must(cudaEventCreate(&run.end));
+    must(cudaEventRecord(run.begin, stream));
+    multiply(contest.proposal[size_t(run.which)]);
+    must(cudaEventRecord(run.end, stream));
+    contest.runs.push_back(run);
+  }
   return true;
 }
 

@@ -1,11 +1,14 @@
 // cuBLASLt, found and loaded at run time: it may lie in the toolkit, among the system's libraries or in a Python environment.
-// Algorithms are chosen by timing the library's proposals, once for a range of row counts: a server meets a new count in every step.
+// The library proposes algorithms for a range of row counts (a server meets a new count in every step); the layers of the first step
+// that meets one take them in turn, and the fastest stays. So nothing is computed for the sake of timing, and nobody waits for it.
 #pragma once
 
+#include <future>
 #include <map>
 #include <memory>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "backend/cuda/kernels.h"
 
@@ -19,20 +22,25 @@ class Cublas {
 
   // y = scale * x . weight^T, added to y if `onto`. All rows 16-byte aligned; y is f32 or bf16. False: no algorithm for this shape.
   bool product(cudaStream_t, const Product&, bool onto);
+  void decide();  // waits until all that was timed is known; what is captured in a graph should be the fastest
 
  private:
   struct Library;
-  struct Choice;
+  struct Shape;
+  struct Contest;
   struct Algorithm;
   using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int, bool>;
   explicit Cublas(std::unique_ptr<Library>);
   static Key key_of(const Product&, int64_t rows, bool onto);
-  Choice choose(cudaStream_t, const Product&, bool onto);
-  void time(cudaStream_t, const Product&, bool onto, Choice&);
+  Shape shape_of(const Product&) const;
+  std::vector<Algorithm> propose(const Shape&) const;
+  void wake();
+  Shape describe(const Product&, bool onto);
 
   std::unique_ptr<Library> library_;
-  std::map<Key, Choice> choices_;        // by the exact shape
-  std::map<Key, Algorithm> algorithms_;  // by the shape with its rows rounded
+  std::future<void> awake_;          // nothing is asked of the library before
+  std::map<Key, Shape> shapes_;      // by the exact shape
+  std::map<Key, Contest> contests_;  // by the shape with its rows rounded
   void* workspace_ = nullptr;
 };
 

@@ -323,6 +323,7 @@ class Cuda final : public CudaBackend {
     if (it == graphs_.end()) {
       if (graphs_.size() >= kMaxGraphs) forget_graphs();
       step(), flush();  // fills caches and scratch memory
+      if (cublas_) cublas_->decide();
       it = graphs_.emplace(key, capture(step)).first;
       return it->second.result;
     }
@@ -464,9 +465,12 @@ class Cuda final : public CudaBackend {
     return p;
   }
   bool is_one(const Product& p) const { return p.x.rows == 1 && !options_.deterministic; }
-  // Of a few hundred rows, product_many() gains by forming act(gate) * up in passing and by adding to the residual stream.
+  // Up to a few hundred rows, product_many() gains by forming act(gate) * up in passing and by adding to the residual stream; up to some
+  // thousand it gains all in all, since the next kernel begins under it. It takes 256 rows at a time, be they there or not.
   static bool many_wins(const Product& p) {
-    return p.x.rows > kFewRows && p.x.rows <= kSomeRows && shape_fits(p) && (p.gated || (p.residual && p.residual == p.y.data));
+    if (p.x.rows <= kFewRows || p.x.rows > 2048 || !shape_fits(p)) return false;
+    if (p.x.rows <= kSomeRows) return p.gated || (p.residual && p.residual == p.y.data);
+    return (p.x.rows + 255) / 256 * 256 * 5 <= p.x.rows * 6;
   }
   bool to_library(const Product& p) const {
     return p.x.rows > options_.skinny_rows && !many_wins(p) && cublas_ && !options_.deterministic && p.out % 8 == 0 && aligned(p.y) &&
@@ -494,6 +498,7 @@ class Cuda final : public CudaBackend {
     }
     if (!to_library(p) || !aligned(p.x)) {
       if (!shape_fits(p) || !aligned(p.x)) return product_any(at(), p);
+      if (!options_.deterministic && wants_product_wide(at_, p)) return product_wide(at(), p);
       if (next) p.next = half_norm(*next, p.y, is_one(p) ? kNormPartOne : kNormPart, is_one(p) ? at_.n_sm : 0);
       if (is_one(p) && chains_->add(ChainStep(p))) return;
       return is_one(p) ? product_one(at(), p) : product(at(), p);

@@ -1,5 +1,5 @@
 // Products of many rows with a bf16 weight, at the speed of Hopper's matrix units. Blocks stay: pairs of them (clusters) take tiles of
-// 256 rows of x and 256 or 224 of the weight in turn, each block 128 rows of x, and each brings half of the weights to both. One thread
+// 256 rows of x and 192 to 256 of the weight in turn, each block 128 rows of x, and each brings half of the weights to both. One thread
 // asks for the pieces (bulk tensor copies into a ring), two groups of four warps multiply 64 rows each. Gate and up of an output lie
 // in one tile: act(gate) * up is formed in registers. Sums in f32 are added to the residual stream by the L2 cache. A row's sum
 // is what product() gives it: chunks of the inputs in order, in as many pieces.
@@ -16,9 +16,10 @@ namespace {
 
 constexpr int kChunk = 64, kRows = 128, kStages = 4;        // inputs a stage; rows of a block
 constexpr int kGroups = 2, kThreads = (kGroups + 1) * 128;  // groups that multiply; a thread of the last one asks
+constexpr int kBox = 16;                                    // rows that are asked for at a time where a block has not all of its own
 constexpr int kBand = 8;                                    // times 256 rows, whose x stays in the L2 cache while all weights go by
 
-// kOuts: outputs of a cluster, 224 where that leaves fewer multiprocessors idle.
+// kOuts: outputs of a cluster, fewer than 256 where that leaves fewer multiprocessors idle.
 template <int kOuts>
 struct Form {
   static constexpr int x = kRows * 128, weight = kOuts * 128, stage = x + weight;
@@ -66,28 +67,32 @@ __device__ void add_to(float* to, float4 v) {
 
 // One thread asks for all pieces.
 template <int kOuts>
-__device__ void bring(const CUtensorMap& weight_map, const CUtensorMap& x_map, const Product& p, const Order& order, uint32_t base,
-                      uint64_t* full, uint64_t* empty) {
+__device__ void bring(const CUtensorMap& weight_map, const CUtensorMap& x_map, const CUtensorMap& few_map, const Product& p,
+                      const Order& order, uint32_t base, uint64_t* full, uint64_t* empty) {
   constexpr int kStage = Form<kOuts>::stage, kX = Form<kOuts>::x, kWeight = Form<kOuts>::weight;
   const int member = int(blockIdx.x) % 2, n_chunks = (int(p.in) + kChunk - 1) / kChunk;
-  auto ask_weight = [&](int s, int chunk, int tile) {
-    const int row = p.gated ? tile * (kOuts / 2) + member * int(p.out / 2) : tile * kOuts + member * (kOuts / 2);
-    barrier_expect(&full[s], kStage);
+  auto boxes_of = [&](int part) { return (min(int(p.x.rows) - (part * 2 + member) * kRows, kRows) + kBox - 1) / kBox; };
+  auto ask_weight = [&](int s, int chunk, const Place& place) {
+    const int row = p.gated ? place.tile * (kOuts / 2) + member * int(p.out / 2) : place.tile * kOuts + member * (kOuts / 2);
+    barrier_expect(&full[s], kWeight + max(boxes_of(place.part), 0) * kBox * 128);
     copy_box_to(3, base + s * kStage + kX + member * (kWeight / 2), weight_map, chunk * kChunk, row, &full[s], kNormal);
   };
   auto ask_x = [&](int s, int chunk, int part) {
-    copy_box(base + s * kStage, x_map, chunk * kChunk, (part * 2 + member) * kRows, &full[s], kNormal);
+    const int row = (part * 2 + member) * kRows, n = boxes_of(part);
+    if (n == kRows / kBox) return copy_box(base + s * kStage, x_map, chunk * kChunk, row, &full[s], kNormal);
+    for (int i = 0; i < n; i++)  // rows that are not there take longer than others
+      copy_box(base + s * kStage + i * kBox * 128, few_map, chunk * kChunk, row + i * kBox, &full[s], kNormal);
   };
   int index = int(blockIdx.x) / 2;
   Place place(order, index, n_chunks);
   const int ahead = min(place.end - place.begin, kStages);
-  for (int i = 0; i < ahead; i++) ask_weight(i, place.begin + i, place.tile);  // nobody writes them: no need to wait
+  for (int i = 0; i < ahead; i++) ask_weight(i, place.begin + i, place);  // nobody writes them: no need to wait
   wait_before();
   for (int i = 0; i < ahead; i++) ask_x(i, place.begin + i, place.part);
   for (int chunk = place.begin + ahead, s = ahead % kStages, parity = ahead == kStages ? 0 : 1;;) {
     for (; chunk < place.end; chunk++) {
       barrier_wait(&empty[s], parity);
-      ask_weight(s, chunk, place.tile);
+      ask_weight(s, chunk, place);
       ask_x(s, chunk, place.part);
       if (++s == kStages) s = 0, parity ^= 1;
     }
@@ -193,10 +198,12 @@ __device__ void write_any(const Product& p, const float (&d)[N], int column, int
 
 enum class Write : uint8_t { boxes, fours, any };
 
+// Of a group.
+__device__ int first_row(int part) { return (part * 2 + int(blockIdx.x) % 2) * kRows + int(threadIdx.x) / 128 * 64; }
+
 template <int N>
 __device__ void finish(const Product& p, const CUtensorMap& y_map, float (&d)[N], Write write, const Place& place, uint32_t boxes) {
-  const int group = threadIdx.x / 128;
-  const int row = (place.part * 2 + int(blockIdx.x) % 2) * kRows + group * 64;
+  const int group = threadIdx.x / 128, row = first_row(place.part);
   const int column = place.tile * (p.gated ? N : 2 * N), t = threadIdx.x % 4;
   if (p.gated) gate_sums(d, p.activation);
   if (p.bias && place.begin == 0) {
@@ -235,6 +242,14 @@ __device__ void multiply(const CUtensorMap& y_map, const Product& p, const Order
   };
   for (int index = int(blockIdx.x) / 2, s = 0, parity = 0; index < order.n(); index += order.n_clusters) {
     const Place place(order, index, n_chunks);
+    if (first_row(place.part) >= p.x.rows) {  // nothing to do but to say so
+      for (int i = place.begin; i < place.end; i++) {
+        barrier_wait(&full[s], parity);
+        release(s);
+        if (++s == kStages) s = 0, parity ^= 1;
+      }
+      continue;
+    }
     for (int begin = place.begin; begin < place.end; begin += per) {
       const int n = min(per, place.end - begin);
 #pragma unroll
@@ -271,15 +286,15 @@ __device__ void multiply(const CUtensorMap& y_map, const Product& p, const Order
 template <int kOuts>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     many_kernel(const __grid_constant__ CUtensorMap weight_map, const __grid_constant__ CUtensorMap x_map,
-                const __grid_constant__ CUtensorMap y_map, const __grid_constant__ Product p, const __grid_constant__ Order order,
-                const Write write) {
+                const __grid_constant__ CUtensorMap few_map, const __grid_constant__ CUtensorMap y_map, const __grid_constant__ Product p,
+                const __grid_constant__ Order order, const Write write) {
   extern __shared__ char raw[];
   __shared__ uint64_t full[kStages], empty[kStages];
   const uint32_t base = (shared_address(raw) + 1023) & ~1023u;
   begin_ring(full, empty, 2 * kGroups * 4);
   if (threadIdx.x / 128 == kGroups) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-    if (threadIdx.x % 128 == 0) bring<kOuts>(weight_map, x_map, p, order, base, full, empty);
+    if (threadIdx.x % 128 == 0) bring<kOuts>(weight_map, x_map, few_map, p, order, base, full, empty);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
     wait_before();
@@ -314,18 +329,29 @@ void run(const Launch& at, const Product& p, int split) {
   order.n_clusters = std::min(order.tiles * order.parts * order.shares, most);
   const CUtensorMap weight = tensor_map(p.weight, {p.in, p.out}, {p.in * 2}, {kChunk, kOuts / 2}),
                     x = tensor_map(p.x.data, {p.in, p.x.rows}, {p.x.stride * 2}, {kChunk, kRows}),
+                    few = tensor_map(p.x.data, {p.in, p.x.rows}, {p.x.stride * 2}, {kChunk, kBox}),
                     y = write == Write::boxes ? tensor_map(p.y.data, {cols, p.x.rows}, {p.y.stride * 2}, {kOuts / 4, 64}, kOuts == 256) : x;
-  launch(at, many_kernel<kOuts>, grid2(2 * order.n_clusters), kThreads, Form<kOuts>::bytes, weight, x, y, p, order, write);
+  launch(at, many_kernel<kOuts>, grid2(2 * order.n_clusters), kThreads, Form<kOuts>::bytes, weight, x, few, y, p, order, write);
 }
 
 }  // namespace
 
 void product_many(const Launch& at, const Product& p, int split) {
-  auto time = [&](int outs) {  // of the block that has most to do
+  auto time = [&](int outs) {  // of the block that has most to do, counted in outputs; its rows take as long as some more
     const int64_t items = div_up(p.gated ? p.out / 2 : p.out, p.gated ? outs / 2 : outs) * div_up(p.x.rows, 2 * kRows);
-    return double(div_up(items, at.n_sm / 2) * outs) / shares_of(at, p, items);
+    return double(div_up(items, at.n_sm / 2) * (outs + 100)) / shares_of(at, p, items);
   };
-  time(224) < time(256) ? run<224>(at, p, split) : run<256>(at, p, split);
+  int best = 256;
+  for (int outs : {224, 192})
+    if (time(outs) < time(best)) best = outs;
+  switch (best) {
+    case 192:
+      return run<192>(at, p, split);
+    case 224:
+      return run<224>(at, p, split);
+    default:
+      return run<256>(at, p, split);
+  }
 }
 
 }  // namespace mr::cuda

@@ -17,7 +17,7 @@ constexpr int kChunk = 64, kRows = 256, kOuts = 192, kStages = 4;  // inputs a s
 constexpr int kX = kRows * 128, kWeight = kOuts * 128, kStage = kX + kWeight, kBytes = kStages * kStage + 1024;
 constexpr int kGroups = 2, kThreads = (kGroups + 1) * 128;  // groups that multiply; a thread of the last one asks
 constexpr int kBand = 8;                                    // tiles of rows, whose x stays in the L2 cache while all weights go by
-constexpr int kLeastRows = 2560;
+constexpr int kLeastRows = 1280;
 
 struct Order {
   int tiles, parts;  // of kOuts results, which are a pair's; of kRows
