@@ -27,7 +27,7 @@ ChainQueue::~ChainQueue() {
 }
 
 bool ChainQueue::add(const ChainStep& step) {
-  if (!can_chain(at_, step)) return false;
+  if (!(rows_of(step) == 1 ? can_chain(at_, step) : can_chain_rows(at_, step))) return false;
   steps_.push_back(step);
   return true;
 }
@@ -35,8 +35,16 @@ bool ChainQueue::add(const ChainStep& step) {
 void ChainQueue::flush(const std::function<void(const ChainStep&)>& alone) {
   if (steps_.empty()) return;
   const std::vector<ChainStep> steps = std::exchange(steps_, {});
-  if (steps.size() >= least_) return chain(at_, steps.data(), on_device(steps), int(steps.size()), memory_);
-  for (const ChainStep& step : steps) alone(step);
+  const int n = int(steps.size()), rows = int(rows_of(steps[0]));
+  if (steps.size() < least_) {
+    for (const ChainStep& step : steps) alone(step);
+  } else if (rows == 1) {
+    chain(at_, steps.data(), on_device(steps), n, memory_);
+  } else {
+    std::vector<RowsStep> program;
+    for (const ChainStep& step : steps) program.push_back(rows_step(at_, step));
+    chain_rows(at_, on_device(program), n, rows, memory_, plan_);
+  }
 }
 
 void ChainQueue::forget() {
@@ -52,8 +60,9 @@ struct Relaxed {
 };
 
 // A program that a graph is to know has a place of its own, and is there before the graph runs.
-const ChainStep* ChainQueue::on_device(const std::vector<ChainStep>& steps) {
-  const size_t bytes = steps.size() * sizeof(ChainStep);
+template <class Step>
+const Step* ChainQueue::on_device(const std::vector<Step>& steps) {
+  const size_t bytes = (steps.size() * sizeof(Step) + 127) / 128 * 128;
   cudaStreamCaptureStatus status;
   must(cudaStreamIsCapturing(at_.stream, &status));
   const bool captured = status == cudaStreamCaptureStatusActive;
@@ -66,12 +75,12 @@ const ChainStep* ChainQueue::on_device(const std::vector<ChainStep>& steps) {
   if (!captured && passing_.size < bytes) cudaFree(passing_.data), grow(passing_);
   Block& block = captured ? captured_.back() : passing_;
   std::byte* to = block.data + block.used;
-  must(cudaMemcpyAsync(to, steps.data(), bytes, cudaMemcpyHostToDevice, captured ? side_ : at_.stream));
+  must(cudaMemcpyAsync(to, steps.data(), steps.size() * sizeof(Step), cudaMemcpyHostToDevice, captured ? side_ : at_.stream));
   if (captured) {
     block.used += bytes;
     must(cudaStreamSynchronize(side_));
   }
-  return reinterpret_cast<const ChainStep*>(to);
+  return reinterpret_cast<const Step*>(to);
 }
 
 }  // namespace mr::cuda

@@ -1,10 +1,10 @@
-// Steps of one row that wait to be launched together, and the programs on the device that captured graphs know.
+// Steps that wait to be launched together, all of as many rows, and the programs on the device that captured graphs know.
 #pragma once
 
 #include <functional>
 #include <vector>
 
-#include "backend/cuda/chain.h"
+#include "backend/cuda/chain_rows.h"
 
 namespace mr::cuda {
 
@@ -12,19 +12,24 @@ class ChainQueue {
  public:
   ChainQueue(const Launch&, int least);  // steps that are worth a chain
   ~ChainQueue();
-  bool add(const ChainStep&);  // false: it is not for a chain
+  bool fits(const ChainStep& step) const { return steps_.empty() || rows_of(steps_.back()) == rows_of(step); }  // to what waits
+  bool add(const ChainStep&);                          // false: it is not for a chain
+  void plan(const DecodePlan& plan) { plan_ = plan; }  // of the attentions of several rows that wait
   // Launches what waits: as one chain, or, where that is too short, each by `alone`.
   void flush(const std::function<void(const ChainStep&)>& alone);
   void drop() { steps_.clear(); }
   void forget();  // programs of graphs that are no more
 
  private:
-  const ChainStep* on_device(const std::vector<ChainStep>&);
+  static int64_t rows_of(const ChainStep& s) { return s.attends ? s.attend.q.rows : s.product.x.rows; }
+  template <class Step>
+  const Step* on_device(const std::vector<Step>&);
 
   Launch at_;
   size_t least_;
   cudaStream_t side_ = nullptr;  // is never captured
   ChainMemory memory_;
+  DecodePlan plan_;
   std::vector<ChainStep> steps_;
   struct Block {
     std::byte* data;

@@ -40,7 +40,8 @@ class Cuda final : public CudaBackend {
     step_ = std::make_unique<StepMemory>(
         at_.stream,
         StepMemory::Rules{options.deterministic, options.share_prefixes ? kPrefillRows / options.group : 0,
-                          std::max(1, at_.n_sm * kDecodeBlocks / decode_shares(options.kv_heads * options.group, options.kv_heads))});
+                          std::max(1, at_.n_sm * kDecodeBlocks / decode_shares(options.kv_heads * options.group, options.kv_heads)),
+                          std::max(1, at_.n_sm / options.kv_heads)});
     staging_ = std::make_unique<Staging>(at_.stream, pool_);
     sampling_ = std::make_unique<Sampling>(at_, pool_);
     chains_ = std::make_unique<ChainQueue>(at_, options.chain);
@@ -198,7 +199,7 @@ class Cuda final : public CudaBackend {
     if (angles) call.rope = {floats(angles), angles.stride[0], int(angles.shape[1])};
     call.k = heads(k), call.v = heads(v);
     if (step_->plan().n_tiles == 0 && !step_->plan().shared_room && !interleaved && can_decode(call))
-      return batch.n_tokens == 1 && chains_->add(ChainStep(call)) ? void() : decode(call);
+      return batch.n_tokens <= kChainRows && queued(call) ? void() : decode(call);
     if (!interleaved && angles && can_rope_store(call)) {
       rope_store(at(), call);
     } else {
@@ -409,11 +410,22 @@ class Cuda final : public CudaBackend {
     graphs_.clear(), chains_->forget();
   }
 
-  // Operations of one row wait until something else is wanted of the stream, and are launched together.
+  // Operations of few rows wait until something else is wanted of the stream, and are launched together.
   void flush() {
-    chains_->flush([this](const ChainStep& step) { step.attends ? decode(step.attend) : product_one(at_, step.product); });
+    chains_->flush([this](const ChainStep& step) { step.attends ? decode(step.attend) : product_alone(step.product); });
   }
   const Launch& at() { return flush(), at_; }
+  template <class Operation>
+  bool queued(const Operation& operation) {
+    const ChainStep step(operation);
+    if (!chains_->fits(step)) flush();
+    return chains_->add(step);
+  }
+  bool queued(const AttendCall& call) {
+    if (call.spots.n_tokens > 1) chains_->plan(plan_of(call, true));
+    return queued<AttendCall>(call);
+  }
+  void product_alone(const Product& p) { is_one(p) ? product_one(at_, p) : product(at_, p); }
 
   // Memory that an operation needs for itself, by purpose; it grows when nothing is being captured.
   enum Use { x_bf16, half_normed_x, half_normed_x2, squares, squares2, partial, arrived, sampled_tokens, unpacked, groups, n_uses };
@@ -499,9 +511,10 @@ class Cuda final : public CudaBackend {
     if (!to_library(p) || !aligned(p.x)) {
       if (!shape_fits(p) || !aligned(p.x)) return product_any(at(), p);
       if (!options_.deterministic && wants_product_wide(at_, p)) return product_wide(at(), p);
-      if (next) p.next = half_norm(*next, p.y, is_one(p) ? kNormPartOne : kNormPart, is_one(p) ? at_.n_sm : 0);
-      if (is_one(p) && chains_->add(ChainStep(p))) return;
-      return is_one(p) ? product_one(at(), p) : product(at(), p);
+      const bool few = rows <= kChainRows && !options_.deterministic;
+      if (next) p.next = half_norm(*next, p.y, is_one(p) ? kNormPartOne : kNormPart, few ? at_.n_sm : 0);
+      if (few && queued(p)) return;
+      return flush(), product_alone(p);
     }
     if (wants_product_wide(at_, p)) return product_wide(at(), p);
     if (p.gated) {
@@ -550,12 +563,18 @@ class Cuda final : public CudaBackend {
     if (plan.n_single) attend_prefill(at(), call, plan.tile, plan.n_single, true);
     if (plan.n_tiles > plan.n_single) attend_prefill(at(), call, plan.tile + plan.n_single, plan.n_tiles - plan.n_single);
   }
-  void decode(const AttendCall& call) {
+  DecodePlan plan_of(const AttendCall& call, bool chained = false) {
     const StepMemory::Plan& plan = step_->plan();
     DecodePlan d{plan.item, plan.grid};
+    if (chained) d.item = plan.chained, d.grid = plan.n_chained;
     const int64_t shares = decode_shares(call.heads, call.pages.kv_heads);
     d.partial = scratch<float>(partial, plan.slots * shares * kGroup * (call.pages.v_dim + kPartExtra));
     d.arrived = scratch<int32_t>(arrived, std::max<int64_t>(call.spots.n_seqs * shares, 1 << 16));
+    return d;
+  }
+  void decode(const AttendCall& call) {
+    const StepMemory::Plan& plan = step_->plan();
+    DecodePlan d = plan_of(call);
     d.shared = plan.shared, d.shared_row = plan.shared_row, d.n_shared = plan.n_shared, d.shared_room = plan.shared_room;
     if (d.shared_room) {
       check(call.window == 0 && call.heads / call.pages.kv_heads <= options_.group && can_prefill(call),

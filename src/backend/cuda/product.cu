@@ -176,7 +176,8 @@ struct Merge {
     if (!p.next.x) return;
     squares = warp_sum(squares);
     const int64_t parts = (p.out + kNormPart - 1) / kNormPart, part = int64_t(tile) * (M / 64) + half;
-    if (lane == 0 && part < parts) p.next.squares[row * parts + part] = squares;
+    if (lane > 0 || part >= parts) return;
+    for (int64_t at = part; at < p.next.parts; at += parts, squares = 0) p.next.squares[row * p.next.parts + at] = squares;
   }
 };
 

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <map>
 
+#include "backend/cuda/chain_rows.h"
 #include "core/error.h"
 
 namespace mr::cuda {
@@ -35,19 +36,19 @@ StepMemory::~StepMemory() {
 
 // Cuts everybody into pieces of at most `most` tokens or a little more, longest first. Returns how long the workers take, counted in
 // tokens: whole rounds, each as long as its longest piece, and some of a piece, since workers are not equally fast.
-int64_t StepMemory::cut_into(int most) {
+int64_t StepMemory::cut_into(int most, int workers) {
   for (Own& own : own_) own.piece = piece(own.length, most), own.n = (own.length + own.piece - 1) / own.piece;
   std::ranges::sort(own_, [](const Own& a, const Own& b) { return a.piece != b.piece ? a.piece > b.piece : a.seq < b.seq; });
   int64_t cost = 3 * most / 8, n = 0;
   for (const Own& own : own_) {
-    const int64_t rounds = (n + own.n + rules_.workers - 1) / rules_.workers - (n + rules_.workers - 1) / rules_.workers;
+    const int64_t rounds = (n + own.n + workers - 1) / workers - (n + workers - 1) / workers;
     cost += rounds * (kFixed + own.piece), n += own.n;
   }
   return cost;
 }
 
 // Cuts what each sequence of one row sees for itself into pieces of the length that takes the least time.
-void StepMemory::cut(const Batch& b) {
+void StepMemory::cut(const Batch& b, int workers) {
   own_.clear();
   int longest = 0;
   for (int s = 0; s < b.n_seqs; s++)
@@ -60,9 +61,9 @@ void StepMemory::cut(const Batch& b) {
   const int hurry = std::max(1, 2048 / std::max(1, int(own_.size())));  // many sequences: fewer lengths are tried
   for (int n = 1; n <= kMostItems && (n == 1 || longest / n >= kShortest); n += 1 + n / hurry) {
     const int most = (longest + n - 1) / n;
-    if (const int64_t cost = cut_into(most); cost < least) least = cost, best = most;
+    if (const int64_t cost = cut_into(most, workers); cost < least) least = cost, best = most;
   }
-  if (!own_.empty()) cut_into(best);
+  if (!own_.empty()) cut_into(best, workers);
 }
 
 // Sequences of one row whose first pages are the same: these are cut into tiles of sequences and parts of tokens.
@@ -99,44 +100,55 @@ void StepMemory::share_prefixes(const Batch& b, const StateMemory& state) {
   n_shared_ = int32_t(shared_.size());
 }
 
+// Sequences of one row as items for so many workers, longest first; returns how many results there are.
+int32_t StepMemory::make_items(const Batch& b, const StateMemory& state, int workers, std::vector<DecodeItem>& items) {
+  items.clear();
+  cut(b, workers);
+  int32_t n_slots = 0;
+  for (const Own& own : own_) {
+    const int s = own.seq;
+    Prefix& prefix = prefix_[size_t(s)];
+    DecodeItem item{s, b.row_begin[s], b.context[s], 0, 0, 0, prefix.parts + own.n, 0, prefix.parts, {}};
+    for (size_t g = 0; g < std::min(b.group.size(), std::size(item.table)); g++)
+      if (state.group[g].page_tokens) item.table[g] = b.group[g].begin[s];
+    prefix.slot = n_slots;
+    for (int i = 0; i < own.n; i++) {
+      item.index = prefix.parts + i, item.slot = n_slots + item.index;
+      item.begin = prefix.tokens + i * own.piece, item.end = std::min(item.begin + own.piece, prefix.tokens + own.length);
+      items.push_back(item);
+    }
+    n_slots += item.count;
+  }
+  return n_slots;
+}
+
 // Sequences of one row are cut into items, the others into tiles of rows; both longest first.
 void StepMemory::make_plan(const Batch& b, const StateMemory& state) {
-  items_.clear(), tiles_.clear(), own_.clear();
+  items_.clear(), chained_.clear(), tiles_.clear(), own_.clear();
   share_prefixes(b, state);
-  if (!rules_.deterministic) cut(b);
+  if (!rules_.deterministic) make_items(b, state, rules_.workers, items_);
   for (int s = 0; s < b.n_seqs; s++)
     if (b.rows(s) > 1 || rules_.deterministic)
       for (int r = 0; r < b.rows(s); r += kPrefillRows)
         tiles_.push_back({s, r, b.row_begin[s], b.rows(s), b.context[s], b.corner[s] == Corner::causal});
-  std::vector<int32_t> first_slot(size_t(b.n_seqs), 0);
-  int32_t n_slots = 0;
-  for (const Own& own : own_) {
-    const int s = own.seq;
-    const Prefix& prefix = prefix_[size_t(s)];
-    DecodeItem item{s, b.row_begin[s], b.context[s], 0, 0, 0, prefix.parts + own.n, 0, prefix.parts, {}};
-    for (size_t g = 0; g < std::min(b.group.size(), std::size(item.table)); g++)
-      if (state.group[g].page_tokens) item.table[g] = b.group[g].begin[s];
-    first_slot[size_t(s)] = n_slots;
-    for (int i = 0; i < own.n; i++) {
-      item.index = prefix.parts + i, item.slot = n_slots + item.index;
-      item.begin = prefix.tokens + i * own.piece, item.end = std::min(item.begin + own.piece, prefix.tokens + own.length);
-      items_.push_back(item);
-    }
-    n_slots += item.count;
-  }
-  for (SharedRow& row : shared_rows_) row.slot = first_slot[size_t(row.slot)];
+  for (SharedRow& row : shared_rows_) row.slot = prefix_[size_t(row.slot)].slot;
   std::stable_sort(tiles_.begin(), tiles_.end(),
                    [&](const PrefillTile& x, const PrefillTile& y) { return b.context[x.seq] + x.row > b.context[y.seq] + y.row; });
   const auto rest = std::stable_partition(tiles_.begin(), tiles_.end(), [&](const PrefillTile& t) { return b.rows(t.seq) == 1; });
   plan_ = {};
   plan_.n_single = int(rest - tiles_.begin());
   plan_.n_items = int(items_.size()), plan_.n_tiles = int(tiles_.size());
-  const int step = std::max(16, int(std::bit_floor(unsigned(plan_.n_items))) / 8);  // few grids, so that few graphs are captured
-  plan_.grid = (plan_.n_items + step - 1) / step * step;
-  items_.resize(size_t(plan_.grid));  // the rest is empty
+  auto padded = [](std::vector<DecodeItem>& items) {  // few grids, so that few graphs are captured; the rest is empty
+    const size_t step = std::max<size_t>(16, std::bit_floor(items.size()) / 8);
+    items.resize((items.size() + step - 1) / step * step);
+    return int(items.size());
+  };
+  plan_.grid = padded(items_);
   plan_.shared_room = n_shared_ ? int(std::bit_ceil(unsigned(std::max(n_shared_, 16)))) : 0;
   shared_.resize(size_t(plan_.shared_room));
-  plan_.slots = plan_.grid + (plan_.shared_room ? b.n_seqs * kMostParts : 0);
+  if (tiles_.empty() && !n_shared_ && b.n_seqs > 1 && b.n_seqs <= kChainRows) make_items(b, state, rules_.chained, chained_);
+  plan_.n_chained = padded(chained_);
+  plan_.slots = std::max(plan_.grid, plan_.n_chained) + (plan_.shared_room ? b.n_seqs * kMostParts : 0);
 }
 
 // Room for `room` elements, of which the first n are copied from `from`; null stays null.
@@ -164,6 +176,7 @@ void StepMemory::write(const Batch& h, Batch& b, const StateMemory& state) {
   b.parent = trees ? put(h.parent, h.n_tokens, 0) : nullptr;
   b.ancestors = trees ? put(h.ancestors, h.n_tokens, 0) : nullptr;
   plan_.item = put(items_.data(), plan_.grid, 0);
+  plan_.chained = put(chained_.data(), plan_.n_chained, 0);
   plan_.shared = put(shared_.data(), plan_.shared_room, 0);
   plan_.shared_row = put(shared_rows_.data(), int64_t(shared_rows_.size()), h.n_seqs);
   plan_.n_shared = put(&n_shared_, 1, 0);

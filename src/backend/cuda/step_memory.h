@@ -12,9 +12,11 @@ namespace mr::cuda {
 class StepMemory {
  public:
   struct Plan {
-    const DecodeItem* item = nullptr;  // on the device
-    int n_items = 0, grid = 0;         // grid: items that steps of this layout have at most
-    int slots = 0;                     // for their results, and those of what is shared
+    const DecodeItem* item = nullptr;     // on the device
+    int n_items = 0, grid = 0;            // grid: items that steps of this layout have at most
+    int slots = 0;                        // for their results, and those of what is shared
+    const DecodeItem* chained = nullptr;  // the same sequences cut for blocks of a chain, where all are few and have one row
+    int n_chained = 0;
     const SharedTile* shared = nullptr;
     const SharedRow* shared_row = nullptr;
     const int32_t* n_shared = nullptr;
@@ -27,6 +29,7 @@ class StepMemory {
     bool deterministic = false;  // every sequence is attended to in tiles, whatever its number of rows
     int share = 0;               // sequences of a tile that reads shared keys; 0: nothing is shared
     int workers = 1;             // blocks of a decode that run at a time, for every K/V head
+    int chained = 1;             // blocks of a chain, likewise
   };
   StepMemory(cudaStream_t, const Rules&);
   ~StepMemory();
@@ -39,8 +42,9 @@ class StepMemory {
  private:
   void make_plan(const Batch&, const StateMemory&);
   void share_prefixes(const Batch&, const StateMemory&);
-  int64_t cut_into(int most);
-  void cut(const Batch&);
+  int64_t cut_into(int most, int workers);
+  void cut(const Batch&, int workers);
+  int32_t make_items(const Batch&, const StateMemory&, int workers, std::vector<DecodeItem>&);
   template <class T>
   const T* put(const T* from, int64_t n, int64_t room);
   void write(const Batch& host, Batch& out, const StateMemory&);
@@ -53,12 +57,13 @@ class StepMemory {
   size_t size_ = 0, used_ = 0;
   uint64_t layout_ = 0;
   int64_t n_edits_ = 0;
-  std::vector<DecodeItem> items_;
+  std::vector<DecodeItem> items_, chained_;
   std::vector<PrefillTile> tiles_;
   std::vector<SharedTile> shared_;
   std::vector<SharedRow> shared_rows_;
   struct Prefix {
     int tokens = 0, parts = 0;
+    int32_t slot = 0;  // of the sequence's first result
   };
   std::vector<Prefix> prefix_;  // [n_seqs] what attend_shared() does of it
   int32_t n_shared_ = 0;
