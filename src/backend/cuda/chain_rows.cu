@@ -4,7 +4,8 @@
 // before, through a ring of its own. Reads every weight, key and value once, and x from the L2 cache once a pass of each block.
 //
 // A stage of the ring is some boxes of eight weight rows by some chunks of 64 inputs, swizzled for Hopper's matrix instruction, or four
-// tiles of 16 keys and values. Each of the two groups of four warps multiplies 64 of a pass's rows with all of x.
+// tiles of 16 keys and values. Each of the two groups of four warps multiplies 64 of a pass's rows, or half of the inputs of all, and
+// all eight finish the outputs, which lie in shared memory then.
 #include "backend/cuda/chain_attend.cuh"
 #include "backend/cuda/chain_rows.h"
 #include "backend/cuda/tensor_map.cuh"
@@ -40,7 +41,8 @@ struct Shared {
   Attending attending;
 };
 
-// The ring of x for N rows; a stage is as long as the step's chunks. Behind its first part lie sums, when warps add them up.
+// The ring of x for N rows; a stage is as long as the step's chunks. A pass's sums lie at the end of its room: x of a product of several
+// passes does not reach so far, and of one pass it has been read by then.
 template <int N>
 struct XRing {
   static constexpr int stages = kRoom / (N / 8 * kMostChunks * kBox);
@@ -150,7 +152,8 @@ __device__ void norm_factors(const Product& p, float* factor) {
   }
 }
 
-// SBO: the step of eight rows.
+// Boxes of eight rows follow each other, each of all chunks of a stage. The loop's bounds are the same for all lanes, and are said to
+// be, or the compiler would let every matrix instruction wait for the one before.
 __device__ uint64_t boxes_descriptor(uint32_t address, int chunks) {
   return uint64_t((address & 0x3ffff) >> 4) | uint64_t(1) << 16 | uint64_t(chunks * kBox >> 4) << 32 | uint64_t(1) << 62;
 }
@@ -184,7 +187,7 @@ __device__ void multiply(Shared& shared, uint32_t ring, uint32_t x_ring, const R
 }
 
 // What all threads have of a pass, to shared memory: [N][pitch] sums of its rows; of halves twice, one after the other.
-struct Sums64 {
+struct PassSums {
   float* data;
   bool halves;
   __device__ int pitch() const { return halves ? 68 : 132; }  // so that banks differ
@@ -222,7 +225,7 @@ struct Finish {
     return p.residual && o < n && row < int(p.x.rows) ? __ldcg(p.residual + row * p.residual_stride + first + o) : 0.0f;
   }
   template <int N>
-  __device__ void finish(const Sums64& sums, const float* factor) {
+  __device__ void finish(const PassSums& sums, const float* factor) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll 1
     for (int o = lane; o < n; o += 32) {
@@ -260,7 +263,7 @@ template <int N>
 __device__ void run_product(Shared& shared, uint32_t ring, char* room, const RowsWork& work, int step, const Units& mine, Turn& turn,
                             Turn& x_turn) {
   const Product& p = work.step.product;
-  Sums64 sums{reinterpret_cast<float*>(room + kSumsAt), __shfl_sync(~0u, work.boxes, 0) <= 8};  // one pass, if they are
+  PassSums sums{reinterpret_cast<float*>(room + kSumsAt), __shfl_sync(~0u, work.boxes, 0) <= 8};  // one pass, if they are
   Finish outputs{p};
   for (int pass = 0; pass < work.passes; pass++) {
     const int first = mine.begin + pass * mine.per;
@@ -333,6 +336,33 @@ __device__ void lead(const Program& program, Shared& shared, uint32_t x_ring) {
   }
 }
 
+// The block's parts of an attention.
+__device__ void attend_parts(const Program& program, Shared& shared, char* ring, const AttendCall& call, int step, Turn& turn,
+                             Turn& part_turn) {
+  const int lane = threadIdx.x % 32;
+  char* room = ring + kStages * kStage;
+  const int n = program.plan.grid * call.pages.kv_heads;
+  for (int unit = rank_at(step); unit < n; unit += int(gridDim.x), part_turn.next(kParts)) {
+    barrier_wait(&shared.attending.part_full[part_turn.at], part_turn.parity);
+    const Part& part = shared.attending.part[part_turn.at];
+    auto stages = [&](auto f) {
+      for (int s = 0; s * kTiles < part.n_tiles; s++, turn.next(kStages)) {
+        barrier_wait(&shared.full[turn.at], turn.parity);
+        f(s, ring + turn.at * kStage);
+        __syncwarp();
+        if (lane == 0) barrier_arrive(&shared.empty[turn.at]);
+      }
+    };
+    if (part.count > 0 && call.pages.k_dim == 128) {
+      attend_part(shared.attending, *reinterpret_cast<Mixing<128>*>(room), call, program.plan, part, stages);
+    } else if (part.count > 0) {
+      attend_part(shared.attending, *reinterpret_cast<Mixing<64>*>(room), call, program.plan, part, stages);
+    }
+    __syncwarp();
+    if (lane == 0) barrier_arrive(&shared.attending.part_empty[part_turn.at]);
+  }
+}
+
 template <int N>
 __device__ void work(const Program& program, Shared& shared, char* ring) {
   const int lane = threadIdx.x % 32;
@@ -347,27 +377,7 @@ __device__ void work(const Program& program, Shared& shared, char* ring) {
     const Units mine = work.step.attends ? Units{} : units_of(work, i);
     barrier_wait(&shared.go, i & 1);
     if (work.step.attends) {
-      const AttendCall& call = work.step.attend;
-      const int n = program.plan.grid * call.pages.kv_heads;
-      for (int unit = rank_at(i); unit < n; unit += int(gridDim.x), part_turn.next(kParts)) {
-        barrier_wait(&shared.attending.part_full[part_turn.at], part_turn.parity);
-        const Part& part = shared.attending.part[part_turn.at];
-        auto stages = [&](auto f) {
-          for (int s = 0; s * kTiles < part.n_tiles; s++, turn.next(kStages)) {
-            barrier_wait(&shared.full[turn.at], turn.parity);
-            f(s, ring + turn.at * kStage);
-            __syncwarp();
-            if (lane == 0) barrier_arrive(&shared.empty[turn.at]);
-          }
-        };
-        if (part.count > 0 && call.pages.k_dim == 128) {
-          attend_part(shared.attending, *reinterpret_cast<Mixing<128>*>(room), call, program.plan, part, stages);
-        } else if (part.count > 0) {
-          attend_part(shared.attending, *reinterpret_cast<Mixing<64>*>(room), call, program.plan, part, stages);
-        }
-        __syncwarp();
-        if (lane == 0) barrier_arrive(&shared.attending.part_empty[part_turn.at]);
-      }
+      attend_parts(program, shared, ring, work.step.attend, i, turn, part_turn);
     } else {
       run_product<N>(shared, base, room, work, i, mine, turn, x_turn);
     }
