@@ -26,7 +26,8 @@ constexpr int kTile = 16;              // rows
 constexpr int kPieceBytes = 64;        // one piece of 32 activations
 constexpr int kTileBytes = 1024;       // 32 inputs of a panel
 constexpr int64_t kFewRows = 12;       // quantized products below run faster on vectors
-constexpr int64_t kScratchPanels = 4;  // widened panels that a worker's scratch holds
+constexpr int64_t kScratchPanels = 4;  // widened panels that a worker's scratch holds, a stretch of their inputs at a time
+constexpr int64_t kStretch = linear::kLongestStretch / kBlock;  // blocks
 
 inline int64_t blocks_of(int64_t in) { return (in + kBlock - 1) / kBlock; }
 inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -163,23 +164,44 @@ void configure(int64_t first, int64_t second) {
 
 // Quantized weights.
 
-// Adds blocks [block, block_end) of one panel to the sums of up to 16 rows; Full: 16, in registers.
+// Blocks [begin, end) of a product of many rows, and the sums that it keeps from stretch to stretch.
+struct Blocks {
+  int64_t begin, end;
+  bool last;
+  float* sums;         // [16][16] for every row tile of the piece's first panel; null: one stretch is all
+  int64_t next_panel;  // floats
+  float* at(int64_t tile, int64_t panel) const { return sums + panel * next_panel + tile * kTile * kPanel; }
+};
+// Calls f(Blocks) for all stretches of a piece.
+template <class F>
+void stretches(int64_t in, int64_t rows, float* sums, F f) {
+  const int64_t blocks = blocks_of(in), stretch = linear::stretch_of(in) / kBlock;
+  for (int64_t b = 0; b < blocks; b += stretch)
+    f(Blocks{b, least(b + stretch, blocks), b + stretch >= blocks, sums, (rows + kTile - 1) / kTile * kTile * kPanel});
+}
+
+// Adds a stretch of one panel, of which w are the stored blocks and tiles the widened ones, to the sums of up to 16 rows; Full: 16, in
+// registers.
 template <class T, class W, bool Full>
-void quant_tile(const std::byte* x, const Scaling* scaling, const uint8_t* w, const uint8_t* tiles, int n_rows, int64_t block,
-                int64_t block_end, float* sums) {
+void quant_tile(const LinearCall& c, int64_t row, int n_rows, int64_t panel, const uint8_t* tiles, const Blocks& s, float* sums) {
   // 32 weights of 4 bits times 16 bits stay below 2^24, and one sum takes both pieces; 8 bits need a sum for each.
   constexpr bool kOneSum = Widen<W>::kSmall;
   constexpr int kSums = kOneSum ? 1 : 2;
   // What a tile stores cannot be loaded soon after: a block's sums are taken up while the tiles are at work on later ones.
   constexpr int kLag = 2, kBuffers = kLag + 1;
   alignas(64) float dots[kBuffers][kSums][kTile * kPanel];
+  const int64_t all = c.in / kBlock, blocks = s.end - s.begin;
+  const std::byte* x = c.rounded + row / kTile * scaled_tile_bytes(c.in);
+  const auto* scaling = (const Scaling*)(x + all * kPairBytes) + s.begin;
+  const auto* w = (const uint8_t*)c.packed + (panel * all + s.begin) * W::kBytes;
+  x += s.begin * kPairBytes;
   const int n = Full ? kTile : n_rows;
   Vec acc[kTile];
 #pragma GCC unroll 16
-  for (int r = 0; r < n; r++) acc[r] = load(sums + r * kPanel);
+  for (int r = 0; r < n; r++) acc[r] = s.begin ? load(sums + r * kPanel) : zero();
   int write = 0, read = 0;
-  for (int64_t b = block; b < block_end + kLag; b++) {
-    if (b < block_end) {
+  for (int64_t b = 0; b < blocks + kLag; b++) {
+    if (b < blocks) {
       T::template load<6>(tiles + b * kTileBytes, 64);
       T::template load<4>(x + b * kPairBytes, kPieceBytes);
       T::template zero<0>();
@@ -195,7 +217,7 @@ void quant_tile(const std::byte* x, const Scaling* scaling, const uint8_t* w, co
       T::template store<0>(dots[write][0], 64);
       write = write + 1 == kBuffers ? 0 : write + 1;
     }
-    if (b < block + kLag) continue;
+    if (b < kLag) continue;
     const int64_t done = b - kLag;
     const uint8_t* stored = w + done * W::kBytes;
     const Vec scale = W::scale(stored);
@@ -213,45 +235,32 @@ void quant_tile(const std::byte* x, const Scaling* scaling, const uint8_t* w, co
   }
 #pragma GCC unroll 16
   for (int r = 0; r < n; r++) store(sums + r * kPanel, acc[r]);
-}
-
-// One row tile times n_panels widened panels. Stretches of inputs short enough that their activations stay in the nearest cache.
-template <class T, class W>
-void quant_row_tile(const LinearCall& c, int64_t row, int n_rows, int64_t panel, int n_panels, const uint8_t* tiles) {
-  constexpr int64_t kStretch = 12;
-  const int64_t blocks = c.in / kBlock;
-  const std::byte* x = c.rounded + row / kTile * scaled_tile_bytes(c.in);
-  const auto* scaling = (const Scaling*)(x + blocks * kPairBytes);
-  const auto* w = (const uint8_t*)c.packed + panel * blocks * W::kBytes;
-  alignas(64) float sums[kScratchPanels][kTile * kPanel] = {};
-  for (int64_t b = 0; b < blocks; b += kStretch)
-    for (int p = 0; p < n_panels; p++) {
-      auto tile = n_rows == kTile ? quant_tile<T, W, true> : quant_tile<T, W, false>;
-      tile(x, scaling, w + p * blocks * W::kBytes, tiles + p * blocks * kTileBytes, n_rows, b, least(b + kStretch, blocks), sums[p]);
-    }
-  for (int p = 0; p < n_panels; p++)
-    for (int r = 0; r < n_rows; r++) finish(c, row + r, panel + p, load(sums[p] + r * kPanel));
+  if (s.last)
+    for (int r = 0; r < n; r++) finish(c, row + r, panel, load(sums + r * kPanel));
 }
 
 template <class T, class W>
 void run_quant(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, float* scratch) {
-  constexpr int64_t kCached = 256 << 10;  // bytes of widened panels that stay in the second-level cache
   const int64_t blocks = c.in / kBlock;
-  int64_t most = kCached / (blocks * kTileBytes);
-  most = least(most < 1 ? 1 : most, kScratchPanels);
   auto* tiles = (uint8_t*)scratch;
   configure<T>(kTile, kTile);
   int64_t configured = kTile;
-  for (int64_t p = panel; p < panel_end; p += most) {
-    const int64_t n = least(most, panel_end - p);
-    for (int64_t i = 0; i < n; i++)
-      Widen<W>::panel((const uint8_t*)c.packed + (p + i) * blocks * W::kBytes, blocks, tiles + i * blocks * kTileBytes);
-    for (int64_t r = row; r < row_end; r += kTile) {
-      const int64_t rows = least(kTile, row_end - r);
-      if (rows != configured) configure<T>(rows, rows), configured = rows;
-      quant_row_tile<T, W>(c, r, int(rows), p, int(n), tiles);
+  stretches(c.in, row_end - row, scratch + kScratchPanels * kStretch * kTileBytes / 4, [&](const Blocks& s) {
+    for (int64_t p = panel; p < panel_end; p += kScratchPanels) {
+      const int64_t n = least(kScratchPanels, panel_end - p);
+      for (int64_t i = 0; i < n; i++)
+        Widen<W>::panel((const uint8_t*)c.packed + ((p + i) * blocks + s.begin) * W::kBytes, s.end - s.begin,
+                        tiles + i * kStretch * kTileBytes);
+      // A row tile's activations stay in the nearest cache while the panels pass.
+      for (int64_t r = row; r < row_end; r += kTile) {
+        const int64_t rows = least(kTile, row_end - r);
+        if (rows != configured) configure<T>(rows, rows), configured = rows;
+        auto tile = rows == kTile ? quant_tile<T, W, true> : quant_tile<T, W, false>;
+        for (int64_t i = 0; i < n; i++)
+          tile(c, r, int(rows), p + i, tiles + i * kStretch * kTileBytes, s, s.at((r - row) / kTile, p + i - panel));
+      }
     }
-  }
+  });
   T::release();
 }
 
@@ -294,12 +303,24 @@ void few_rows(const LinearCall& c, int64_t row, int64_t n_rows, int64_t panel) {
   if constexpr (Panels > 3) finish_tile<T, 3>(c, row, n_rows, panel + 3);
 }
 
-// 16 rows and up to 16 more, times one or two widened panels.
+// 16 rows and up to 16 more, times a stretch of one or two widened panels. sums: of the first row tile and panel.
 template <class T, int Panels>
-void two_row_tiles(const LinearCall& c, int64_t row, int64_t n_second, int64_t panel, const uint8_t* tiles) {
-  const int64_t blocks = blocks_of(c.in);
-  const std::byte *x = c.rounded + split_bytes(c.in, row), *y = x + blocks * kPairBytes;
-  T::template zero<0>(), T::template zero<1>(), T::template zero<2>(), T::template zero<3>();
+void two_row_tiles(const LinearCall& c, int64_t row, int64_t n_second, int64_t panel, const uint8_t* tiles, const Blocks& s, float* sums) {
+  const std::byte *x = c.rounded + split_bytes(c.in, row) + s.begin * kPairBytes, *y = x + blocks_of(c.in) * kPairBytes;
+  auto every = [&](auto f) {
+    f(std::integral_constant<int, 0>{}, row, int64_t(kTile), panel, sums);
+    f(std::integral_constant<int, 2>{}, row + kTile, n_second, panel, sums + kTile * kPanel);
+    if constexpr (Panels > 1) {
+      f(std::integral_constant<int, 1>{}, row, int64_t(kTile), panel + 1, sums + s.next_panel);
+      f(std::integral_constant<int, 3>{}, row + kTile, n_second, panel + 1, sums + s.next_panel + kTile * kPanel);
+    }
+  };
+  every([&]<int C>(std::integral_constant<int, C>, int64_t, int64_t, int64_t, float* sum) {
+    if (s.begin)
+      T::template load<C>(sum, 64);
+    else
+      T::template zero<C>();
+  });
   auto piece = [&](int64_t at) {
     T::template load<4>(x + at, kPieceBytes);
     T::template load<5>(y + at, kPieceBytes);
@@ -308,18 +329,18 @@ void two_row_tiles(const LinearCall& c, int64_t row, int64_t n_second, int64_t p
     T::template dot<2, 5, 6>();
     if constexpr (Panels > 1) T::template dot<3, 5, 7>();
   };
-  for (int64_t b = 0; b < blocks; b++) {
+  for (int64_t b = 0; b < s.end - s.begin; b++) {
     T::template load<6>(tiles + b * kTileBytes, 64);
-    if constexpr (Panels > 1) T::template load<7>(tiles + (blocks + b) * kTileBytes, 64);
+    if constexpr (Panels > 1) T::template load<7>(tiles + (kStretch + b) * kTileBytes, 64);
     piece(b * kPairBytes);
     piece(b * kPairBytes + kTileBytes);
   }
-  finish_tile<T, 0>(c, row, kTile, panel);
-  finish_tile<T, 2>(c, row + kTile, n_second, panel);
-  if constexpr (Panels > 1) {
-    finish_tile<T, 1>(c, row, kTile, panel + 1);
-    finish_tile<T, 3>(c, row + kTile, n_second, panel + 1);
-  }
+  every([&]<int C>(std::integral_constant<int, C>, int64_t r, int64_t n, int64_t p, float* sum) {
+    if (s.last)
+      finish_tile<T, C>(c, r, n, p);
+    else
+      T::template store<C>(sum, 64);
+  });
 }
 
 template <class T, int Panels>
@@ -330,22 +351,25 @@ void few_rows_panels(const LinearCall& c, int64_t row, int64_t n_rows, int64_t p
 
 template <class T>
 void run_bf16(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, float* scratch) {
-  const int64_t blocks = blocks_of(c.in), rows = row_end - row;
+  const int64_t rows = row_end - row;
   const int64_t pairs_end = row + rows / (2 * kTile) * (2 * kTile), second = row_end - pairs_end - kTile;
   // What is left after pairs of row tiles: nothing, a last pair whose second tile is short, or one tile alone.
   const int64_t alone = second > 0 ? row_end : pairs_end;
   auto* tiles = (uint8_t*)scratch;
   if (alone > row)
-    for (int64_t p = panel; p < panel_end; p += 2) {
-      const int64_t n = least(2, panel_end - p);
-      for (int64_t i = 0; i < n; i++)
-        for (int64_t b = 0; b < blocks; b++)
-          widen_bf16(linear::panel_of<linear::Bf16>(c, p + i), c.in, b, tiles + (i * blocks + b) * kTileBytes);
-      auto pair = n == 2 ? two_row_tiles<T, 2> : two_row_tiles<T, 1>;
-      configure<T>(kTile, kTile);
-      for (int64_t r = row; r < pairs_end; r += 2 * kTile) pair(c, r, kTile, p, tiles);
-      if (second > 0) configure<T>(kTile, second), pair(c, pairs_end, second, p, tiles);
-    }
+    stretches(c.in, rows, scratch + kScratchPanels * kStretch * kTileBytes / 4, [&](const Blocks& s) {
+      for (int64_t p = panel; p < panel_end; p += 2) {
+        const int64_t n = least(2, panel_end - p);
+        for (int64_t i = 0; i < n; i++)
+          for (int64_t b = s.begin; b < s.end; b++)
+            widen_bf16(linear::panel_of<linear::Bf16>(c, p + i), c.in, b, tiles + (i * kStretch + b - s.begin) * kTileBytes);
+        auto pair = n == 2 ? two_row_tiles<T, 2> : two_row_tiles<T, 1>;
+        auto sums = [&](int64_t r) { return s.at((r - row) / kTile, p - panel); };
+        configure<T>(kTile, kTile);
+        for (int64_t r = row; r < pairs_end; r += 2 * kTile) pair(c, r, kTile, p, tiles, s, sums(r));
+        if (second > 0) configure<T>(kTile, second), pair(c, pairs_end, second, p, tiles, s, sums(pairs_end));
+      }
+    });
   if (alone < row_end) {
     configure<T>(row_end - alone, row_end - alone);
     few_rows_panels<T, 4>(c, alone, row_end - alone, panel, panel_end);
@@ -382,7 +406,8 @@ template <int Panels>
     for (auto& panel : sum)
       for (Vec& v : panel) v = zero();
     const int64_t left = least(in - k, kBlock);
-    for (int64_t i = 0; i < left; i += 2, w += kStep)
+    for (int64_t i = 0; i < left; i += 2, w += kStep) {
+      linear::fetch_ahead<64 * Panels>(w);
       for (int p = 0; p < Panels; p++) {
         const uint16_t* at = w + p * 2 * kPanel;
         const __m512i two = i + 2 <= left ? _mm512_loadu_si512(at) : _mm512_zextsi256_si512(_mm256_loadu_si256((const __m256i*)at));
@@ -390,6 +415,7 @@ template <int Panels>
         sum[p][0] = fma(set1(x[i]), even, sum[p][0]), sum[p][1] = fma(set1(x[i + 1]), odd, sum[p][1]);
         sum[p][2] = fma(set1(x[kBlock + i]), even, sum[p][2]), sum[p][3] = fma(set1(x[kBlock + i + 1]), odd, sum[p][3]);
       }
+    }
     for (int p = 0; p < Panels; p++) acc[p] = add(add(acc[p], add(sum[p][0], sum[p][1])), add(sum[p][2], sum[p][3]));
   }
   for (int p = 0; p < Panels; p++) store(sums + p * kPanel, acc[p]);
@@ -412,7 +438,7 @@ inline void run_bf16_row(const LinearCall& c, int64_t row, int64_t, int64_t pane
 
 template <class T, class W>
 constexpr mr::LinearKernel quant_kernel(const char* format) {
-  return {format, kFewRows, round_part<W>, split_rounded_bytes, run_quant<T, W>, 0};
+  return {format, kFewRows, round_part<W>, split_rounded_bytes, run_quant<T, W>, linear::kStretch};
 }
 
 template <class T>
@@ -421,7 +447,7 @@ struct Kernels {
       linear::float_kernel<linear::F32>("f32"),
       linear::float_kernel<linear::F16>("f16"),
       {"bf16", 1, split_row_part, row_bytes, run_bf16_row, 0},
-      {"bf16", 2, split_part, split_bytes, run_bf16<T>, 0},
+      {"bf16", 2, split_part, split_bytes, run_bf16<T>, linear::kStretch},
       linear::one_row_kernel<linear::Q8_0>("q8_0"),
       linear::one_row_kernel<linear::Q4_0>("q4_0"),
       linear::one_row_kernel<linear::Q4_1>("q4_1"),
@@ -432,12 +458,13 @@ struct Kernels {
       quant_kernel<T, linear::Q4_0>("q4_0"),
       quant_kernel<T, linear::Q4_1>("q4_1"),
   };
-  // Widened panels, or what vector kernels need.
+  // A stretch of widened panels, or what vector kernels need; and sums.
   static int64_t scratch_floats(int64_t in, int64_t rows, int64_t panels) {
-    const int64_t tiles = kScratchPanels * blocks_of(in) * kTileBytes / 4, vectors = linear::scratch_floats(in, rows, panels);
+    const int64_t tiles = kScratchPanels * kStretch * kTileBytes / 4 + (rows + kTile - 1) / kTile * kTile * panels * kPanel;
+    const int64_t vectors = linear::scratch_floats(in, rows, panels);
     return tiles > vectors ? tiles : vectors;
   }
-  static constexpr mr::LinearKernels all{table, sizeof(table) / sizeof(table[0]), scratch_floats, 2 * kTile, 448 << 10};
+  static constexpr mr::LinearKernels all{table, sizeof(table) / sizeof(table[0]), scratch_floats, 2 * kTile, 576 << 10, 32};
 };
 
 }  // namespace amx
