@@ -45,8 +45,14 @@ struct Scaling {
   float scale[kTile], sum[kTile];
 };
 constexpr int64_t kPairBytes = 2 * kTileBytes;
-inline int64_t split_bytes(int64_t in, int64_t rows) { return (rows + kTile - 1) / kTile * blocks_of(in) * kPairBytes; }
-inline int64_t scaled_tile_bytes(int64_t in) { return blocks_of(in) * (kPairBytes + int64_t(sizeof(Scaling))); }
+// From a row tile to the next: such that the same stretch of many tiles does not fall on the same sets of the second-level cache.
+inline int64_t tile_step(int64_t bytes) {
+  constexpr int64_t kWay = 128 << 10, kSkew = 34 << 10;
+  return bytes <= kStretch * kPairBytes ? bytes : (bytes - kSkew + kWay - 1) / kWay * kWay + kSkew;
+}
+inline int64_t split_tile_bytes(int64_t in) { return tile_step(blocks_of(in) * kPairBytes); }
+inline int64_t split_bytes(int64_t in, int64_t rows) { return (rows + kTile - 1) / kTile * split_tile_bytes(in); }
+inline int64_t scaled_tile_bytes(int64_t in) { return tile_step(blocks_of(in) * (kPairBytes + int64_t(sizeof(Scaling)))); }
 inline int64_t split_rounded_bytes(int64_t in, int64_t rows) { return (rows + kTile - 1) / kTile * scaled_tile_bytes(in); }
 
 template <class W>
@@ -303,10 +309,20 @@ void few_rows(const LinearCall& c, int64_t row, int64_t n_rows, int64_t panel) {
   if constexpr (Panels > 3) finish_tile<T, 3>(c, row, n_rows, panel + 3);
 }
 
+// What comes next is fetched into the second-level cache in the course of `steps` blocks.
+struct Fetch {
+  const std::byte* at;
+  int64_t lines, steps, done = 0;
+  void step() {
+    for (int64_t i = done * lines / steps, end = ++done * lines / steps; i < end; i++) __builtin_prefetch(at + 64 * i, 0, 2);
+  }
+};
+
 // 16 rows and up to 16 more, times a stretch of one or two widened panels. sums: of the first row tile and panel.
 template <class T, int Panels>
-void two_row_tiles(const LinearCall& c, int64_t row, int64_t n_second, int64_t panel, const uint8_t* tiles, const Blocks& s, float* sums) {
-  const std::byte *x = c.rounded + split_bytes(c.in, row) + s.begin * kPairBytes, *y = x + blocks_of(c.in) * kPairBytes;
+void two_row_tiles(const LinearCall& c, int64_t row, int64_t n_second, int64_t panel, const uint8_t* tiles, const Blocks& s, float* sums,
+                   Fetch& weights) {
+  const std::byte *x = c.rounded + split_bytes(c.in, row) + s.begin * kPairBytes, *y = x + split_tile_bytes(c.in);
   auto every = [&](auto f) {
     f(std::integral_constant<int, 0>{}, row, int64_t(kTile), panel, sums);
     f(std::integral_constant<int, 2>{}, row + kTile, n_second, panel, sums + kTile * kPanel);
@@ -332,6 +348,7 @@ void two_row_tiles(const LinearCall& c, int64_t row, int64_t n_second, int64_t p
   for (int64_t b = 0; b < s.end - s.begin; b++) {
     T::template load<6>(tiles + b * kTileBytes, 64);
     if constexpr (Panels > 1) T::template load<7>(tiles + (kStretch + b) * kTileBytes, 64);
+    weights.step();
     piece(b * kPairBytes);
     piece(b * kPairBytes + kTileBytes);
   }
@@ -365,9 +382,14 @@ void run_bf16(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, 
             widen_bf16(linear::panel_of<linear::Bf16>(c, p + i), c.in, b, tiles + (i * kStretch + b - s.begin) * kTileBytes);
         auto pair = n == 2 ? two_row_tiles<T, 2> : two_row_tiles<T, 1>;
         auto sums = [&](int64_t r) { return s.at((r - row) / kTile, p - panel); };
+        // The pair of panels after this one, or the next stretch of the first.
+        const bool turn = p + 2 >= panel_end;
+        const int64_t first = turn ? s.end : s.begin, steps = (s.end - s.begin) * ((alone - row + 2 * kTile - 1) / (2 * kTile));
+        Fetch weights{(const std::byte*)(linear::panel_of<linear::Bf16>(c, turn ? panel : p + 2) + first * kBlock * kPair * kPanel),
+                      turn && s.last ? 0 : (s.end - s.begin) * kBlock * kPair * kPanel * 2 / 64, steps};
         configure<T>(kTile, kTile);
-        for (int64_t r = row; r < pairs_end; r += 2 * kTile) pair(c, r, kTile, p, tiles, s, sums(r));
-        if (second > 0) configure<T>(kTile, second), pair(c, pairs_end, second, p, tiles, s, sums(pairs_end));
+        for (int64_t r = row; r < pairs_end; r += 2 * kTile) pair(c, r, kTile, p, tiles, s, sums(r), weights);
+        if (second > 0) configure<T>(kTile, second), pair(c, pairs_end, second, p, tiles, s, sums(pairs_end), weights);
       }
     });
   if (alone < row_end) {
@@ -464,7 +486,7 @@ struct Kernels {
     const int64_t vectors = linear::scratch_floats(in, rows, panels);
     return tiles > vectors ? tiles : vectors;
   }
-  static constexpr mr::LinearKernels all{table, sizeof(table) / sizeof(table[0]), scratch_floats, 2 * kTile, 576 << 10, 32};
+  static constexpr mr::LinearKernels all{table, sizeof(table) / sizeof(table[0]), scratch_floats, 2 * kTile, 576 << 10, 16};
 };
 
 }  // namespace amx
