@@ -101,18 +101,21 @@ static int64_t group_of(int64_t panels, int64_t chunks, int64_t most, int worker
 static Pieces cut(const LinearCall& c, int64_t panels, int64_t step, int64_t panel_bytes, const LinearKernel& kernel,
                   const LinearKernels& kernels, int workers) {
   constexpr int64_t kBytes = 192 << 10, kLeastBytes = 32 << 10, kManyRows = 64;
-  const int64_t tile = kernels.tile_rows, inputs = kernel.stretch ? std::min(c.in, kernel.stretch) : c.in;
+  const bool stretched = kernel.stretch && c.in > kernel.stretch / 2 * 3;  // else one stretch is all
+  const int64_t tile = kernels.tile_rows, inputs = stretched ? kernel.stretch : c.in;
   int64_t row_bytes = kernel.round ? kernel.rounded_bytes(inputs, tile) / tile : inputs * 4;
   const int64_t most_rows = std::max(tile, kernels.chunk_bytes / row_bytes / tile * tile), fewest = (c.rows + most_rows - 1) / most_rows;
   const int64_t chunk = ((c.rows + fewest - 1) / fewest + tile - 1) / tile * tile;  // alike, so that workers end together
   const int64_t chunks = (c.rows + chunk - 1) / chunk;
-  const int64_t share = (panels * chunks + workers - 1) / workers;
-  // With few rows each worker has several pieces, as long as they are large enough: those who are done help who is slow.
-  const int64_t few =
-      std::clamp<int64_t>(share / 4, std::max<int64_t>(1, kLeastBytes / panel_bytes), std::max<int64_t>(kPair, kBytes / panel_bytes));
-  const int64_t most = std::min(share, chunk >= kManyRows ? kernels.group_panels : few);
+  // Each worker has several pieces, as long as they are large enough: those who are done help who is slow.
+  const int64_t share = (panels + workers - 1) / workers;
+  int64_t most = share;
+  if (stretched && chunk >= kManyRows)
+    most = std::min(share * chunks, kernels.group_panels);
+  else if (share * panel_bytes > 4 * kLeastBytes)
+    most = std::clamp<int64_t>(share / 4, std::max<int64_t>(1, kLeastBytes / panel_bytes), std::max<int64_t>(kPair, kBytes / panel_bytes));
   const int64_t group = group_of(panels, chunks, std::min(most, panels), workers, step);
-  return {chunk, chunks, group, (panels + group - 1) / group, panels * panel_bytes > c.rows * c.in * 4};
+  return {chunk, chunks, group, (panels + group - 1) / group, stretched && panels * panel_bytes > c.rows * c.in * 4};
 }
 
 // Calls f(row, row_end, panel, panel_end, scratch, own) over pieces that together are all rows times panels [0, panels), cut at multiples

@@ -22,12 +22,13 @@ using linear::kPanel;
 using mr::LinearCall;
 using mr::RoundedBlock;
 
-constexpr int kTile = 16;              // rows
-constexpr int kPieceBytes = 64;        // one piece of 32 activations
-constexpr int kTileBytes = 1024;       // 32 inputs of a panel
-constexpr int64_t kFewRows = 12;       // quantized products below run faster on vectors
-constexpr int64_t kScratchPanels = 4;  // widened panels that a worker's scratch holds, a stretch of their inputs at a time
-constexpr int64_t kStretch = linear::kLongestStretch / kBlock;  // blocks
+constexpr int kTile = 16;                                          // rows
+constexpr int kPieceBytes = 64;                                    // one piece of 32 activations
+constexpr int kTileBytes = 1024;                                   // 32 inputs of a panel
+constexpr int64_t kFewRows = 12;                                   // quantized products below run faster on vectors
+constexpr int64_t kScratchPanels = 4;                              // widened panels of quantized weights that a worker's scratch holds
+constexpr int64_t kStretch = linear::kLongestStretch / kBlock;     // blocks of bf16 weights that are widened at a time, at most
+constexpr int64_t kStretchFloats = 2 * kStretch * kTileBytes / 4;  // of two panels
 
 inline int64_t blocks_of(int64_t in) { return (in + kBlock - 1) / kBlock; }
 inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -52,7 +53,7 @@ inline int64_t tile_step(int64_t bytes) {
 }
 inline int64_t split_tile_bytes(int64_t in) { return tile_step(blocks_of(in) * kPairBytes); }
 inline int64_t split_bytes(int64_t in, int64_t rows) { return (rows + kTile - 1) / kTile * split_tile_bytes(in); }
-inline int64_t scaled_tile_bytes(int64_t in) { return tile_step(blocks_of(in) * (kPairBytes + int64_t(sizeof(Scaling)))); }
+inline int64_t scaled_tile_bytes(int64_t in) { return blocks_of(in) * (kPairBytes + int64_t(sizeof(Scaling))); }
 inline int64_t split_rounded_bytes(int64_t in, int64_t rows) { return (rows + kTile - 1) / kTile * scaled_tile_bytes(in); }
 
 template <class W>
@@ -170,44 +171,23 @@ void configure(int64_t first, int64_t second) {
 
 // Quantized weights.
 
-// Blocks [begin, end) of a product of many rows, and the sums that it keeps from stretch to stretch.
-struct Blocks {
-  int64_t begin, end;
-  bool last;
-  float* sums;         // [16][16] for every row tile of the piece's first panel; null: one stretch is all
-  int64_t next_panel;  // floats
-  float* at(int64_t tile, int64_t panel) const { return sums + panel * next_panel + tile * kTile * kPanel; }
-};
-// Calls f(Blocks) for all stretches of a piece.
-template <class F>
-void stretches(int64_t in, int64_t rows, float* sums, F f) {
-  const int64_t blocks = blocks_of(in), stretch = linear::stretch_of(in) / kBlock;
-  for (int64_t b = 0; b < blocks; b += stretch)
-    f(Blocks{b, least(b + stretch, blocks), b + stretch >= blocks, sums, (rows + kTile - 1) / kTile * kTile * kPanel});
-}
-
-// Adds a stretch of one panel, of which w are the stored blocks and tiles the widened ones, to the sums of up to 16 rows; Full: 16, in
-// registers.
+// Adds blocks [block, block_end) of one panel to the sums of up to 16 rows; Full: 16, in registers.
 template <class T, class W, bool Full>
-void quant_tile(const LinearCall& c, int64_t row, int n_rows, int64_t panel, const uint8_t* tiles, const Blocks& s, float* sums) {
+void quant_tile(const std::byte* x, const Scaling* scaling, const uint8_t* w, const uint8_t* tiles, int n_rows, int64_t block,
+                int64_t block_end, float* sums) {
   // 32 weights of 4 bits times 16 bits stay below 2^24, and one sum takes both pieces; 8 bits need a sum for each.
   constexpr bool kOneSum = Widen<W>::kSmall;
   constexpr int kSums = kOneSum ? 1 : 2;
   // What a tile stores cannot be loaded soon after: a block's sums are taken up while the tiles are at work on later ones.
   constexpr int kLag = 2, kBuffers = kLag + 1;
   alignas(64) float dots[kBuffers][kSums][kTile * kPanel];
-  const int64_t all = c.in / kBlock, blocks = s.end - s.begin;
-  const std::byte* x = c.rounded + row / kTile * scaled_tile_bytes(c.in);
-  const auto* scaling = (const Scaling*)(x + all * kPairBytes) + s.begin;
-  const auto* w = (const uint8_t*)c.packed + (panel * all + s.begin) * W::kBytes;
-  x += s.begin * kPairBytes;
   const int n = Full ? kTile : n_rows;
   Vec acc[kTile];
 #pragma GCC unroll 16
-  for (int r = 0; r < n; r++) acc[r] = s.begin ? load(sums + r * kPanel) : zero();
+  for (int r = 0; r < n; r++) acc[r] = load(sums + r * kPanel);
   int write = 0, read = 0;
-  for (int64_t b = 0; b < blocks + kLag; b++) {
-    if (b < blocks) {
+  for (int64_t b = block; b < block_end + kLag; b++) {
+    if (b < block_end) {
       T::template load<6>(tiles + b * kTileBytes, 64);
       T::template load<4>(x + b * kPairBytes, kPieceBytes);
       T::template zero<0>();
@@ -223,7 +203,7 @@ void quant_tile(const LinearCall& c, int64_t row, int n_rows, int64_t panel, con
       T::template store<0>(dots[write][0], 64);
       write = write + 1 == kBuffers ? 0 : write + 1;
     }
-    if (b < kLag) continue;
+    if (b < block + kLag) continue;
     const int64_t done = b - kLag;
     const uint8_t* stored = w + done * W::kBytes;
     const Vec scale = W::scale(stored);
@@ -241,36 +221,65 @@ void quant_tile(const LinearCall& c, int64_t row, int n_rows, int64_t panel, con
   }
 #pragma GCC unroll 16
   for (int r = 0; r < n; r++) store(sums + r * kPanel, acc[r]);
-  if (s.last)
-    for (int r = 0; r < n; r++) finish(c, row + r, panel, load(sums + r * kPanel));
+}
+
+// One row tile times n_panels widened panels. Stretches of inputs short enough that their activations stay in the nearest cache.
+template <class T, class W>
+void quant_row_tile(const LinearCall& c, int64_t row, int n_rows, int64_t panel, int n_panels, const uint8_t* tiles) {
+  constexpr int64_t kNear = 12;
+  const int64_t blocks = c.in / kBlock;
+  const std::byte* x = c.rounded + row / kTile * scaled_tile_bytes(c.in);
+  const auto* scaling = (const Scaling*)(x + blocks * kPairBytes);
+  const auto* w = (const uint8_t*)c.packed + panel * blocks * W::kBytes;
+  alignas(64) float sums[kScratchPanels][kTile * kPanel] = {};
+  for (int64_t b = 0; b < blocks; b += kNear)
+    for (int p = 0; p < n_panels; p++) {
+      auto tile = n_rows == kTile ? quant_tile<T, W, true> : quant_tile<T, W, false>;
+      tile(x, scaling, w + p * blocks * W::kBytes, tiles + p * blocks * kTileBytes, n_rows, b, least(b + kNear, blocks), sums[p]);
+    }
+  for (int p = 0; p < n_panels; p++)
+    for (int r = 0; r < n_rows; r++) finish(c, row + r, panel + p, load(sums[p] + r * kPanel));
 }
 
 template <class T, class W>
 void run_quant(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, float* scratch) {
+  constexpr int64_t kCached = 256 << 10;  // bytes of widened panels that stay in the second-level cache
   const int64_t blocks = c.in / kBlock;
+  int64_t most = kCached / (blocks * kTileBytes);
+  most = least(most < 1 ? 1 : most, kScratchPanels);
   auto* tiles = (uint8_t*)scratch;
   configure<T>(kTile, kTile);
   int64_t configured = kTile;
-  stretches(c.in, row_end - row, scratch + kScratchPanels * kStretch * kTileBytes / 4, [&](const Blocks& s) {
-    for (int64_t p = panel; p < panel_end; p += kScratchPanels) {
-      const int64_t n = least(kScratchPanels, panel_end - p);
-      for (int64_t i = 0; i < n; i++)
-        Widen<W>::panel((const uint8_t*)c.packed + ((p + i) * blocks + s.begin) * W::kBytes, s.end - s.begin,
-                        tiles + i * kStretch * kTileBytes);
-      // A row tile's activations stay in the nearest cache while the panels pass.
-      for (int64_t r = row; r < row_end; r += kTile) {
-        const int64_t rows = least(kTile, row_end - r);
-        if (rows != configured) configure<T>(rows, rows), configured = rows;
-        auto tile = rows == kTile ? quant_tile<T, W, true> : quant_tile<T, W, false>;
-        for (int64_t i = 0; i < n; i++)
-          tile(c, r, int(rows), p + i, tiles + i * kStretch * kTileBytes, s, s.at((r - row) / kTile, p + i - panel));
-      }
+  for (int64_t p = panel; p < panel_end; p += most) {
+    const int64_t n = least(most, panel_end - p);
+    for (int64_t i = 0; i < n; i++)
+      Widen<W>::panel((const uint8_t*)c.packed + (p + i) * blocks * W::kBytes, blocks, tiles + i * blocks * kTileBytes);
+    for (int64_t r = row; r < row_end; r += kTile) {
+      const int64_t rows = least(kTile, row_end - r);
+      if (rows != configured) configure<T>(rows, rows), configured = rows;
+      quant_row_tile<T, W>(c, r, int(rows), p, int(n), tiles);
     }
-  });
+  }
   T::release();
 }
 
 // bf16 weights.
+
+// Blocks [begin, end) of a product of many rows, and the sums that it keeps from stretch to stretch.
+struct Blocks {
+  int64_t begin, end;
+  bool last;
+  float* sums;         // [16][16] for every row tile of the piece's first panel; null: one stretch is all
+  int64_t next_panel;  // floats
+  float* at(int64_t tile, int64_t panel) const { return sums + panel * next_panel + tile * kTile * kPanel; }
+};
+// Calls f(Blocks) for all stretches of a piece.
+template <class F>
+void stretches(int64_t in, int64_t rows, float* sums, F f) {
+  const int64_t blocks = blocks_of(in), stretch = linear::stretch_of(in) / kBlock;
+  for (int64_t b = 0; b < blocks; b += stretch)
+    f(Blocks{b, least(b + stretch, blocks), b + stretch >= blocks, sums, (rows + kTile - 1) / kTile * kTile * kPanel});
+}
 
 template <class T, int C>
 void finish_tile(const LinearCall& c, int64_t row, int64_t n_rows, int64_t panel) {
@@ -374,7 +383,7 @@ void run_bf16(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, 
   const int64_t alone = second > 0 ? row_end : pairs_end;
   auto* tiles = (uint8_t*)scratch;
   if (alone > row)
-    stretches(c.in, rows, scratch + kScratchPanels * kStretch * kTileBytes / 4, [&](const Blocks& s) {
+    stretches(c.in, rows, scratch + kStretchFloats, [&](const Blocks& s) {
       for (int64_t p = panel; p < panel_end; p += 2) {
         const int64_t n = least(2, panel_end - p);
         for (int64_t i = 0; i < n; i++)
@@ -460,7 +469,7 @@ inline void run_bf16_row(const LinearCall& c, int64_t row, int64_t, int64_t pane
 
 template <class T, class W>
 constexpr mr::LinearKernel quant_kernel(const char* format) {
-  return {format, kFewRows, round_part<W>, split_rounded_bytes, run_quant<T, W>, linear::kStretch};
+  return {format, kFewRows, round_part<W>, split_rounded_bytes, run_quant<T, W>, 0};
 }
 
 template <class T>
@@ -480,13 +489,14 @@ struct Kernels {
       quant_kernel<T, linear::Q4_0>("q4_0"),
       quant_kernel<T, linear::Q4_1>("q4_1"),
   };
-  // A stretch of widened panels, or what vector kernels need; and sums.
+  // Widened panels (bf16: a stretch of two, and sums), or what vector kernels need.
   static int64_t scratch_floats(int64_t in, int64_t rows, int64_t panels) {
-    const int64_t tiles = kScratchPanels * kStretch * kTileBytes / 4 + (rows + kTile - 1) / kTile * kTile * panels * kPanel;
-    const int64_t vectors = linear::scratch_floats(in, rows, panels);
+    const int64_t whole = kScratchPanels * blocks_of(in) * kTileBytes / 4;
+    const int64_t stretch = kStretchFloats + (rows + kTile - 1) / kTile * kTile * panels * kPanel;
+    const int64_t vectors = linear::scratch_floats(in, rows, panels), tiles = whole > stretch ? whole : stretch;
     return tiles > vectors ? tiles : vectors;
   }
-  static constexpr mr::LinearKernels all{table, sizeof(table) / sizeof(table[0]), scratch_floats, 2 * kTile, 576 << 10, 16};
+  static constexpr mr::LinearKernels all{table, sizeof(table) / sizeof(table[0]), scratch_floats, 2 * kTile, 448 << 10, 16};
 };
 
 }  // namespace amx
