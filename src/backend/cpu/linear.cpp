@@ -84,17 +84,15 @@ static void make_rows(LinearCall& c, const LinearKernel& kernel, ThreadPool& poo
 // enough that a worker which the system takes away holds the others up only shortly, large enough to be worth fetching.
 struct Pieces {
   int64_t chunk, chunks, group, groups;
+  bool panels_first;  // all chunks of a group of panels follow each other: what is larger comes from memory once
 };
 
-// Panels that a piece takes, a multiple of `step`: as many as leave each worker several pieces, of those the number with which the worker
-// that gets most has least; whole pairs if these do as well.
-static int64_t group_of(int64_t panels, int64_t panel_bytes, int workers, int64_t step) {
-  constexpr int64_t kBytes = 192 << 10, kFew = 8;
-  const int64_t share = (panels + workers - 1) / workers;
-  const int64_t most = share <= kFew ? share : std::min(share / 4, std::max<int64_t>(kPair, kBytes / panel_bytes));
-  int64_t best = 0, least = panels;
+// Panels that a piece takes, a multiple of `step` and at most `most`: the number with which the worker that gets most has least;
+// whole pairs if these do as well.
+static int64_t group_of(int64_t panels, int64_t chunks, int64_t most, int workers, int64_t step) {
+  int64_t best = 0, least = panels * chunks;
   for (int64_t group = most / step * step; group >= step; group -= step) {
-    const int64_t pieces = (panels + group - 1) / group, longest = (pieces + workers - 1) / workers * group;
+    const int64_t pieces = (panels + group - 1) / group * chunks, longest = (pieces + workers - 1) / workers * group;
     if (!best || longest < least || (longest == least && best % kPair > group % kPair)) best = group, least = longest;
   }
   return best ? best : step;
@@ -102,12 +100,22 @@ static int64_t group_of(int64_t panels, int64_t panel_bytes, int workers, int64_
 
 static Pieces cut(const LinearCall& c, int64_t panels, int64_t step, int64_t panel_bytes, const LinearKernel& kernel,
                   const LinearKernels& kernels, int workers) {
-  const int64_t tile = kernels.tile_rows, inputs = kernel.stretch ? std::min(c.in, kernel.stretch) : c.in;
+  constexpr int64_t kBytes = 192 << 10, kLeastBytes = 32 << 10, kManyRows = 64;
+  const bool stretched = kernel.stretch && c.in > kernel.stretch / 2 * 3;  // else one stretch is all
+  const int64_t tile = kernels.tile_rows, inputs = stretched ? kernel.stretch : c.in;
   int64_t row_bytes = kernel.round ? kernel.rounded_bytes(inputs, tile) / tile : inputs * 4;
-  const int64_t most = std::max(tile, kernels.chunk_bytes / row_bytes / tile * tile), fewest = (c.rows + most - 1) / most;
+  const int64_t most_rows = std::max(tile, kernels.chunk_bytes / row_bytes / tile * tile), fewest = (c.rows + most_rows - 1) / most_rows;
   const int64_t chunk = ((c.rows + fewest - 1) / fewest + tile - 1) / tile * tile;  // alike, so that workers end together
-  const int64_t group = group_of(panels, panel_bytes, workers, step);
-  return {chunk, (c.rows + chunk - 1) / chunk, group, (panels + group - 1) / group};
+  const int64_t chunks = (c.rows + chunk - 1) / chunk;
+  // Each worker has several pieces, as long as they are large enough: those who are done help who is slow.
+  const int64_t share = (panels + workers - 1) / workers;
+  int64_t most = share;
+  if (stretched && chunk >= kManyRows)
+    most = std::min(share * chunks, kernels.group_panels);
+  else if (share * panel_bytes > 4 * kLeastBytes)
+    most = std::clamp<int64_t>(share / 4, std::max<int64_t>(1, kLeastBytes / panel_bytes), std::max<int64_t>(kPair, kBytes / panel_bytes));
+  const int64_t group = group_of(panels, chunks, std::min(most, panels), workers, step);
+  return {chunk, chunks, group, (panels + group - 1) / group, stretched && panels * panel_bytes > c.rows * c.in * 4};
 }
 
 // Calls f(row, row_end, panel, panel_end, scratch, own) over pieces that together are all rows times panels [0, panels), cut at multiples
@@ -121,7 +129,8 @@ static void run_pieces(const LinearCall& c, const Weight& w, int64_t panels, int
   grow(scratch.workers, floats * sizeof(float) * size_t(pool.size()));
   pool.parallel(p.chunks * p.groups, 1, [&](int64_t begin, int64_t end, int worker) {
     for (int64_t i = begin; i < end; i++) {
-      const int64_t row = i / p.groups * p.chunk, panel = i % p.groups * p.group;
+      const int64_t row = (p.panels_first ? i % p.chunks : i / p.groups) * p.chunk;
+      const int64_t panel = (p.panels_first ? i / p.chunks : i % p.groups) * p.group;
       float* memory = scratch.workers.as<float>() + floats * size_t(worker);
       f(row, std::min(row + p.chunk, c.rows), panel, std::min(panel + p.group, panels), memory, memory + inner);
     }

@@ -13,9 +13,16 @@ using mr::LinearCall;
 
 constexpr int kPanel = 16, kBlock = 32, kPair = 2, kStretch = 512;
 
-// Largest tiles that the registers hold; inputs that a product of many rows goes through at a time (0: all).
+// Inputs that a product of many rows goes through at a time: about kStretch, in stretches that are alike and whole blocks.
+constexpr int64_t kLongestStretch = kStretch / 2 * 3;
+constexpr int64_t stretch_of(int64_t in) {
+  const int64_t n = in <= kLongestStretch ? 1 : (in + kStretch / 2 - 1) / kStretch;
+  return ((in + n - 1) / n + kBlock - 1) / kBlock * kBlock;
+}
+
+// Largest tiles that the registers hold; whether products of many rows go through their inputs in stretches.
 #if defined(__AVX512F__)
-constexpr int kFloatRows = 8, kFloatPanels = 2, kQuantRows = 8, kQuantStretch = 0;
+constexpr int kFloatRows = 8, kFloatPanels = 2, kQuantRows = 8, kQuantStretch = kStretch;
 #elif defined(__AVX2__)
 constexpr int kFloatRows = 6, kFloatPanels = 1, kQuantRows = 4, kQuantStretch = kStretch;
 #else
@@ -49,6 +56,18 @@ inline void fetch_outputs(const LinearCall& c, int64_t row, int64_t panel) {
   if constexpr (Rows > 1)
     for (int r = 0; r < Rows; r++)
       for (int p = 0; p < Panels; p++) __builtin_prefetch(c.y + (row + r) * c.y_stride + (panel + p) * kPanel, 1, 3);
+}
+
+// One row: weights are asked for so many bytes before they are read, on processors that do not see that far ahead while they multiply.
+#if defined(__AMX_BF16__)
+constexpr int64_t kAhead = 4096;
+#else
+constexpr int64_t kAhead = 0;
+#endif
+template <int64_t Bytes>
+inline void fetch_ahead(const void* weights) {
+  if constexpr (kAhead > 0)
+    for (int64_t i = 0; i < Bytes; i += 64) __builtin_prefetch((const char*)weights + kAhead + i, 0, 2);
 }
 
 // Float weights.
@@ -108,8 +127,10 @@ void float_tile(const LinearCall& c, int64_t row, int64_t panel, const typename 
     }
   };
   int64_t k = s.begin;
-  for (; k + kInputs<W> <= end; k += kInputs<W>, w += Step * kVector)
+  for (; k + kInputs<W> <= end; k += kInputs<W>, w += Step * kVector) {
+    if constexpr (Rows == 1) fetch_ahead<64 * Panels>(w);
     for (int i = 0; i < kInputs<W>; i++) input(k, i);
+  }
   if (k < end) input(k, 0);
   for (int r = 0; r < Rows; r++)
     for (int p = 0; p < Panels; p++) keep_sum(c, s, row, panel, r, p, acc[r][p]);
@@ -154,6 +175,7 @@ void bf16_row_tile(const LinearCall& c, int64_t row, int64_t panel, const uint16
   const float* x = c.x + row * c.x_stride;
   int64_t k = 0;
   for (; k + 2 <= c.in; k += 2, w += kPair * 2 * kPanel) {
+    fetch_ahead<64 * Panels>(w);
     Vec x0 = set1(x[k]), x1 = set1(x[k + 1]);
     for (int p = 0; p < Panels; p++) {
       __m512i two = _mm512_loadu_si512(w + p * 2 * kPanel);
@@ -190,8 +212,8 @@ void run_float(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel,
   if (row_end - row == 1)
     return pairs(
         panel, panel_end, [&](int64_t p) { row_tile<W, kPair>(c, row, p); }, [&](int64_t p) { row_tile<W, 1>(c, row, p); });
-  const int64_t rows = row_end - row, stretch = rows > 2 * kFloatRows ? kStretch : c.in;
-  float *copy = scratch, *sums = scratch + kStretch * kPair * kPanel;
+  const int64_t rows = row_end - row, stretch = rows > 2 * kFloatRows ? stretch_of(c.in) : c.in;
+  float *copy = scratch, *sums = scratch + kLongestStretch * kPair * kPanel;
   for (int64_t k = 0; k < c.in; k += stretch) {
     auto at = [&](int64_t p) {
       return Stretch{k, k + stretch < c.in ? k + stretch : c.in, sums + (p - panel) * rows * kPanel, rows * kPanel};
@@ -288,14 +310,15 @@ void round_part(const float* x, int64_t in, int64_t row, int64_t first, int64_t 
   }
 }
 
+// w: the panel's blocks from the stretch on.
 template <class W, int Rows>
-void quant_tile(const LinearCall& c, int64_t row, int64_t panel, const uint8_t* w) {
+void quant_tile(const LinearCall& c, int64_t row, int64_t panel, const uint8_t* w, const Stretch& s) {
   const int64_t blocks = c.in / kBlock;
-  const RoundedBlock* x = (const RoundedBlock*)c.rounded + row * blocks;
+  const RoundedBlock* x = (const RoundedBlock*)c.rounded + row * blocks + s.begin / kBlock;
   Vec acc[Rows];
-  for (int r = 0; r < Rows; r++) acc[r] = zero();
-  fetch_outputs<Rows, 1>(c, row, panel);
-  for (int64_t b = 0; b < blocks; b++, w += W::kBytes, x++) {
+  for (int r = 0; r < Rows; r++) acc[r] = sum_before(s, r);
+  if (s.end == c.in) fetch_outputs<Rows, 1>(c, row, panel);
+  for (int64_t k = s.begin; k < s.end; k += kBlock, w += W::kBytes, x++) {
     IVec sum[Rows];
     for (int r = 0; r < Rows; r++) sum[r] = set_all(x[r * blocks].start);
     W::pairs(w, [&](IVec pair, int at) {
@@ -308,18 +331,21 @@ void quant_tile(const LinearCall& c, int64_t row, int64_t panel, const uint8_t* 
       for (int r = 0; r < Rows; r++) acc[r] = fma(minimum, set1(x[r * blocks].sum), acc[r]);
     }
   }
-  for (int r = 0; r < Rows; r++) finish(c, row + r, panel, acc[r]);
+  for (int r = 0; r < Rows; r++) keep_sum(c, s, row, panel, r, 0, acc[r]);
 }
 
 // A tile's activations stay in the nearest cache while the panels stream past.
 template <class W, int Rows>
-void quant_rows(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end) {
+void quant_rows(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, Stretch s) {
   const int64_t bytes = c.in / kBlock * W::kBytes;
+  const uint8_t* w = (const uint8_t*)c.packed + s.begin / kBlock * W::kBytes;
   if (tile_rows(row_end - row, Rows) == Rows)
-    for (; row + Rows <= row_end; row += Rows)
-      for (int64_t p = panel; p < panel_end; p++) quant_tile<W, Rows>(c, row, p, (const uint8_t*)c.packed + p * bytes);
+    for (; row + Rows <= row_end; row += Rows, s.sums += Rows * kPanel) {
+      Stretch at = s;
+      for (int64_t p = panel; p < panel_end; p++, at.sums += s.next_panel) quant_tile<W, Rows>(c, row, p, w + p * bytes, at);
+    }
   if constexpr (Rows > 1)
-    if (row < row_end) quant_rows<W, Rows - 1>(c, row, row_end, panel, panel_end);
+    if (row < row_end) quant_rows<W, Rows - 1>(c, row, row_end, panel, panel_end, s);
 }
 
 #if defined(__AVX2__) && !defined(__AVX512F__)
@@ -371,11 +397,12 @@ template <class W>
 void run_wide(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, float* scratch) {
   const int64_t bytes = c.in / kBlock * W::kBytes, rows = row_end - row;
   auto* copy = (uint8_t*)scratch;
-  float* sums = scratch + kStretch * kPair * kPanel;
-  for (int64_t k = 0; k < c.in; k += kStretch)
+  float* sums = scratch + kLongestStretch * kPair * kPanel;
+  const int64_t stretch = stretch_of(c.in);
+  for (int64_t k = 0; k < c.in; k += stretch)
     for (int64_t p = panel; p < panel_end; p++) {
       const uint8_t* w = (const uint8_t*)c.packed + p * bytes + k / kBlock * W::kBytes;
-      const Stretch s{k, k + kStretch < c.in ? k + kStretch : c.in, sums + (p - panel) * rows * kPanel};
+      const Stretch s{k, k + stretch < c.in ? k + stretch : c.in, sums + (p - panel) * rows * kPanel};
       widen_pairs<W>(w, (s.end - k) / kBlock, copy);
       wide_rows<W, kWideRows>(c, row, row_end, p, w, copy, s);
     }
@@ -383,11 +410,13 @@ void run_wide(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, 
 #endif
 
 template <class W>
-void run_quant(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, [[maybe_unused]] float* scratch) {
+void run_quant(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, float* scratch) {
 #if defined(__AVX2__) && !defined(__AVX512F__)
   if (row_end - row > 2 * kWideRows) return run_wide<W>(c, row, row_end, panel, panel_end, scratch);
 #endif
-  quant_rows<W, kQuantRows>(c, row, row_end, panel, panel_end);
+  const int64_t rows = row_end - row, stretch = kQuantStretch && rows > 2 * kQuantRows ? stretch_of(c.in) : c.in;
+  for (int64_t k = 0; k < c.in; k += stretch)
+    quant_rows<W, kQuantRows>(c, row, row_end, panel, panel_end, {k, k + stretch < c.in ? k + stretch : c.in, scratch, rows * kPanel});
 }
 
 #if defined(__AVX512VNNI__)
@@ -415,6 +444,7 @@ void byte_row(const LinearCall& c, int64_t row, int64_t, int64_t panel, int64_t 
     const RoundedBlock* x = (const RoundedBlock*)c.rounded + row * blocks;
     Vec acc = zero();
     for (int64_t b = 0; b < blocks; b++, w += W::kBytes, x++) {
+      fetch_ahead<W::kBytes>(w);
       ByteSum sum;
       W::quads(w, [&](IVec quad, int at) { sum.add(quad, *x, at); });
       acc = fma(to_float(sum.total(x->start)), mul(W::scale(w), set1(x->scale)), acc);
@@ -443,7 +473,9 @@ constexpr mr::LinearKernel quant_kernel(const char* format) {
 constexpr int kTileRows = 24;  // every tile height divides it
 
 // A stretch of a pair of panels, and sums.
-constexpr int64_t scratch_floats(int64_t, int64_t rows, int64_t panels) { return kStretch * kPair * kPanel + rows * panels * kPanel; }
+constexpr int64_t scratch_floats(int64_t, int64_t rows, int64_t panels) {
+  return kLongestStretch * kPair * kPanel + rows * panels * kPanel;
+}
 
 constexpr mr::LinearKernel kTable[] = {
     float_kernel<F32>("f32"),     float_kernel<F16>("f16"),     float_kernel<Bf16>("bf16"),
@@ -455,7 +487,7 @@ constexpr mr::LinearKernel kTable[] = {
 #endif
     quant_kernel<Q8_0>("q8_0"),   quant_kernel<Q4_0>("q4_0"),   quant_kernel<Q4_1>("q4_1"),
 };
-constexpr mr::LinearKernels kKernels{kTable, sizeof(kTable) / sizeof(kTable[0]), scratch_floats, kTileRows, 192 << 10};
+constexpr mr::LinearKernels kKernels{kTable, sizeof(kTable) / sizeof(kTable[0]), scratch_floats, kTileRows, 192 << 10, 16};
 
 }  // namespace linear
 }  // namespace

@@ -22,11 +22,13 @@ using linear::kPanel;
 using mr::LinearCall;
 using mr::RoundedBlock;
 
-constexpr int kTile = 16;              // rows
-constexpr int kPieceBytes = 64;        // one piece of 32 activations
-constexpr int kTileBytes = 1024;       // 32 inputs of a panel
-constexpr int64_t kFewRows = 12;       // quantized products below run faster on vectors
-constexpr int64_t kScratchPanels = 4;  // widened panels that a worker's scratch holds
+constexpr int kTile = 16;                                          // rows
+constexpr int kPieceBytes = 64;                                    // one piece of 32 activations
+constexpr int kTileBytes = 1024;                                   // 32 inputs of a panel
+constexpr int64_t kFewRows = 12;                                   // quantized products below run faster on vectors
+constexpr int64_t kScratchPanels = 4;                              // widened panels of quantized weights that a worker's scratch holds
+constexpr int64_t kStretch = linear::kLongestStretch / kBlock;     // blocks of bf16 weights that are widened at a time, at most
+constexpr int64_t kStretchFloats = 2 * kStretch * kTileBytes / 4;  // of two panels
 
 inline int64_t blocks_of(int64_t in) { return (in + kBlock - 1) / kBlock; }
 inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -44,7 +46,13 @@ struct Scaling {
   float scale[kTile], sum[kTile];
 };
 constexpr int64_t kPairBytes = 2 * kTileBytes;
-inline int64_t split_bytes(int64_t in, int64_t rows) { return (rows + kTile - 1) / kTile * blocks_of(in) * kPairBytes; }
+// From a row tile to the next: such that the same stretch of many tiles does not fall on the same sets of the second-level cache.
+inline int64_t tile_step(int64_t bytes) {
+  constexpr int64_t kWay = 128 << 10, kSkew = 34 << 10;
+  return bytes <= kStretch * kPairBytes ? bytes : (bytes - kSkew + kWay - 1) / kWay * kWay + kSkew;
+}
+inline int64_t split_tile_bytes(int64_t in) { return tile_step(blocks_of(in) * kPairBytes); }
+inline int64_t split_bytes(int64_t in, int64_t rows) { return (rows + kTile - 1) / kTile * split_tile_bytes(in); }
 inline int64_t scaled_tile_bytes(int64_t in) { return blocks_of(in) * (kPairBytes + int64_t(sizeof(Scaling))); }
 inline int64_t split_rounded_bytes(int64_t in, int64_t rows) { return (rows + kTile - 1) / kTile * scaled_tile_bytes(in); }
 
@@ -218,16 +226,16 @@ void quant_tile(const std::byte* x, const Scaling* scaling, const uint8_t* w, co
 // One row tile times n_panels widened panels. Stretches of inputs short enough that their activations stay in the nearest cache.
 template <class T, class W>
 void quant_row_tile(const LinearCall& c, int64_t row, int n_rows, int64_t panel, int n_panels, const uint8_t* tiles) {
-  constexpr int64_t kStretch = 12;
+  constexpr int64_t kNear = 12;
   const int64_t blocks = c.in / kBlock;
   const std::byte* x = c.rounded + row / kTile * scaled_tile_bytes(c.in);
   const auto* scaling = (const Scaling*)(x + blocks * kPairBytes);
   const auto* w = (const uint8_t*)c.packed + panel * blocks * W::kBytes;
   alignas(64) float sums[kScratchPanels][kTile * kPanel] = {};
-  for (int64_t b = 0; b < blocks; b += kStretch)
+  for (int64_t b = 0; b < blocks; b += kNear)
     for (int p = 0; p < n_panels; p++) {
       auto tile = n_rows == kTile ? quant_tile<T, W, true> : quant_tile<T, W, false>;
-      tile(x, scaling, w + p * blocks * W::kBytes, tiles + p * blocks * kTileBytes, n_rows, b, least(b + kStretch, blocks), sums[p]);
+      tile(x, scaling, w + p * blocks * W::kBytes, tiles + p * blocks * kTileBytes, n_rows, b, least(b + kNear, blocks), sums[p]);
     }
   for (int p = 0; p < n_panels; p++)
     for (int r = 0; r < n_rows; r++) finish(c, row + r, panel + p, load(sums[p] + r * kPanel));
@@ -256,6 +264,22 @@ void run_quant(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel,
 }
 
 // bf16 weights.
+
+// Blocks [begin, end) of a product of many rows, and the sums that it keeps from stretch to stretch.
+struct Blocks {
+  int64_t begin, end;
+  bool last;
+  float* sums;         // [16][16] for every row tile of the piece's first panel; null: one stretch is all
+  int64_t next_panel;  // floats
+  float* at(int64_t tile, int64_t panel) const { return sums + panel * next_panel + tile * kTile * kPanel; }
+};
+// Calls f(Blocks) for all stretches of a piece.
+template <class F>
+void stretches(int64_t in, int64_t rows, float* sums, F f) {
+  const int64_t blocks = blocks_of(in), stretch = linear::stretch_of(in) / kBlock;
+  for (int64_t b = 0; b < blocks; b += stretch)
+    f(Blocks{b, least(b + stretch, blocks), b + stretch >= blocks, sums, (rows + kTile - 1) / kTile * kTile * kPanel});
+}
 
 template <class T, int C>
 void finish_tile(const LinearCall& c, int64_t row, int64_t n_rows, int64_t panel) {
@@ -294,12 +318,34 @@ void few_rows(const LinearCall& c, int64_t row, int64_t n_rows, int64_t panel) {
   if constexpr (Panels > 3) finish_tile<T, 3>(c, row, n_rows, panel + 3);
 }
 
-// 16 rows and up to 16 more, times one or two widened panels.
+// What comes next is fetched into the second-level cache in the course of `steps` blocks.
+struct Fetch {
+  const std::byte* at;
+  int64_t lines, steps, done = 0;
+  void step() {
+    for (int64_t i = done * lines / steps, end = ++done * lines / steps; i < end; i++) __builtin_prefetch(at + 64 * i, 0, 2);
+  }
+};
+
+// 16 rows and up to 16 more, times a stretch of one or two widened panels. sums: of the first row tile and panel.
 template <class T, int Panels>
-void two_row_tiles(const LinearCall& c, int64_t row, int64_t n_second, int64_t panel, const uint8_t* tiles) {
-  const int64_t blocks = blocks_of(c.in);
-  const std::byte *x = c.rounded + split_bytes(c.in, row), *y = x + blocks * kPairBytes;
-  T::template zero<0>(), T::template zero<1>(), T::template zero<2>(), T::template zero<3>();
+void two_row_tiles(const LinearCall& c, int64_t row, int64_t n_second, int64_t panel, const uint8_t* tiles, const Blocks& s, float* sums,
+                   Fetch& weights) {
+  const std::byte *x = c.rounded + split_bytes(c.in, row) + s.begin * kPairBytes, *y = x + split_tile_bytes(c.in);
+  auto every = [&](auto f) {
+    f(std::integral_constant<int, 0>{}, row, int64_t(kTile), panel, sums);
+    f(std::integral_constant<int, 2>{}, row + kTile, n_second, panel, sums + kTile * kPanel);
+    if constexpr (Panels > 1) {
+      f(std::integral_constant<int, 1>{}, row, int64_t(kTile), panel + 1, sums + s.next_panel);
+      f(std::integral_constant<int, 3>{}, row + kTile, n_second, panel + 1, sums + s.next_panel + kTile * kPanel);
+    }
+  };
+  every([&]<int C>(std::integral_constant<int, C>, int64_t, int64_t, int64_t, float* sum) {
+    if (s.begin)
+      T::template load<C>(sum, 64);
+    else
+      T::template zero<C>();
+  });
   auto piece = [&](int64_t at) {
     T::template load<4>(x + at, kPieceBytes);
     T::template load<5>(y + at, kPieceBytes);
@@ -308,18 +354,19 @@ void two_row_tiles(const LinearCall& c, int64_t row, int64_t n_second, int64_t p
     T::template dot<2, 5, 6>();
     if constexpr (Panels > 1) T::template dot<3, 5, 7>();
   };
-  for (int64_t b = 0; b < blocks; b++) {
+  for (int64_t b = 0; b < s.end - s.begin; b++) {
     T::template load<6>(tiles + b * kTileBytes, 64);
-    if constexpr (Panels > 1) T::template load<7>(tiles + (blocks + b) * kTileBytes, 64);
+    if constexpr (Panels > 1) T::template load<7>(tiles + (kStretch + b) * kTileBytes, 64);
+    weights.step();
     piece(b * kPairBytes);
     piece(b * kPairBytes + kTileBytes);
   }
-  finish_tile<T, 0>(c, row, kTile, panel);
-  finish_tile<T, 2>(c, row + kTile, n_second, panel);
-  if constexpr (Panels > 1) {
-    finish_tile<T, 1>(c, row, kTile, panel + 1);
-    finish_tile<T, 3>(c, row + kTile, n_second, panel + 1);
-  }
+  every([&]<int C>(std::integral_constant<int, C>, int64_t r, int64_t n, int64_t p, float* sum) {
+    if (s.last)
+      finish_tile<T, C>(c, r, n, p);
+    else
+      T::template store<C>(sum, 64);
+  });
 }
 
 template <class T, int Panels>
@@ -330,22 +377,30 @@ void few_rows_panels(const LinearCall& c, int64_t row, int64_t n_rows, int64_t p
 
 template <class T>
 void run_bf16(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, float* scratch) {
-  const int64_t blocks = blocks_of(c.in), rows = row_end - row;
+  const int64_t rows = row_end - row;
   const int64_t pairs_end = row + rows / (2 * kTile) * (2 * kTile), second = row_end - pairs_end - kTile;
   // What is left after pairs of row tiles: nothing, a last pair whose second tile is short, or one tile alone.
   const int64_t alone = second > 0 ? row_end : pairs_end;
   auto* tiles = (uint8_t*)scratch;
   if (alone > row)
-    for (int64_t p = panel; p < panel_end; p += 2) {
-      const int64_t n = least(2, panel_end - p);
-      for (int64_t i = 0; i < n; i++)
-        for (int64_t b = 0; b < blocks; b++)
-          widen_bf16(linear::panel_of<linear::Bf16>(c, p + i), c.in, b, tiles + (i * blocks + b) * kTileBytes);
-      auto pair = n == 2 ? two_row_tiles<T, 2> : two_row_tiles<T, 1>;
-      configure<T>(kTile, kTile);
-      for (int64_t r = row; r < pairs_end; r += 2 * kTile) pair(c, r, kTile, p, tiles);
-      if (second > 0) configure<T>(kTile, second), pair(c, pairs_end, second, p, tiles);
-    }
+    stretches(c.in, rows, scratch + kStretchFloats, [&](const Blocks& s) {
+      for (int64_t p = panel; p < panel_end; p += 2) {
+        const int64_t n = least(2, panel_end - p);
+        for (int64_t i = 0; i < n; i++)
+          for (int64_t b = s.begin; b < s.end; b++)
+            widen_bf16(linear::panel_of<linear::Bf16>(c, p + i), c.in, b, tiles + (i * kStretch + b - s.begin) * kTileBytes);
+        auto pair = n == 2 ? two_row_tiles<T, 2> : two_row_tiles<T, 1>;
+        auto sums = [&](int64_t r) { return s.at((r - row) / kTile, p - panel); };
+        // The pair of panels after this one, or the next stretch of the first.
+        const bool turn = p + 2 >= panel_end;
+        const int64_t first = turn ? s.end : s.begin, steps = (s.end - s.begin) * ((alone - row + 2 * kTile - 1) / (2 * kTile));
+        Fetch weights{(const std::byte*)(linear::panel_of<linear::Bf16>(c, turn ? panel : p + 2) + first * kBlock * kPair * kPanel),
+                      turn && s.last ? 0 : (s.end - s.begin) * kBlock * kPair * kPanel * 2 / 64, steps};
+        configure<T>(kTile, kTile);
+        for (int64_t r = row; r < pairs_end; r += 2 * kTile) pair(c, r, kTile, p, tiles, s, sums(r), weights);
+        if (second > 0) configure<T>(kTile, second), pair(c, pairs_end, second, p, tiles, s, sums(pairs_end), weights);
+      }
+    });
   if (alone < row_end) {
     configure<T>(row_end - alone, row_end - alone);
     few_rows_panels<T, 4>(c, alone, row_end - alone, panel, panel_end);
@@ -382,7 +437,8 @@ template <int Panels>
     for (auto& panel : sum)
       for (Vec& v : panel) v = zero();
     const int64_t left = least(in - k, kBlock);
-    for (int64_t i = 0; i < left; i += 2, w += kStep)
+    for (int64_t i = 0; i < left; i += 2, w += kStep) {
+      linear::fetch_ahead<64 * Panels>(w);
       for (int p = 0; p < Panels; p++) {
         const uint16_t* at = w + p * 2 * kPanel;
         const __m512i two = i + 2 <= left ? _mm512_loadu_si512(at) : _mm512_zextsi256_si512(_mm256_loadu_si256((const __m256i*)at));
@@ -390,6 +446,7 @@ template <int Panels>
         sum[p][0] = fma(set1(x[i]), even, sum[p][0]), sum[p][1] = fma(set1(x[i + 1]), odd, sum[p][1]);
         sum[p][2] = fma(set1(x[kBlock + i]), even, sum[p][2]), sum[p][3] = fma(set1(x[kBlock + i + 1]), odd, sum[p][3]);
       }
+    }
     for (int p = 0; p < Panels; p++) acc[p] = add(add(acc[p], add(sum[p][0], sum[p][1])), add(sum[p][2], sum[p][3]));
   }
   for (int p = 0; p < Panels; p++) store(sums + p * kPanel, acc[p]);
@@ -421,7 +478,7 @@ struct Kernels {
       linear::float_kernel<linear::F32>("f32"),
       linear::float_kernel<linear::F16>("f16"),
       {"bf16", 1, split_row_part, row_bytes, run_bf16_row, 0},
-      {"bf16", 2, split_part, split_bytes, run_bf16<T>, 0},
+      {"bf16", 2, split_part, split_bytes, run_bf16<T>, linear::kStretch},
       linear::one_row_kernel<linear::Q8_0>("q8_0"),
       linear::one_row_kernel<linear::Q4_0>("q4_0"),
       linear::one_row_kernel<linear::Q4_1>("q4_1"),
@@ -432,12 +489,14 @@ struct Kernels {
       quant_kernel<T, linear::Q4_0>("q4_0"),
       quant_kernel<T, linear::Q4_1>("q4_1"),
   };
-  // Widened panels, or what vector kernels need.
+  // Widened panels (bf16: a stretch of two, and sums), or what vector kernels need.
   static int64_t scratch_floats(int64_t in, int64_t rows, int64_t panels) {
-    const int64_t tiles = kScratchPanels * blocks_of(in) * kTileBytes / 4, vectors = linear::scratch_floats(in, rows, panels);
+    const int64_t whole = kScratchPanels * blocks_of(in) * kTileBytes / 4;
+    const int64_t stretch = kStretchFloats + (rows + kTile - 1) / kTile * kTile * panels * kPanel;
+    const int64_t vectors = linear::scratch_floats(in, rows, panels), tiles = whole > stretch ? whole : stretch;
     return tiles > vectors ? tiles : vectors;
   }
-  static constexpr mr::LinearKernels all{table, sizeof(table) / sizeof(table[0]), scratch_floats, 2 * kTile, 448 << 10};
+  static constexpr mr::LinearKernels all{table, sizeof(table) / sizeof(table[0]), scratch_floats, 2 * kTile, 448 << 10, 16};
 };
 
 }  // namespace amx

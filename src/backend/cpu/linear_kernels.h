@@ -58,7 +58,8 @@ struct LinearKernels {
   int count;
   int64_t (*scratch_floats)(int64_t in, int64_t rows, int64_t panels);  // for so large a piece
   int tile_rows;                                                        // pieces of work begin at multiples of it
-  int64_t chunk_bytes;  // of activations that a piece of work goes through again and again: they stay in the second-level cache
+  int64_t chunk_bytes;   // of activations that a piece of work goes through again and again: they stay in the second-level cache
+  int64_t group_panels;  // at most, that a piece of many rows takes: with each of them its activations come from afar again
 };
 
 const LinearKernels& linear_kernels_scalar();
