@@ -23,11 +23,16 @@ void expect_near(const std::vector<float>& got, const std::vector<float>& want, 
   EXPECT_TRUE(distance(got, want) <= most) << what << " is " << distance(got, want) << " away, not " << most;  // false for NaN, too
 }
 
-class CudaFused : public testing::TestWithParam<DType> {
+struct Kind {
+  DType type;
+  bool chained;  // operations of one row go through chain.cu
+};
+
+class CudaFused : public testing::TestWithParam<Kind> {
  protected:
   void SetUp() override {
     if (!cuda_available()) GTEST_SKIP() << "no GPU";
-    device_ = std::make_unique<OnDevice>(GetParam());
+    device_ = std::make_unique<OnDevice>(GetParam().type, CudaOptions{.chain = GetParam().chained ? 1 : 1000});
   }
   OnDevice& device() { return *device_; }
   static double rounding(double steps) { return steps * kHalfStep; }  // products read bf16 either way
@@ -61,8 +66,11 @@ struct Singles {
 };
 
 TEST_P(CudaFused, linear_conv) {
-  for (auto [rows, in, dim, out, first, channels, width] :
-       {std::array{1, 64, 256, 200, 24, 100, 4}, {1, 96, 512, 77, 0, 77, 4}, {1, 64, 256, 64, 8, 56, 3}, {5, 64, 256, 200, 24, 100, 4}}) {
+  for (auto [rows, in, dim, out, first, channels, width] : {std::array{1, 64, 256, 200, 24, 100, 4},
+                                                            {1, 96, 512, 77, 0, 77, 4},
+                                                            {1, 64, 1096, 5003, 2001, 2600, 4},
+                                                            {1, 64, 256, 64, 8, 56, 3},
+                                                            {5, 64, 256, 200, 24, 100, 4}}) {
     Small one(dim, in, 1), two(out, dim, 2);
     Array x({rows, in}), weight({dim}), conv({channels, width}), bias({channels});
     whole(x.fill(3)), weight.fill(4), conv.fill(5), bias.fill(6);
@@ -91,6 +99,9 @@ TEST_P(CudaFused, selective_scan) {
                                              {9, 72, 64, 8, 0},
                                              {40, 256, 128, 16, 1},
                                              {2, 64, 24, 16, 1},
+                                             {1, 5120, 160, 16, 1},
+                                             {1, 1000, 64, 8, 0},
+                                             {1, 136, 256, 32, 1},
                                              {6, 5120, 160, 16, 1}}) {
     Small x(rank + 2 * n, inner, 1), low(inner, rank, 2);
     Array u({rows, inner}), z({rows, inner}), bias({inner}), a({inner, n}), d({inner}),
@@ -112,7 +123,14 @@ TEST_P(CudaFused, selective_scan) {
 }
 
 TEST_P(CudaFused, norm_behind_a_scan) {
-  for (auto [rows, heads, dim, n] : {std::array{1, 4, 64, 128}, {3, 5, 32, 16}, {40, 20, 64, 128}, {4, 6, 16, 12}, {32, 20, 64, 128}}) {
+  for (auto [rows, heads, dim, n] : {std::array{1, 4, 64, 128},
+                                     {1, 80, 64, 128},
+                                     {1, 3, 96, 60},
+                                     {1, 2, 32, 256},
+                                     {3, 5, 32, 16},
+                                     {40, 20, 64, 128},
+                                     {4, 6, 16, 12},
+                                     {32, 20, 64, 128}}) {
     Small w(48, heads * dim, 1);
     Array x({rows, heads * dim}), dt({rows, heads}), b({rows, n}), c({rows, n}), z({rows, heads * dim}), a({heads}), d({heads}),
         bias({heads}), weight({heads * dim}), dt2({rows, heads});
@@ -174,12 +192,15 @@ TEST_P(CudaFused, scan_in_chunks) {
 
 TEST_P(CudaFused, experts) {
   for (auto [rows, dim, hidden, n, k] : {std::array{1, 64, 48, 4, 2},
+                                         {1, 2600, 176, 16, 2},
+                                         {1, 520, 1200, 8, 2},
                                          {1, 2048, 96, 8, 3},
                                          {1, 72, 40, 3, 1},
                                          {5, 256, 64, 8, 2},
+                                         {20, 616, 336, 5, 2},
                                          {40, 128, 80, 4, 2},
                                          {150, 128, 80, 4, 2}}) {
-    Small router(n, dim, 1), behind(24, dim, 2);
+    Small router(n, dim, 1), behind(24, dim, 2), ahead(dim, 64, 6);
     std::vector<std::unique_ptr<Made>> made;
     std::vector<Weight> gate, up, down;
     for (int e = 0; e < n; e++)
@@ -190,17 +211,19 @@ TEST_P(CudaFused, experts) {
       }
     for (bool renormalize : {false, true}) {
       Array x({rows, dim}), sum({rows, dim}), weight({dim}), after({dim}), by({rows, k}), by2({rows, k}), out({rows, 24}), out2({rows, 24});
-      x.fill(3), sum.fill(3), weight.fill(4, 0.5f, 1), after.fill(5, 0.5f, 1);
+      Array before({rows, 64});
+      whole(before.fill(9)), x.fill(3), sum.fill(3), weight.fill(4, 0.5f, 1), after.fill(5, 0.5f, 1);
       const Norm norm{Norm::Kind::rms, 1e-5f, weight}, next{Norm::Kind::rms, 1e-5f, after};
       std::vector<int32_t> id(size_t(rows * k), -1), id2 = id;
       Tensor expert = view(id.data(), DType::i32, {rows, k});
       Array normed({rows, dim}), hidden_rows({rows * k, hidden});
+      ref_->linear(x, before, ahead.weight, {.residual = x});
       ref_->route_normed(expert, by, normed, x, norm, router.weight, renormalize, arena_);
       ref_->grouped_gate(hidden_rows, normed, gate, up, expert, Activation::silu, arena_);
       ref_->grouped_combine(x, hidden_rows, down, expert, by, &next, arena_);
       ref_->linear_normed(out, x, next, behind.weight, {}, arena_);
-      device().experts(sum, view(id2.data(), DType::i32, {rows, k}), by2, {norm, &router.weight, gate, up, down, renormalize}, next,
-                       behind.weight, out2);
+      device().experts(sum, view(id2.data(), DType::i32, {rows, k}), by2, before, ahead.weight,
+                       {norm, &router.weight, gate, up, down, renormalize}, next, behind.weight, out2);
       const std::string what = fmt::format("{} rows, {} of {} experts [{}, {}] on {}", rows, k, n, hidden, dim, device().name());
       // two logits may be nearer than rounding: such rows are left out
       int same = 0;
@@ -222,8 +245,8 @@ TEST_P(CudaFused, experts) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CudaFused, testing::Values(DType::f32, DType::bf16),
-                         [](const auto& info) { return std::string(name_of(info.param)); });
+INSTANTIATE_TEST_SUITE_P(All, CudaFused, testing::Values(Kind{DType::f32, false}, Kind{DType::bf16, false}, Kind{DType::bf16, true}),
+                         [](const auto& info) { return std::string(name_of(info.param.type)) + (info.param.chained ? "_chained" : ""); });
 
 }  // namespace
 }  // namespace mr::test

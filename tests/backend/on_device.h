@@ -187,14 +187,15 @@ class OnDevice final : public Backend {
     for (Norm* n : {&chosen.dt_norm, &chosen.b_norm, &chosen.c_norm}) n->weight = call.f32(n->weight);
     gpu_->selective_scan(call.out(out), call.in(u), call.in(z), chosen, on, call.batch, call.state, arena_);
   }
-  // A whole mixture of experts, the way that a block runs it.
+  // residual += x . first^T, then a whole mixture of experts, the way that a block runs it.
   struct Experts {
     Norm norm;
     const Weight* router;
     std::span<const Weight> gate, up, down;
     bool renormalize;
   };
-  void experts(Tensor residual, Tensor expert, Tensor weight, const Experts& e, const Norm& next, const Weight& behind, Tensor out) {
+  void experts(Tensor residual, Tensor expert, Tensor weight, Tensor before, const Weight& first, const Experts& e, const Norm& next,
+               const Weight& behind, Tensor out) {
     Call call(*this);
     auto all = [&](std::span<const Weight> host) {
       std::vector<Weight> on;
@@ -207,10 +208,17 @@ class OnDevice final : public Backend {
     Tensor sum = call.f32_out(residual), id = call.f32_out(expert), by = call.f32_out(weight);
     ArenaScope scope(arena_);
     Tensor x = arena_.tensor(act_, {rows, residual.shape[1]}), hidden = arena_.tensor(act_, {pairs, gate[0].out});
-    gpu_->route_normed(id, by, x, sum, norm, call.weight(*e.router), e.renormalize, arena_);
-    gpu_->grouped_gate(hidden, x, gate, up, id, Activation::silu, arena_);
-    gpu_->grouped_combine(sum, hidden, down, id, by, &then, arena_);
-    gpu_->linear_normed(call.out(out), sum, then, call.weight(behind), {}, arena_);
+    const Weight ahead = call.weight(first), router = call.weight(*e.router), last = call.weight(behind);
+    Tensor from = call.in(before), to = call.out(out);
+    const Tensor start = call.f32(residual);
+    for (int time = 0; time < 2; time++) {  // the second time, what the operations need beside their operands is there
+      gpu_->copy_within(sum.data, start.data, size_t(sum.size()) * 4);
+      gpu_->linear(sum, from, ahead, {.residual = sum, .next = &norm});
+      gpu_->route_normed(id, by, x, sum, norm, router, e.renormalize, arena_);
+      gpu_->grouped_gate(hidden, x, gate, up, id, Activation::silu, arena_);
+      gpu_->grouped_combine(sum, hidden, down, id, by, &then, arena_);
+      gpu_->linear_normed(to, sum, then, last, {}, arena_);
+    }
   }
   void softplus(Tensor x, Tensor bias) override {
     Call call(*this);

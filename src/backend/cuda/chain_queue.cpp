@@ -32,6 +32,8 @@ bool ChainQueue::add(const ChainStep& step) {
   return true;
 }
 
+bool ChainQueue::takes(const ChainStep& last, int n) const { return steps_.size() + size_t(n) >= least_ && can_chain(at_, last); }
+
 void ChainQueue::flush(const std::function<void(const ChainStep&)>& alone) {
   if (steps_.empty()) return;
   const std::vector<ChainStep> steps = std::exchange(steps_, {});

@@ -306,7 +306,7 @@ __device__ void ask(const Program& program, Shared& shared, uint32_t ring) {
     const int at = i % kSteps;
     barrier_wait(&shared.step_full[at], i / kSteps & 1);
     const RowsWork& work = shared.work[at];
-    if (work.step.attends) {
+    if (work.step.attends()) {
       wait_before();  // keys of earlier steps
       fetch(shared, ring, program, work.step.attend, i, part_turn, asking);
     } else {
@@ -330,7 +330,7 @@ __device__ void lead(const Program& program, Shared& shared, uint32_t x_ring) {
     }
     fence_copies();
     if (lane == 0) barrier_arrive(&shared.go);
-    if (!shared.work[at].step.attends) fetch_x<N>(shared, x_ring, program.step[i].x, shared.work[at], turn);
+    if (!shared.work[at].step.attends()) fetch_x<N>(shared, x_ring, program.step[i].x, shared.work[at], turn);
     __syncwarp();
     if (lane == 0) barrier_arrive(&shared.step_empty[at]);
   }
@@ -374,9 +374,9 @@ __device__ void work(const Program& program, Shared& shared, char* ring) {
     const int at = i % kSteps;
     barrier_wait(&shared.step_full[at], i / kSteps & 1);
     const RowsWork& work = shared.work[at];
-    const Units mine = work.step.attends ? Units{} : units_of(work, i);
+    const Units mine = work.step.attends() ? Units{} : units_of(work, i);
     barrier_wait(&shared.go, i & 1);
-    if (work.step.attends) {
+    if (work.step.attends()) {
       attend_parts(program, shared, ring, work.step.attend, i, turn, part_turn);
     } else {
       run_product<N>(shared, base, room, work, i, mine, turn, x_turn);
@@ -415,7 +415,7 @@ __global__ void __launch_bounds__(kThreads, 1) rows_kernel(const Program program
       barrier_wait(&shared.step_full[at], i / kSteps & 1);
       barrier_wait(&shared.go, i & 1);
       const ChainStep& step = shared.work[at].step;
-      if (!step.attends && step.product.squares) norm_factors(step.product, shared.factor);
+      if (!step.attends() && step.product.squares) norm_factors(step.product, shared.factor);
       __syncwarp();
       if (lane > 0) continue;
       barrier_arrive(&shared.factors);
@@ -429,14 +429,14 @@ __global__ void __launch_bounds__(kThreads, 1) rows_kernel(const Program program
 bool can_chain_rows(const Launch& at, const ChainStep& s) {
   if (at.deterministic) return false;
   const Pages& pages = s.attend.pages;
-  if (s.attends) return s.attend.k.data && pages.k_dim <= 128 && s.attend.heads <= kGroup * pages.kv_heads && can_decode(s.attend);
+  if (s.attends()) return s.attend.k.data && pages.k_dim <= 128 && s.attend.heads <= kGroup * pages.kv_heads && can_decode(s.attend);
   const Product& p = s.product;
   return p.x.rows <= kChainRows && p.conv.n == 0 && p.in % kChunk == 0 && p.out % (p.gated ? 16 : 8) == 0;
 }
 
 RowsStep rows_step(const Launch& at, const ChainStep& s) {
   RowsStep r{{}, {}, {s}};
-  if (s.attends) return r;
+  if (s.attends()) return r;
   const Product& p = s.product;
   const int64_t each = p.gated ? 2 : 1, boxes = div_up(p.out / (8 * each), at.n_sm) * each, n_chunks = p.in / kChunk;
   r.work.passes = int(div_up(boxes, kMostBoxes)), r.work.boxes = int(div_up(boxes / each, r.work.passes) * each);

@@ -251,6 +251,11 @@ class Cuda final : public CudaBackend {
     ArenaScope scope(arena);
     Tensor dbc = arena.tensor(DType::f32, {u.shape[0], select.x->out});
     s.dbc = matrix(dbc);
+    Product thin = product_of(dbc, u, *select.x, {});
+    if (is_one(thin) && shape_fits(thin) && aligned(thin.x) && chains_->takes(ChainStep(SelectStep{s, place}), 2) && queued(thin)) {
+      queued(SelectStep{s, place});
+      return;
+    }
     if (s.rows.x.cols % 8 == 0 && aligned(s.rows.x)) {
       product_thin(at(), s.dbc, s.rows.x, select.x->packed.data);
     } else {
@@ -265,6 +270,7 @@ class Cuda final : public CudaBackend {
     const Slots place = slots(scan.state, batch, state);
     // its many parts are too much for products of more rows
     if (next && rows.out.rows == 1 && outer_can_norm(shape, place)) rows.next = half_norm(*next, rows.out, kScanPart);
+    if (rows.out.rows == 1 && !options_.deterministic && queued(OuterStep{rows, shape, place, recurrence(batch)})) return;
     cuda::outer_scan(at(), rows, shape, place, recurrence(batch));
   }
   void route(Tensor expert, Tensor weight, Tensor logits, bool renormalize) override {
@@ -278,6 +284,11 @@ class Cuda final : public CudaBackend {
     if (n.kind != Norm::Kind::rms || n.bias || packing_of(*router.ops) || x.shape[0] > kFewRows || options_.deterministic || !can_route(r))
       return Backend::route_normed(expert, weight, normed, x, n, router, renormalize, arena);
     grouped_ = nullptr;
+    if (x.shape[0] == 1 && half_normed_.of == x.data && half_normed_.rows == 1 && half_normed_.norm == &n &&
+        queued(RouteStep{r, half_normed_.x, half_normed_.squares, half_normed_.n_squares})) {
+      routed_ = {expert.data, normed.data, n.eps, half_normed_};
+      return;
+    }
     cuda::route_normed(at(), r);
   }
   void grouped_linear(Tensor out, Tensor x, std::span<const Weight> experts, Tensor expert) override {
@@ -293,7 +304,16 @@ class Cuda final : public CudaBackend {
       grouped_ = expert.data;
       return;
     }
-    grouped_gate_one(at(), matrix(out), matrix(x), tables_.experts(gates), tables_.experts(ups), int(gates.size()), matrix(expert), act);
+    ExpertsStep step = chosen(x, gates, expert);
+    step.second = tables_.experts(ups), step.product.gated = true, step.product.activation = act;
+    step.product.out = 2 * out.size(), step.product.y = matrix(out);
+    if (routed_.expert == expert.data && routed_.normed == x.data && step.product.y.stride == w.out) {
+      Product& p = step.product;
+      p.x.data = const_cast<void*>(routed_.half.x);
+      p.squares = routed_.half.squares, p.n_squares = routed_.half.n_squares, p.eps = routed_.eps;
+      if (queued(step)) return;
+    }
+    flush(), alone(ChainStep(step));
   }
   void grouped_combine(Tensor into, Tensor x, std::span<const Weight> experts, Tensor expert, Tensor weight, const Norm* next,
                        Arena& arena) override {
@@ -302,9 +322,13 @@ class Cuda final : public CudaBackend {
     Tensor each = arena.tensor(activations(), {x.shape[0], into.shape[1]});
     if (!one) grouped_product(each, x, experts, {}, expert, Activation::none, grouped_ == expert.data);
     if (half_normed_.of == into.data) half_normed_ = {};
-    const HalfNorm half = next ? half_norm(*next, matrix(into), one ? kSumPartOne : kCombinePart) : HalfNorm{};
+    const HalfNorm half = next ? half_norm(*next, matrix(into), one ? kSumPartOne : kCombinePart, one ? at_.n_sm : 0) : HalfNorm{};
     if (!one) return cuda::combine_into(at(), matrix(into), matrix(each), matrix(weight), half);
-    grouped_sum_one(at(), matrix(into), matrix(x), tables_.experts(experts), int(experts.size()), matrix(expert), matrix(weight), half);
+    ExpertsStep step = chosen(x, experts, expert);
+    step.weight = matrix(weight), step.product.out = into.shape[1], step.product.y = matrix(into), step.product.next = half;
+    step.product.residual = static_cast<const float*>(into.data);
+    if (routed_.expert == expert.data && queued(step)) return;
+    flush(), alone(ChainStep(step));
   }
   void combine(Tensor out, Tensor x, Tensor weight) override { cuda::combine(at(), matrix(out), matrix(x), matrix(weight)); }
 
@@ -412,7 +436,28 @@ class Cuda final : public CudaBackend {
 
   // Operations of few rows wait until something else is wanted of the stream, and are launched together.
   void flush() {
-    chains_->flush([this](const ChainStep& step) { step.attends ? decode(step.attend) : product_alone(step.product); });
+    chains_->flush([this](const ChainStep& step) { alone(step); });
+    routed_ = {};
+  }
+  void alone(const ChainStep& step) {
+    switch (step.kind) {
+      case ChainStep::Kind::product:
+        return product_alone(step.product);
+      case ChainStep::Kind::attend:
+        return decode(step.attend);
+      case ChainStep::Kind::outer:
+        return cuda::outer_scan(at_, step.outer.rows, step.outer.shape, step.outer.slots, step.outer.recurrence);
+      case ChainStep::Kind::select:
+        return select_scan(at_, step.select.call, step.select.slots);
+      case ChainStep::Kind::route:
+        return cuda::route_normed(at_, step.route.call);
+      case ChainStep::Kind::experts: {
+        const ExpertsStep& e = step.experts;
+        const Product& p = e.product;
+        if (p.gated) return grouped_gate_one(at_, p.y, e.x, e.first, e.second, e.n, e.expert, p.activation);
+        return grouped_sum_one(at_, p.y, e.x, e.first, e.n, e.expert, e.weight, p.next);
+      }
+    }
   }
   const Launch& at() { return flush(), at_; }
   template <class Operation>
@@ -539,6 +584,12 @@ class Cuda final : public CudaBackend {
     return expert.shape[0] == 1 && !options_.deterministic && !packing_of(*w.ops) && w.in % 8 == 0 && x.dtype == DType::bf16 &&
            aligned(matrix(x));
   }
+  ExpertsStep chosen(Tensor x, std::span<const Weight> experts, Tensor expert) {
+    ExpertsStep step{.first = tables_.experts(experts), .k = int(expert.shape[1]), .n = int(experts.size()), .x = matrix(x)};
+    step.expert = matrix(expert);
+    step.product.in = experts[0].in, step.product.x = step.x;
+    return step;
+  }
   // ups: may be empty; else a gated product's second halves. known: the rows that chose each expert were listed before.
   void grouped_product(Tensor out, Tensor x, std::span<const Weight> experts, std::span<const Weight> ups, Tensor expert, Activation act,
                        bool known = false) {
@@ -606,6 +657,11 @@ class Cuda final : public CudaBackend {
   }};
   Scratch scratch_[n_uses];
   const void* grouped_ = nullptr;  // the choice of experts whose groups are listed
+  struct {                         // the choice that waits in the chain, and the row it was made for
+    const void *expert = nullptr, *normed = nullptr;
+    float eps = 0;
+    HalfNormed half;
+  } routed_;
   std::unordered_map<uint64_t, Graph> graphs_;
   Batch host_;  // what was uploaded last
 };

@@ -16,37 +16,6 @@ __device__ float dot(uint4 w, const float (&x)[8], float sum) {
   return sum;
 }
 
-// One output's way through a short convolution; its channel's past is asked for before the wait.
-struct Tap {
-  bool there = false;
-  int64_t channel = 0;
-  int32_t to = -1;
-  float before[kConvWidth - 1], weight[kConvWidth], bias = 0;
-
-  __device__ void ask(const Product& p, int64_t output) {
-    channel = output - p.conv.first, there = channel >= 0 && channel < p.conv.n;
-    if (!there) return;
-    const float *slot = slot_at(p.conv.slots, p.conv.slots.src[0]) + channel, *w = p.conv.weight + channel * kConvWidth;
-    to = p.conv.slots.dst[0];
-#pragma unroll
-    for (int j = 0; j < kConvWidth - 1; j++) before[j] = slot[j * p.conv.n];
-#pragma unroll
-    for (int j = 0; j < kConvWidth; j++) weight[j] = w[j];
-    if (p.conv.bias) bias = p.conv.bias[channel];
-  }
-  __device__ void write(const Product& p, float y) const {
-    if (p.y.dtype == DType::bf16) y = __bfloat162float(__float2bfloat16(y));
-    float sum = bias, *slot = slot_at(p.conv.slots, max(to, 0)) + channel;
-#pragma unroll
-    for (int j = 0; j < kConvWidth; j++) {
-      const float x = j + 1 < kConvWidth ? before[j] : y;
-      sum = fmaf(weight[j], x, sum);
-      if (j > 0 && to >= 0) slot[(j - 1) * p.conv.n] = x;
-    }
-    store(p.conv.out.data, p.conv.out.dtype, channel, activated(p.conv.act, sum));
-  }
-};
-
 template <bool Conv>  // two lanes of a warp have an output each then; else one has both
 __global__ void __launch_bounds__(32 * kWarps, 2) one_row(const Product p) {
   __shared__ float part[kWarps], squares[kWarps];

@@ -1,4 +1,4 @@
-// What the scans share: where slots lie, a row's step, and how a row's result is written.
+// What the scans share: where slots lie, a row's step, how a row's result is written; and a short convolution of one row.
 #pragma once
 
 #include "backend/cuda/device.cuh"
@@ -67,6 +67,38 @@ __device__ inline float over_parts(float sum, int parts) {
 }
 // Of exponents to the base two.
 __device__ inline float4 rates_at(const float* a, int64_t place) { return times(1.44269504f, *reinterpret_cast<const float4*>(a + place)); }
+
+// One output's way through a short convolution; its channel's past is asked for before its sum is known.
+struct Tap {
+  bool there = false;
+  int64_t channel = 0;
+  int32_t to = -1;
+  float before[kConvWidth - 1], weight[kConvWidth], bias = 0;
+
+  __device__ void ask(const Product& p, int64_t output) { ask(p, output, p.conv.slots.src[0], p.conv.slots.dst[0]); }
+  __device__ void ask(const Product& p, int64_t output, int32_t from, int32_t dst) {
+    channel = output - p.conv.first, there = channel >= 0 && channel < p.conv.n;
+    if (!there) return;
+    const float *slot = slot_at(p.conv.slots, from) + channel, *w = p.conv.weight + channel * kConvWidth;
+    to = dst;
+#pragma unroll
+    for (int j = 0; j < kConvWidth - 1; j++) before[j] = slot[j * p.conv.n];
+#pragma unroll
+    for (int j = 0; j < kConvWidth; j++) weight[j] = w[j];
+    if (p.conv.bias) bias = p.conv.bias[channel];
+  }
+  __device__ void write(const Product& p, float y) const {
+    if (p.y.dtype == DType::bf16) y = __bfloat162float(__float2bfloat16(y));
+    float sum = bias, *slot = slot_at(p.conv.slots, max(to, 0)) + channel;
+#pragma unroll
+    for (int j = 0; j < kConvWidth; j++) {
+      const float x = j + 1 < kConvWidth ? before[j] : y;
+      sum = fmaf(weight[j], x, sum);
+      if (j > 0 && to >= 0) slot[(j - 1) * p.conv.n] = x;
+    }
+    store(p.conv.out.data, p.conv.out.dtype, channel, activated(p.conv.act, sum));
+  }
+};
 
 // Four values at a time?
 inline bool vectors(const Matrix& m) { return m.dtype == DType::bf16 && reinterpret_cast<uintptr_t>(m.data) % 8 == 0 && m.stride % 4 == 0; }
