@@ -57,7 +57,9 @@ void make_room(EngineFlags& f, const std::vector<GridShape>& shapes) {
     wanted.max_rows = o.max_batch_tokens;
     int64_t needed = plan_memory(layout, wanted).bytes();
     if (double(needed) > room) continue;
-    bytes = std::max(bytes, needed + needed / 3);  // snapshots may take a quarter
+    // Snapshots may take a quarter: of recurrent state room for two of each sequence, so that those who publish one need not wait.
+    const int64_t for_two = 8 * int64_t(s.batch) * layout.bytes_per_sequence();
+    bytes = std::max({bytes, needed + needed / 3, std::min(for_two, int64_t(room))});
     o.max_seqs = std::max(o.max_seqs, s.batch);
   }
   o.state_bytes = bytes;  // --memory, where it is given, comes before it

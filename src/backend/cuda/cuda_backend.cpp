@@ -199,7 +199,7 @@ class Cuda final : public CudaBackend {
     if (angles) call.rope = {floats(angles), angles.stride[0], int(angles.shape[1])};
     call.k = heads(k), call.v = heads(v);
     if (step_->plan().n_tiles == 0 && !step_->plan().shared_room && !interleaved && can_decode(call))
-      return batch.n_tokens <= kChainRows && queued(call) ? void() : decode(call);
+      return batch.n_tokens <= options_.chain_rows && queued(call) ? void() : decode(call);
     if (!interleaved && angles && can_rope_store(call)) {
       rope_store(at(), call);
     } else {
@@ -556,7 +556,7 @@ class Cuda final : public CudaBackend {
     if (!to_library(p) || !aligned(p.x)) {
       if (!shape_fits(p) || !aligned(p.x)) return product_any(at(), p);
       if (!options_.deterministic && wants_product_wide(at_, p)) return product_wide(at(), p);
-      const bool few = rows <= kChainRows && !options_.deterministic;
+      const bool few = rows <= options_.chain_rows && !options_.deterministic;
       if (next) p.next = half_norm(*next, p.y, is_one(p) ? kNormPartOne : kNormPart, few ? at_.n_sm : 0);
       if (few && queued(p)) return;
       return flush(), product_alone(p);

@@ -27,7 +27,8 @@ struct CudaOptions {
   bool share_prefixes = false;  // a run of pages that sequences of one row begin with alike is read once for all of them; for models
                                 // whose attention layers all see their whole context
   int skinny_rows = 32;         // products of more rows may go to cuBLASLt
-  int chain = 3;                // operations of up to 16 rows that are worth one kernel for all of them
+  int chain = 3;                // operations of up to chain_rows rows that are worth one kernel for all of them
+  int chain_rows = 16;          // at most 16; 1 where layers are small or not attention and products alone: kernels apart are faster there
 };
 
 bool cuda_available();                                                    // a Hopper GPU, its driver, and a build that has kernels for it
