@@ -5,6 +5,23 @@
 
 namespace mr::cuda {
 
+void run_alone(const Launch& at, const ChainStep& step) {
+  switch (step.kind) {
+    case ChainStep::Kind::outer:
+      return outer_scan(at, step.outer.rows, step.outer.shape, step.outer.slots, step.outer.recurrence);
+    case ChainStep::Kind::select:
+      return select_scan(at, step.select.call, step.select.slots);
+    case ChainStep::Kind::route:
+      return route_normed(at, step.route.call);
+    default: {
+      const ExpertsStep& e = step.experts;
+      const Product& p = e.product;
+      if (p.gated) return grouped_gate_one(at, p.y, e.x, e.first, e.second, e.n, e.expert, p.activation);
+      return grouped_sum_one(at, p.y, e.x, e.first, e.n, e.expert, e.weight, p.next);
+    }
+  }
+}
+
 static constexpr size_t kBlock = 1 << 20;
 
 template <class T>

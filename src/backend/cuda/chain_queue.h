@@ -8,6 +8,9 @@
 
 namespace mr::cuda {
 
+// A scan, a choice of experts or their products, as kernels of their own.
+void run_alone(const Launch&, const ChainStep&);
+
 class ChainQueue {
  public:
   ChainQueue(const Launch&, int least);  // steps that are worth a chain

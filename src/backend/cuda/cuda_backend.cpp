@@ -5,15 +5,17 @@
 #include <cstring>
 #include <map>
 #include <thread>
-#include <unordered_map>
 
 #include "backend/cuda/chain_queue.h"
 #include "backend/cuda/cublas.h"
+#include "backend/cuda/graphs.h"
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/rates.h"
 #include "backend/cuda/sampling.h"
 #include "backend/cuda/staging.h"
 #include "backend/cuda/step_memory.h"
 #include "backend/cuda/tables.h"
+#include "backend/cuda/units.h"
 #include "backend/cuda/views.h"
 #include "core/arena.h"
 #include "core/error.h"
@@ -69,19 +71,7 @@ class Cuda final : public CudaBackend {
     must(cudaMemGetInfo(&free, &total));
     return {int64_t(free), true};
   }
-  std::optional<DeviceRates> rates() override {
-    const int64_t n = 8192, bytes = int64_t(1) << 30;
-    WeightStore store(WeightStore::Mode::holds, [this](size_t size) { return allocate(size); });
-    Weight w = make_up(n, n, 1, store), x = make_up(n, n, 2, store);
-    Tensor y = view(store.take(size_t(n * n) * 2), DType::bf16, {n, n});
-    std::byte *a = store.take(size_t(bytes)), *b = store.take(size_t(bytes));
-    double copied = 1e9, multiplied = 1e9;
-    for (int i = 0; i < 5; i++) {
-      copied = std::min(copied, milliseconds([&] { copy_within(a, b, size_t(bytes)); }));
-      multiplied = std::min(multiplied, milliseconds([&] { linear(y, x.packed, w, {}); }));
-    }
-    return DeviceRates{2e3 * double(bytes) / copied, 2e3 * double(n * n * n) / multiplied};
-  }
+  std::optional<DeviceRates> rates() override { return rates_of(*this); }
   Buffer allocate(size_t bytes) override {
     void* p = nullptr;
     cudaError_t error = cudaMalloc(&p, std::max<size_t>(bytes, 256));
@@ -90,21 +80,8 @@ class Cuda final : public CudaBackend {
     return {static_cast<std::byte*>(p), bytes, [](std::byte* data, size_t) { cudaFree(data); }};
   }
 
-  // Pages need no zeros: what lies behind the last token is multiplied by nothing, and never other than a number.
   void carry_out(std::span<const UnitCopy> copies, const StateMemory& state, const StateMemory& host) override {
-    for (const UnitCopy& copy : copies) {
-      const StateMemory::GroupMemory& memory = state.group[size_t(copy.group)];
-      if (memory.page_tokens > 0) {
-        if (copy.src >= 0) copy_page(copy, memory, host.group[size_t(copy.group)]);
-      } else if (copy.src < 0) {
-        must(cudaMemsetAsync(memory.unit(copy.dst), 0, size_t(memory.unit_bytes), at().stream));
-      } else {
-        const StateMemory::GroupMemory& swapped = host.group[size_t(copy.group)];
-        const auto &to = copy.where == UnitCopy::Where::out ? swapped : memory,
-                   &from = copy.where == UnitCopy::Where::in ? swapped : memory;
-        must(cudaMemcpyAsync(to.unit(copy.dst), from.unit(copy.src), size_t(memory.unit_bytes), cudaMemcpyDefault, at().stream));
-      }
-    }
+    copy_units(at().stream, copies, state, host);
   }
 
   Weight place(const FormatOps& format, std::span<const std::byte* const> rows, int64_t in, WeightStore& store) override {
@@ -232,22 +209,11 @@ class Cuda final : public CudaBackend {
   void selective_scan(Tensor out, Tensor u, Tensor z, const Selection& select, const DiagScan& scan, const Batch& batch,
                       const StateMemory& state, Arena& arena) override {
     const Slots place = slots(scan.state, batch, state);
-    SelectCall s{.rows = {.out = matrix(out), .x = matrix(u), .dt_bias = floats(select.dt_bias), .gate = matrix(z)},
-                 .low = select.low->packed.data,
-                 .rank = int(select.low->in),
-                 .n_state = scan.n_state,
-                 .norms = select.norms,
-                 .a = floats(scan.a),
-                 .d = floats(scan.d)};
-    const Norm* norms[] = {&select.dt_norm, &select.b_norm, &select.c_norm};
-    bool plain = !packing_of(*select.x->ops) && !packing_of(*select.low->ops);
-    for (int i = 0; i < 3; i++) {
-      s.eps[i] = norms[i]->eps, s.weight[i] = floats(norms[i]->weight);
-      plain &= norms[i]->kind == Norm::Kind::rms && !norms[i]->bias && norms[i]->offset == 0;
-    }
-    if (!plain || options_.deterministic || batch.n_tokens != batch.n_seqs || batch.n_seqs > kSelectMost || !can_select(s, place) ||
+    std::optional<SelectCall> call = select_call(out, u, z, select, scan);
+    if (!call || options_.deterministic || batch.n_tokens != batch.n_seqs || batch.n_seqs > kSelectMost || !can_select(*call, place) ||
         u.dtype != DType::bf16)
       return Backend::selective_scan(out, u, z, select, scan, batch, state, arena);
+    SelectCall& s = *call;
     ArenaScope scope(arena);
     Tensor dbc = arena.tensor(DType::f32, {u.shape[0], select.x->out});
     s.dbc = matrix(dbc);
@@ -344,16 +310,22 @@ class Cuda final : public CudaBackend {
 
   Tensor replay(uint64_t key, FunctionRef<Tensor()> step) override {
     key ^= step_->layout();
-    auto it = graphs_.find(key);
-    if (it == graphs_.end()) {
-      if (graphs_.size() >= kMaxGraphs) forget_graphs();
-      step(), flush();  // fills caches and scratch memory
-      if (cublas_) cublas_->decide();
-      it = graphs_.emplace(key, capture(step)).first;
-      return it->second.result;
+    if (const Graphs::Graph* known = graphs_.find(key)) {
+      must(cudaGraphLaunch(known->exec, at().stream));
+      return known->result;
     }
-    must(cudaGraphLaunch(it->second.exec, at().stream));
-    return it->second.result;
+    if (graphs_.full()) forget_graphs();
+    step(), flush();  // fills caches and scratch memory
+    if (cublas_) cublas_->decide();
+    try {
+      return graphs_.capture(at().stream, key, [&] {
+        const Tensor result = step();
+        return flush(), result;
+      });
+    } catch (...) {
+      chains_->drop();
+      throw;
+    }
   }
 
   void copy_within(void* to, const void* from, size_t bytes) override {
@@ -388,51 +360,7 @@ class Cuda final : public CudaBackend {
     return w;
   }
 
-  // A unit's blocks of all layers, which lie n_units blocks apart on the device and side by side on the host.
-  void copy_page(const UnitCopy& copy, const StateMemory::GroupMemory& memory, const StateMemory::GroupMemory& host) {
-    int64_t before = 0;  // bytes of a unit that the layers so far take
-    for (size_t i = 0, n; i < memory.layers.size(); i += n) {
-      for (n = 1; i + n < memory.layers.size() && memory.layers[i + n] == memory.layers[i];) n++;
-      const int64_t block = memory.layers[i] * memory.page_tokens;
-      std::byte* layers = memory.base + before * memory.n_units;
-      auto on_device = [&](int32_t unit) { return layers + unit * block; };
-      auto on_host = [&](int32_t unit) { return host.unit(unit) + before; };
-      const bool out = copy.where == UnitCopy::Where::out, in = copy.where == UnitCopy::Where::in;
-      const size_t apart = size_t(block * memory.n_units);
-      must(cudaMemcpy2DAsync(out ? on_host(copy.dst) : on_device(copy.dst), out ? size_t(block) : apart,
-                             in ? on_host(copy.src) : on_device(copy.src), in ? size_t(block) : apart, size_t(block), n, cudaMemcpyDefault,
-                             at().stream));
-      before += block * int64_t(n);
-    }
-  }
-
-  static constexpr size_t kMaxGraphs = 256;
-  struct Graph {
-    cudaGraphExec_t exec = nullptr;
-    Tensor result;
-  };
-  Graph capture(FunctionRef<Tensor()> step) {
-    cudaGraph_t graph = nullptr;
-    Graph made;
-    must(cudaStreamBeginCapture(at().stream, cudaStreamCaptureModeThreadLocal));
-    try {
-      made.result = step();
-      flush();
-    } catch (...) {
-      chains_->drop();
-      cudaStreamEndCapture(at_.stream, &graph);
-      cudaGraphDestroy(graph);
-      throw;
-    }
-    must(cudaStreamEndCapture(at_.stream, &graph));
-    must(cudaGraphInstantiate(&made.exec, graph, 0));
-    cudaGraphDestroy(graph);
-    return made;
-  }
-  void forget_graphs() {  // they know addresses that are no more
-    for (auto& [key, graph] : graphs_) cudaGraphExecDestroy(graph.exec);
-    graphs_.clear(), chains_->forget();
-  }
+  void forget_graphs() { graphs_.forget(), chains_->forget(); }  // they know addresses that are no more
 
   // Operations of few rows wait until something else is wanted of the stream, and are launched together.
   void flush() {
@@ -445,18 +373,8 @@ class Cuda final : public CudaBackend {
         return product_alone(step.product);
       case ChainStep::Kind::attend:
         return decode(step.attend);
-      case ChainStep::Kind::outer:
-        return cuda::outer_scan(at_, step.outer.rows, step.outer.shape, step.outer.slots, step.outer.recurrence);
-      case ChainStep::Kind::select:
-        return select_scan(at_, step.select.call, step.select.slots);
-      case ChainStep::Kind::route:
-        return cuda::route_normed(at_, step.route.call);
-      case ChainStep::Kind::experts: {
-        const ExpertsStep& e = step.experts;
-        const Product& p = e.product;
-        if (p.gated) return grouped_gate_one(at_, p.y, e.x, e.first, e.second, e.n, e.expert, p.activation);
-        return grouped_sum_one(at_, p.y, e.x, e.first, e.n, e.expert, e.weight, p.next);
-      }
+      default:
+        return run_alone(at_, step);
     }
   }
   const Launch& at() { return flush(), at_; }
@@ -522,15 +440,8 @@ class Cuda final : public CudaBackend {
     return p;
   }
   bool is_one(const Product& p) const { return p.x.rows == 1 && !options_.deterministic; }
-  // Up to a few hundred rows, product_many() gains by forming act(gate) * up in passing and by adding to the residual stream; up to some
-  // thousand it gains all in all, since the next kernel begins under it. It takes 256 rows at a time, be they there or not.
-  static bool many_wins(const Product& p) {
-    if (p.x.rows <= kFewRows || p.x.rows > 2048 || !shape_fits(p)) return false;
-    if (p.x.rows <= kSomeRows) return p.gated || (p.residual && p.residual == p.y.data);
-    return (p.x.rows + 255) / 256 * 256 * 5 <= p.x.rows * 6;
-  }
   bool to_library(const Product& p) const {
-    return p.x.rows > options_.skinny_rows && !many_wins(p) && cublas_ && !options_.deterministic && p.out % 8 == 0 && aligned(p.y) &&
+    return p.x.rows > options_.skinny_rows && !suits_many(p) && cublas_ && !options_.deterministic && p.out % 8 == 0 && aligned(p.y) &&
            p.in % 8 == 0;
   }
   Matrix as_bf16(const Matrix& from) {  // aligned
@@ -662,7 +573,7 @@ class Cuda final : public CudaBackend {
     float eps = 0;
     HalfNormed half;
   } routed_;
-  std::unordered_map<uint64_t, Graph> graphs_;
+  Graphs graphs_;
   Batch host_;  // what was uploaded last
 };
 
@@ -670,15 +581,11 @@ class Cuda final : public CudaBackend {
 
 }  // namespace cuda
 
-bool cuda_available() {
-  int n = 0;
-  cudaDeviceProp properties{};
-  if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0) return false;
-  return cudaGetDeviceProperties(&properties, 0) == cudaSuccess && properties.major == 9;
-}
+bool cuda_available() { return cuda::why_no_gpu().empty(); }
 
 std::unique_ptr<CudaBackend> make_cuda_backend(const CudaOptions& options) {
-  check(cuda_available(), "there is no NVIDIA GPU of the Hopper generation here");
+  const std::string why = cuda::why_no_gpu();
+  check(why.empty(), "there is no NVIDIA GPU of the Hopper generation here ({})", why);
   return std::make_unique<cuda::Cuda>(options);
 }
 

@@ -77,4 +77,29 @@ AttendCall call_of(Tensor out, Tensor q, const PagedKv& kv, const Batch& batch, 
   return call;
 }
 
+// Up to a few hundred rows it gains by forming act(gate) * up in passing and by adding to the residual stream; up to some thousand it
+// gains all in all, since the next kernel begins under it. It takes 256 rows at a time, be they there or not.
+bool suits_many(const Product& p) {
+  if (p.x.rows <= kFewRows || p.x.rows > 2048 || !shape_fits(p)) return false;
+  if (p.x.rows <= kSomeRows) return p.gated || (p.residual && p.residual == p.y.data);
+  return (p.x.rows + 255) / 256 * 256 * 5 <= p.x.rows * 6;
+}
+
+std::optional<SelectCall> select_call(Tensor out, Tensor u, Tensor z, const Selection& select, const DiagScan& scan) {
+  if (packing_of(*select.x->ops) || packing_of(*select.low->ops)) return std::nullopt;
+  SelectCall s{.rows = {.out = matrix(out), .x = matrix(u), .dt_bias = floats(select.dt_bias), .gate = matrix(z)},
+               .low = select.low->packed.data,
+               .rank = int(select.low->in),
+               .n_state = scan.n_state,
+               .norms = select.norms,
+               .a = floats(scan.a),
+               .d = floats(scan.d)};
+  const Norm* norms[] = {&select.dt_norm, &select.b_norm, &select.c_norm};
+  for (int i = 0; i < 3; i++) {
+    if (norms[i]->kind != Norm::Kind::rms || norms[i]->bias || norms[i]->offset != 0) return std::nullopt;
+    s.eps[i] = norms[i]->eps, s.weight[i] = floats(norms[i]->weight);
+  }
+  return s;
+}
+
 }  // namespace mr::cuda

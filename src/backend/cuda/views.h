@@ -18,9 +18,11 @@ Packed packed(const Weight&);
 Product product_of(Tensor out, Tensor x, const Weight&, const Epilogue&);
 Product gated_product(Tensor out, Tensor x, const Weight&, Activation);
 bool shape_fits(const Product&);  // what product() wants
+bool suits_many(const Product&);  // is product_many() faster than cuBLASLt?
 
 Slots slots(const SlotState&, const Batch&, const StateMemory&);
 Recurrence recurrence(const Batch&);
+std::optional<SelectCall> select_call(Tensor out, Tensor u, Tensor z, const Selection&, const DiagScan&);  // nothing: by operations
 Spots spots(const Batch&);
 Pages pages(const PagedKv&, const Batch&, const StateMemory&);
 AttendCall call_of(Tensor out, Tensor q, const PagedKv&, const Batch&, const StateMemory&, const AttendArgs&);

@@ -1,0 +1,12 @@
+// Units of state, copied on the device and to and from the host.
+#pragma once
+
+#include <span>
+
+#include "backend/cuda/kernels.h"
+
+namespace mr::cuda {
+
+void copy_units(cudaStream_t, std::span<const UnitCopy>, const StateMemory& state, const StateMemory& host);
+
+}  // namespace mr::cuda
