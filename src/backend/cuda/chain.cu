@@ -250,9 +250,8 @@ __global__ void __launch_bounds__(kThreads, 1) chain_kernel(const Program progra
         const ChainStep& step = shared.step[at];
         const float* by = Mixed && step.kind == Kind::experts && !step.experts.product.gated ? shared.choice.weight : nullptr;
         finish<Mixed>(shared, product_of<Mixed>(step), parts_of<Mixed>(step), by, shared.share[at], slot);
-      } else {
-        barrier_wait(&shared.worked, worked++ & 1);
       }
+      if (!leaves_sums<Mixed>(shared.step[at], shared.share[at])) barrier_wait(&shared.worked, worked++ & 1);
       __syncwarp();
       if (lane == 0) {
         asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(arrived) : "memory");
@@ -273,7 +272,7 @@ __global__ void __launch_bounds__(kThreads, 1) chain_kernel(const Program progra
       auto wait = [&] { barrier_wait(&shared.go, i & 1); };
       auto done = [&] {
         __syncwarp();
-        if (lane == 0 && !multiplies<Mixed>(step)) barrier_arrive(&shared.worked);
+        if (lane == 0 && !leaves_sums<Mixed>(step, share)) barrier_arrive(&shared.worked);
       };
       if (Mixed && step.kind == Kind::outer) {
         outer_of_one(reinterpret_cast<float*>(room), step.outer, share.begin, share.end, wait, workers_meet, done);

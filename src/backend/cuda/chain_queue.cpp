@@ -86,12 +86,13 @@ const Step* ChainQueue::on_device(const std::vector<Step>& steps) {
   must(cudaStreamIsCapturing(at_.stream, &status));
   const bool captured = status == cudaStreamCaptureStatusActive;
   Relaxed relaxed;
-  auto grow = [&](Block& b) {
-    b = {nullptr, std::max(bytes, kBlock), 0};
+  auto made = [&] {
+    Block b{nullptr, std::max(bytes, kBlock), 0};
     must(cudaMalloc(reinterpret_cast<void**>(&b.data), b.size));
+    return b;
   };
-  if (captured && (captured_.empty() || captured_.back().size - captured_.back().used < bytes)) grow(captured_.emplace_back());
-  if (!captured && passing_.size < bytes) cudaFree(passing_.data), grow(passing_);
+  if (captured && (captured_.empty() || captured_.back().size - captured_.back().used < bytes)) captured_.push_back(made());
+  if (!captured && passing_.size < bytes) cudaFree(std::exchange(passing_, {}).data), passing_ = made();
   Block& block = captured ? captured_.back() : passing_;
   std::byte* to = block.data + block.used;
   must(cudaMemcpyAsync(to, steps.data(), steps.size() * sizeof(Step), cudaMemcpyHostToDevice, captured ? side_ : at_.stream));

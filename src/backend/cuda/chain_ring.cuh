@@ -58,6 +58,12 @@ struct Share {
   int64_t newest;  // in the pages: where the K/V head's page of this step's token begins, counted in values, if that is in the share
 };
 
+// Do the workers leave sums, whose coming says that all of them have begun the step? Not where a product has fewer outputs than blocks.
+template <bool Mixed>
+__device__ bool leaves_sums(const ChainStep& s, const Share& mine) {
+  return multiplies<Mixed>(s) && mine.begin < mine.end;
+}
+
 struct Shared {
   ChainStep step[kSteps];
   Share share[kSteps];

@@ -301,6 +301,8 @@ __device__ void ask(const Program& program, Shared& shared, uint32_t ring) {
     barrier_expect(&shared.step_full[i % kSteps], sizeof(RowsWork));
     copy_bytes(shared_address(&shared.work[i % kSteps]), &step->work, sizeof(RowsWork), &shared.step_full[i % kSteps], kReadAgain);
   };
+  for (int i = lane; i < program.n; i += 32) acquire_map(program.step[i].weight);
+  __syncwarp();
   for (int i = 0; i <= kStepsAhead; i++) ask_step(i);
   for (int i = 0; i < program.n; i++) {
     const int at = i % kSteps;
@@ -321,6 +323,8 @@ __device__ void ask(const Program& program, Shared& shared, uint32_t ring) {
 template <int N>
 __device__ void lead(const Program& program, Shared& shared, uint32_t x_ring) {
   const int lane = threadIdx.x % 32;
+  for (int i = lane; i < program.n; i += 32) acquire_map(program.step[i].x);
+  __syncwarp();
   wait_before();
   Turn turn;
   for (int i = 0; i < program.n; i++) {

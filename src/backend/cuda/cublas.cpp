@@ -17,7 +17,7 @@ namespace mr::cuda {
 
 namespace {
 
-constexpr size_t kWorkspace = size_t(64) << 20;
+constexpr size_t kWorkspace = size_t(64) << 20, kMostShapes = 4096;
 constexpr int kProposals = 8, kRounds = 3;                            // kRounds: timings of each; the first loads its code
 constexpr int64_t kTriedAtOnce = 512, kUncached = int64_t(64) << 20;  // rows; values of a weight
 constexpr int kCompute32F = 68, kTransA = 3, kMaxWorkspace = 1;       // of cublasLt.h
@@ -60,6 +60,8 @@ struct Cublas::Library {
   int (*desc_create)(Opaque*, int compute, int scale_type);
   int (*desc_set)(Opaque, int attribute, const void*, size_t);
   int (*layout_create)(Opaque*, int type, uint64_t rows, uint64_t cols, int64_t stride);
+  int (*desc_destroy)(Opaque);
+  int (*layout_destroy)(Opaque);
   int (*preference_create)(Opaque*);
   int (*preference_set)(Opaque, int attribute, const void*, size_t);
   int (*propose)(Opaque, Opaque, Opaque, Opaque, Opaque, Opaque, Opaque, int, Proposal*, int*);
@@ -77,6 +79,8 @@ struct Cublas::Library {
     find(desc_create, "cublasLtMatmulDescCreate");
     find(desc_set, "cublasLtMatmulDescSetAttribute");
     find(layout_create, "cublasLtMatrixLayoutCreate");
+    find(desc_destroy, "cublasLtMatmulDescDestroy");
+    find(layout_destroy, "cublasLtMatrixLayoutDestroy");
     find(preference_create, "cublasLtMatmulPreferenceCreate");
     find(preference_set, "cublasLtMatmulPreferenceSetAttribute");
     find(propose, "cublasLtMatmulAlgoGetHeuristic");
@@ -125,7 +129,18 @@ struct Cublas::Contest {
 };
 
 Cublas::Cublas(std::unique_ptr<Library> library) : library_(std::move(library)) {}
-Cublas::~Cublas() { cudaFree(workspace_); }
+Cublas::~Cublas() {
+  forget_shapes();
+  cudaFree(workspace_);
+}
+
+void Cublas::forget_shapes() {
+  for (auto& [key, s] : shapes_) {
+    library_->desc_destroy(s.desc);
+    for (Opaque layout : {s.a, s.b, s.d}) library_->layout_destroy(layout);
+  }
+  shapes_.clear();
+}
 
 std::unique_ptr<Cublas> Cublas::open(std::string& found) {
   void* handle = dlopen("libcublasLt.so.13", RTLD_NOW | RTLD_LOCAL);
@@ -209,9 +224,12 @@ void Cublas::decide() {
 
 bool Cublas::product(cudaStream_t stream, const Product& p, bool onto) {
   const Key key = key_of(p, p.x.rows, onto);
-  auto it = shapes_.find(key);
   if (awake_.valid()) awake_.get();
-  if (it == shapes_.end()) it = shapes_.emplace(key, describe(p, onto)).first;
+  auto it = shapes_.find(key);
+  if (it == shapes_.end()) {
+    if (shapes_.size() >= kMostShapes) forget_shapes();
+    it = shapes_.emplace(key, describe(p, onto)).first;
+  }
   const Shape& s = it->second;
   if (!s.contest && !s.own) return false;
   const float beta = onto ? 1.0f : 0.0f;

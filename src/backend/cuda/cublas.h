@@ -36,6 +36,7 @@ class Cublas {
   std::vector<Algorithm> propose(const Shape&) const;
   void wake();
   Shape describe(const Product&, bool onto);
+  void forget_shapes();
 
   std::unique_ptr<Library> library_;
   std::future<void> awake_;          // nothing is asked of the library before

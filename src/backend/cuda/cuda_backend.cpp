@@ -400,9 +400,11 @@ class Cuda final : public CudaBackend {
       synchronize();
       forget_graphs();
       cudaFree(s.data);
-      s.bytes = std::max<size_t>(bytes * 5 / 4, 4096);
-      must(cudaMalloc(&s.data, s.bytes));
-      must(cudaMemsetAsync(s.data, 0, s.bytes, at().stream));
+      s = {};
+      const size_t room = std::max<size_t>(bytes * 5 / 4, 4096);
+      must(cudaMalloc(&s.data, room));
+      s.bytes = room;
+      must(cudaMemsetAsync(s.data, 0, room, at().stream));
     }
     return static_cast<T*>(s.data);
   }

@@ -204,7 +204,7 @@ void embed_packed(const Launch&, Matrix out, const Packed& table, float scale, c
 // attend_*.cu
 bool can_decode(const AttendCall&);  // one row a sequence, bf16 pages, heads of 64, 128 or 256
 void attend_decode(const Launch&, const AttendCall&, const DecodePlan&);
-bool can_prefill(const AttendCall&);  // bf16, heads of 64 or 128
+bool can_prefill(const AttendCall&);  // bf16, heads of 64, 128 or 256
 // singles: every tile is the one row of its sequence, for all query heads of a K/V head at once. Bits are the same either way.
 void attend_prefill(const Launch&, const AttendCall&, const PrefillTile* tiles, int n_tiles, bool singles = false);
 // Before attend_decode(), whose q and keys must be rotated and stored already: the parts of its items that sequences share.

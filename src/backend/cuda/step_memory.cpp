@@ -5,6 +5,7 @@
 #include <cstring>
 #include <iterator>
 #include <map>
+#include <utility>
 
 #include "backend/cuda/chain_rows.h"
 #include "core/error.h"
@@ -213,12 +214,14 @@ Batch StepMemory::upload(const Batch& h, const StateMemory& state) {
   write(h, b, state);
   if (used_ > size_) {  // the first pass has counted
     must(cudaStreamSynchronize(stream_));
-    for (std::byte* p : host_) cudaFreeHost(p);
-    cudaFree(device_);
-    size_ = std::max<size_t>(used_ * 2, size_t(4) << 20);
-    for (std::byte*& p : host_) must(cudaMallocHost(reinterpret_cast<void**>(&p), size_));
-    must(cudaMalloc(reinterpret_cast<void**>(&device_), size_));
+    const size_t size = std::max<size_t>(used_ * 2, size_t(4) << 20);
+    size_ = 0;
+    for (std::byte*& p : host_) cudaFreeHost(std::exchange(p, nullptr));
+    cudaFree(std::exchange(device_, nullptr));
     moves_++;
+    for (std::byte*& p : host_) must(cudaMallocHost(reinterpret_cast<void**>(&p), size));
+    must(cudaMalloc(reinterpret_cast<void**>(&device_), size));
+    size_ = size;
     write(h, b, state);
   }
   must(cudaMemcpyAsync(device_, host_[turn_], used_, cudaMemcpyHostToDevice, stream_));

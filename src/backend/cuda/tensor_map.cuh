@@ -29,6 +29,11 @@ inline CUtensorMap tensor_map(const void* data, const std::vector<int64_t>& size
   return map;
 }
 
+// A map that was copied to global memory, by the host or by an earlier kernel's thread, is seen by copies only behind this.
+__device__ inline void acquire_map(const CUtensorMap& map) {
+  asm volatile("fence.proxy.tensormap::generic.acquire.sys [%0], 128;" ::"l"(&map) : "memory");
+}
+
 // The box whose first element is (column, row), and of tensors of more dimensions (column, row, plane) and (column, row, plane, unit).
 __device__ inline void copy_box(uint32_t to, const CUtensorMap& map, int column, int row, uint64_t* barrier, uint64_t policy) {
   asm volatile(
