@@ -31,8 +31,10 @@ T* Sampling::take(Room<T>& room, int64_t n) {
   if (n > room.n) {
     must(cudaStreamSynchronize(at_.stream));
     must(cudaFree(room.data));
-    room.data = nullptr, room.n = std::max<int64_t>(2 * n, 1024);
-    must(cudaMalloc(reinterpret_cast<void**>(&room.data), size_t(room.n) * sizeof(T)));
+    room = {};
+    const int64_t wanted = std::max<int64_t>(2 * n, 1024);
+    must(cudaMalloc(reinterpret_cast<void**>(&room.data), size_t(wanted) * sizeof(T)));
+    room.n = wanted;
   }
   return room.data;
 }
@@ -40,9 +42,11 @@ T* Sampling::take(Room<T>& room, int64_t n) {
 void Sampling::make_room(Launched& l) {
   if (l.n <= l.room) return;
   must(cudaFreeHost(l.choice)), must(cudaFreeHost(l.top));
-  l.choice = nullptr, l.top = nullptr, l.room = std::max(2 * l.n, 256);
-  must(cudaMallocHost(reinterpret_cast<void**>(&l.choice), size_t(l.room) * sizeof(Choice)));
-  must(cudaMallocHost(reinterpret_cast<void**>(&l.top), size_t(l.room) * kMostTop * sizeof(TopToken)));
+  l.choice = nullptr, l.top = nullptr, l.room = 0;
+  const int wanted = std::max(2 * l.n, 256);
+  must(cudaMallocHost(reinterpret_cast<void**>(&l.choice), size_t(wanted) * sizeof(Choice)));
+  must(cudaMallocHost(reinterpret_cast<void**>(&l.top), size_t(wanted) * kMostTop * sizeof(TopToken)));
+  l.room = wanted;
 }
 
 void Sampling::launch(Tensor logits, const Batch& host, const Batch& device, int64_t n_edits, int32_t* sampled) {
