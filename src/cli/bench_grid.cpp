@@ -77,9 +77,12 @@ GridShape GridBench::within_context(GridShape s) const {
 std::string GridBench::refuse(const GridShape& s) const {
   const MemoryPlan& plan = engine_.memory_plan();
   const int64_t tokens = longest(s, engine_.limits());
-  if (tokens > engine_.max_context())
-    return fmt::format("a prompt of {} tokens and what is written behind it are {}, longer than the context of {}", s.context, tokens,
+  if (tokens > engine_.max_context()) {
+    const std::string behind =
+        s.prefill || s.batch == 1 ? "what is written behind it" : fmt::format("what is written until {} do so side by side", s.batch);
+    return fmt::format("a prompt of {} tokens and {} are {}, longer than the context of {}", s.context, behind, tokens,
                        engine_.max_context());
+  }
   if (s.batch > plan.n_seqs || all_tokens(s, engine_.limits(), plan.page_tokens) > plan.n_tokens)
     return fmt::format("the state of {} sequence{} of {} tokens does not fit: there is memory for {} tokens", s.batch,
                        s.batch == 1 ? "" : "s", tokens, plan.n_tokens);

@@ -187,7 +187,8 @@ class Bench {
   // The median of runs that repeat until they agree; one that had failures ends them, and is shown.
   Json row(int streams, double rate) {
     const int n = n_requests(f_, work_, streams, rate);
-    const std::string what = rate > 0 ? fmt::format("{} requests a second", rate) : fmt::format("{} streams", streams);
+    const std::string what =
+        rate > 0 ? fmt::format("{} requests a second", rate) : fmt::format("{} stream{}", streams, streams == 1 ? "" : "s");
     std::vector<LoadReport> reports;
     Measured m;
     OtherPrograms others(processes_);
@@ -243,10 +244,12 @@ std::string load_of(const Json& row) {
   return row["rate"].is_null() ? fmt::format("{}", row["streams"].get<int>()) : fmt::format("{:g}/s", row["rate"].get<double>());
 }
 
-// Rows as they come, in columns that are wide enough for the labels of all.
+// Rows as they come, in columns that are wide enough for the labels of all. Goodput is that of the legend's deadlines: rows that were
+// measured under others have none.
 class LoadTable {
  public:
-  LoadTable(const Json& earlier, const std::string& label) : width_(std::max<size_t>(6, label.size())) {
+  LoadTable(const Json& earlier, const std::string& label, std::optional<Deadlines> deadlines)
+      : width_(std::max<size_t>(6, label.size())), deadlines_(deadlines) {
     for (const Json& r : earlier) width_ = std::max(width_, r["label"].get_ref<const std::string&>().size());
     fmt::print("{:<{}} {:>8} {:>8} {:>6} {:>5} {:>6} {:>9} | {:^31} | {:^31} | {:^31} | {:>8}\n", "", width_, "", "", "", "", "", "output",
                "first token, s", "time per output token, ms", "end to end, s", "goodput");
@@ -268,21 +271,26 @@ class LoadTable {
       for (const char* p : {"mean", "p50", "p90", "p99"}) fmt::print(" {:>7}", measured(unit * r[name][p].get<double>(), decimals));
       fmt::print(" |");
     }
-    fmt::print(" {:>8}\n", measured(r["goodput_requests_per_s"], 2));
+    fmt::print(" {:>8}\n", is_under_others(r) ? "-" : measured(r["goodput_requests_per_s"], 2));
     for (auto& [error, n] : r["errors"].items()) fmt::print("{:<{}}   {} x {}\n", "", width_, n.get<int>(), error);
     std::fflush(stdout);
   }
 
+  bool is_under_others(const Json& r) const {
+    return deadlines_ && (r.value("ttft_deadline_s", 0.0) != deadlines_->ttft || r.value("tpot_deadline_s", 0.0) != deadlines_->tpot);
+  }
+
  private:
   size_t width_;
+  std::optional<Deadlines> deadlines_;
 };
 
-void print_legend(const LoadFlags& f) {
+void print_legend(const LoadFlags& f, bool others) {
   std::string within;
   if (f.ttft_deadline > 0) within += fmt::format(" with the first token within {:g} s", f.ttft_deadline);
   if (f.tpot_deadline > 0) within += fmt::format("{} with {:g} ms a further token", within.empty() ? "" : " and", 1e3 * f.tpot_deadline);
-  fmt::print("  of the median run; goodput: answers a second{}; n/s: requests a second at random moments, instead of streams\n",
-             within.empty() ? ", no deadline being set" : within);
+  fmt::print("  of the median run; goodput: answers a second{}{}; n/s: requests a second at random moments, instead of streams\n",
+             within.empty() ? ", no deadline being set" : within, others ? " (-: measured under other deadlines)" : "");
 }
 
 }  // namespace
@@ -295,7 +303,7 @@ int bench_url(const LoadFlags& f, const std::string& model, const Patience& pati
   if (!f.url.empty()) {
     Bench bench(f, patience, model);
     bench.warm_up();
-    if (!json) table.emplace(rows, f.label.empty() ? f.url : f.label);
+    if (!json) table.emplace(rows, f.label.empty() ? f.url : f.label, Deadlines{f.ttft_deadline, f.tpot_deadline});
     auto add = [&](int streams, double rate) {
       const Json& row = rows.emplace_back(bench.row(streams, rate));
       answered += row["requests"].get<int>() - row["failed"].get<int>();
@@ -306,7 +314,7 @@ int bench_url(const LoadFlags& f, const std::string& model, const Patience& pati
     if (f.rates.empty())
       for (int streams : f.streams.empty() ? std::vector<int>{1} : f.streams) add(streams, 0);
   }
-  if (!json && !table) table.emplace(rows, "");
+  if (!json && !table) table.emplace(rows, "", std::nullopt);
   if (!f.html.empty()) write_file(f.html, load_page(rows));
   if (!f.svg.empty()) {
     make_folder(f.svg);
@@ -314,7 +322,7 @@ int bench_url(const LoadFlags& f, const std::string& model, const Patience& pati
     write_file(std::filesystem::path(f.svg) / "tpot.svg", tpot_svg(rows));
   }
   if (json) fmt::print("{}\n", rows.dump());
-  if (!json && !f.url.empty()) print_legend(f);
+  if (!json && !f.url.empty()) print_legend(f, std::ranges::any_of(rows, [&](const Json& r) { return table->is_under_others(r); }));
   warn_if_busy(others, json, "times and speeds");
   return f.url.empty() || answered > 0 ? 0 : 1;
 }

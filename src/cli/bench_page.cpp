@@ -68,7 +68,7 @@ std::string draw(const Json& rows, const std::string& title, const char* key) {
 std::string table(const Json& rows) {
   std::string out =
       "<table><tr><th>server<th>streams<th>requests<th>failed<th>prompt<th>answer<th>output tok/s"
-      "<th>TTFT p50 s<th>p90<th>p99<th>per token p50 ms<th>p90<th>p99<th>end to end p50 s<th>p90<th>p99<th>goodput req/s</tr>";
+      "<th>TTFT p50 s<th>p90<th>p99<th>per token p50 ms<th>p90<th>p99<th>end to end p50 s<th>p90<th>p99<th>goodput req/s<th>within</tr>";
   for (const Json& r : rows) {
     auto text = [&](const char* key) {
       const Json value = r.value(key, Json());
@@ -79,7 +79,11 @@ std::string table(const Json& rows) {
                        r["failed"].get<int>(), text("prompt_length"), text("output_length"), about(speed(r["tokens_per_s"]), is_busy(r)));
     for (auto [key, factor] : {std::pair{"ttft_s", 1.0}, {"tpot_s", 1e3}, {"e2e_s", 1.0}})
       for (const char* p : {"p50", "p90", "p99"}) out += "<td>" + measured(factor * r[key][p].get<double>());
-    out += "<td>" + measured(r["goodput_requests_per_s"]) + "</tr>";
+    std::string within;
+    for (auto [key, what] : {std::pair{"ttft_deadline_s", "TTFT"}, {"tpot_deadline_s", "a token"}})
+      if (const double limit = r.value(key, 0.0); limit > 0)
+        within += fmt::format("{}{} {}", within.empty() ? "" : ", ", what, with_unit(limit, "s"));
+    out += "<td>" + measured(r["goodput_requests_per_s"]) + "<td>" + (within.empty() ? "no deadline" : within) + "</tr>";
   }
   return out + "</table>";
 }

@@ -128,6 +128,12 @@ class Load(unittest.TestCase):
                 bench("--compare", first, "--html", page)
                 self.assertEqual(page.read_text().count(">~1</text>"), marks)
                 self.assertEqual(page.read_text().count("~ measured on a busy machine"), marks)
+            later = bench("--url", self.url, "--streams", 1, "--requests", 4, "--ttft-deadline", 60, "--compare", first, "--html", page)
+            goodput = [line.split("|")[-1].strip() for line in later.stdout.splitlines() if line.count("|") == 4][2:]
+            self.assertEqual((goodput[0], goodput[1] == "-", len(goodput)), ("-", False, 2), later.stdout)  # under other deadlines: none
+            self.assertIn("measured under other deadlines", later.stdout)
+            self.assertIn("<td>no deadline</tr>", page.read_text())
+            self.assertIn("<td>TTFT 60.00 s</tr>", page.read_text())
             alone = bench("--compare", first)
             self.assertEqual(alone.returncode, 0, alone.stderr)
             self.assertIn("one <&> two", alone.stdout)
