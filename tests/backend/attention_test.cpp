@@ -106,19 +106,7 @@ TEST(Attention, full_and_tree_corners_agree_with_ref) {
       Array k({context + n, s.kv_heads, s.k_dim}), v({context + n, s.kv_heads, s.v_dim}), q({n, s.heads, s.k_dim}),
           out({n, s.heads, s.v_dim});
       k.fill(1, 3), v.fill(2), q.fill(3, 3);
-      Rows prompt, rows;
-      prompt.add(0, context);
-      rows.add(context, n, corner);
-      for (int i = 0; i < 3; i++) prompt.unit.push_back(units.take());
-      prompt.unit_begin.push_back(3);
-      rows.unit = prompt.unit, rows.unit_begin = prompt.unit_begin;
-      // A tree: rows 1-3 are children of 0, the others of i / 2; a row sees its ancestors and itself.
-      for (int i = 0; i < n; i++) {
-        int parent = i == 0 ? -1 : i <= 3 ? 0 : i / 2;
-        rows.parent[size_t(i)] = parent;
-        rows.ancestors[size_t(i)] = (parent < 0 ? 0 : rows.ancestors[size_t(parent)]) | uint64_t(1) << i;
-        if (corner == Corner::bits) rows.position[size_t(i)] = parent < 0 ? context : rows.position[size_t(parent)] + 1;
-      }
+      auto [prompt, rows] = CornerRows(units, context, n, corner);
       ref->store_kv(kv, k.view.rows(0, context), v.view.rows(0, context), prompt.batch(), units.state);
       ref->store_kv(kv, k.view.rows(context, n), v.view.rows(context, n), rows.batch(), units.state);
       ref->attend(out, q, kv, rows.batch(), units.state, args_of(s, sinks));

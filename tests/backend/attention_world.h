@@ -52,6 +52,25 @@ struct Course {
   return {s.heads, s.scale(), s.window, s.softcap, s.sinks ? sinks.view : Tensor{}};
 }
 
+// n rows of a corner behind the tokens of a prompt, in three pages. As a tree, rows 1-3 are children of 0, the others of i / 2; a row
+// sees its ancestors and itself.
+struct CornerRows {
+  Rows prompt, rows;
+  CornerRows(Units& units, int context, int n, Corner corner) {
+    prompt.add(0, context);
+    rows.add(context, n, corner);
+    for (int i = 0; i < 3; i++) prompt.unit.push_back(units.take());
+    prompt.unit_begin.push_back(3);
+    rows.unit = prompt.unit, rows.unit_begin = prompt.unit_begin;
+    for (int i = 0; i < n; i++) {
+      int parent = i == 0 ? -1 : i <= 3 ? 0 : i / 2;
+      rows.parent[size_t(i)] = parent;
+      rows.ancestors[size_t(i)] = (parent < 0 ? 0 : rows.ancestors[size_t(parent)]) | uint64_t(1) << i;
+      if (corner == Corner::bits) rows.position[size_t(i)] = parent < 0 ? context : rows.position[size_t(parent)] + 1;
+    }
+  }
+};
+
 // How a run places and reads its rows.
 struct Way {
   bool rotate = false;  // q and k, by angles that depend on the position

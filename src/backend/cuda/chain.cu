@@ -335,15 +335,7 @@ void chain(const Launch& at, const ChainStep* host, const ChainStep* device, int
   const bool mixed =
       std::any_of(host, host + n, [](const ChainStep& s) { return !s.attends() && (s.kind != Kind::product || s.product.conv.n); });
   auto kernel = mixed ? chain_kernel<true> : chain_kernel<false>;
-  allow_shared(kernel, bytes);
-  cudaLaunchAttribute attribute[3]{};
-  cudaLaunchConfig_t config{};
-  config.numAttrs = unsigned(common_attributes(attribute)) + 1;
-  attribute[2].id = cudaLaunchAttributeCooperative;  // blocks wait for each other
-  attribute[2].val.cooperative = 1;
-  config.gridDim = dim3(unsigned(at.n_sm)), config.blockDim = dim3(kThreads), config.dynamicSmemBytes = bytes, config.stream = at.stream;
-  config.attrs = attribute;
-  must(cudaLaunchKernelEx(&config, kernel, Program{device, n, stages, memory}));
+  launch_together(at, kernel, kThreads, bytes, Program{device, n, stages, memory});
 }
 
 }  // namespace mr::cuda

@@ -3,29 +3,12 @@
 // sequence are merged, first to last, by the block that finishes last.
 #pragma once
 
-#include "backend/cuda/attend_warp.cuh"
+#include "backend/cuda/chain_common.cuh"
 #include "backend/cuda/copies.cuh"
 
 namespace mr::cuda {
 
-inline constexpr int kWarps = 8, kWorkers = 32 * kWarps;  // that work
-inline constexpr int kTiles = 4;                          // of keys and values in a stage
-inline constexpr int kParts = 2;                          // that are at hand
-
-// Where a walk through a ring of barriers is.
-struct Turn {
-  int at = 0, parity = 0;
-  __device__ void next(int size) {
-    if (++at == size) at = 0, parity ^= 1;
-  }
-};
-
-__device__ inline unsigned peek(const unsigned* p) {
-  unsigned v;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-  return v;
-}
-__device__ inline void workers_meet() { asm volatile("bar.sync 1, %0;" ::"n"(kWorkers) : "memory"); }
+inline constexpr int kParts = 2;  // that are at hand
 
 // A block's part of an attention: n_tiles tiles of 16 tokens of one sequence and K/V head, from first_tile on, of which tokens
 // [begin, end) are seen; the index-th of `count` such parts; count 0: none.
@@ -83,17 +66,6 @@ struct Attending {
   int last;
 };
 
-// [D] sums of a head, the largest score, the sum of weights.
-template <int D>
-inline constexpr int kPart = D + kPartExtra;
-
-template <int D>
-struct Mixing {
-  uint4 turned[kGroup + 2][D / 8];  // the query heads of a group, rotated; behind them the new key, and the new value
-  // What warp w found of head h; [kWarps][heads of a group] of them lie behind this.
-  __device__ float* found(int w, int group, int h) { return reinterpret_cast<float*>(this + 1) + (w * group + h) * kPart<D>; }
-};
-
 // Rotates the queries of a group, and the new key where it is in the part, which lies in shared memory then with its value.
 template <int D>
 __device__ void turn_heads(uint4 (&turned)[kGroup + 2][D / 8], const AttendCall& call, const Part& mine, int group) {
@@ -129,11 +101,7 @@ __device__ void put_newest(bf16 (&stage)[2][kTile * D], const uint4 (&turned)[kG
   __syncwarp();
 }
 
-// Two neighbouring values that the warps of a block, or blocks, have found of a head, and their weights: the largest score, the sum.
-struct Found {
-  float most = -INFINITY, total = 0, x = 0, y = 0;
-};
-// n of them, kAtOnce asked for at a time, first to last; some may have seen nothing.
+// n findings, kAtOnce asked for at a time, first to last; some may have seen nothing.
 template <int kAtOnce, class Weight, class Values>
 __device__ Found merged(int n, Weight weight, Values values) {
   Found f;

@@ -32,18 +32,6 @@ __device__ void fetch(const Program& program, Shared& shared, uint32_t ring, con
   }
 }
 
-// [D] sums of a head, the largest score, the sum of weights.
-template <int D>
-constexpr int kPart = D + kPartExtra;
-
-// What the warps of an attention share.
-template <int D>
-struct Mixing {
-  uint4 turned[kGroup + 2][D / 8];  // the query heads of a group, rotated; behind them the new key, and the new value
-  // What warp w found of head h; [kWarps][heads of a group] of them lie behind this.
-  __device__ float* found(int w, int group, int h) { return reinterpret_cast<float*>(this + 1) + (w * group + h) * kPart<D>; }
-};
-
 // Rotates the queries of a group, and the new key where it is in the share, which lies in shared memory then with its value.
 template <int D>
 __device__ void turn_heads(uint4 (&turned)[kGroup + 2][D / 8], const AttendCall& call, const Share& mine, int group, bool newest) {
@@ -64,11 +52,7 @@ __device__ void turn_heads(uint4 (&turned)[kGroup + 2][D / 8], const AttendCall&
   if (newest && threadIdx.x < D / 8) turned[kGroup + 1][threadIdx.x] = __ldcg(reinterpret_cast<const uint4*>(v) + threadIdx.x);
 }
 
-// Two neighbouring values that the warps of a block, or blocks, have found of a head, and their weights: the largest score, the sum.
-struct Found {
-  float most = -INFINITY, total = 0, x = 0, y = 0;
-};
-// n of them, at_once asked for at a time, first to last.
+// n findings, kAtOnce asked for at a time, first to last; all have seen something.
 template <int kAtOnce, class Weight, class Values>
 __device__ Found merged(int n, Weight weight, Values values) {
   Found f;

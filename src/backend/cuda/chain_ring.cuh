@@ -2,7 +2,7 @@
 // and values come.
 #pragma once
 
-#include "backend/cuda/attend_warp.cuh"
+#include "backend/cuda/chain_common.cuh"
 #include "backend/cuda/chain_route.cuh"
 #include "backend/cuda/chain_scan.cuh"
 #include "backend/cuda/copies.cuh"
@@ -11,20 +11,16 @@ namespace mr::cuda {
 
 namespace {
 
-constexpr int kWarps = 8;     // that multiply
 constexpr int kPiece = 1024;  // inputs of a stage
 constexpr int kShare = kPiece / kWarps;
 constexpr int kRows = 16;                                                            // of a stage: even ones, then odd ones in other banks
 constexpr int kOdd = kRows / 2 * kPiece * 2 + 64, kStage = kRows * kPiece * 2 + 64;  // bytes
 constexpr int kLeastStages = 4, kMostStages = 6, kSlots = 2;                         // kSlots: tiles whose sums wait to be finished
-constexpr int kTiles = 4;                                                            // of keys and values in a stage
-constexpr int kThreads = 32 * (kWarps + 2), kWorkers = 32 * kWarps;
+constexpr int kThreads = 32 * (kWarps + 2);
 static_assert(kWorkers == kScanWorkers);
 constexpr int kMostShared = 227 << 10;
 constexpr int kInFlight = 2;  // measured: 1 reads at 3.0 TB/s, 2 at 4.2, 3 to 6 at 3.8 to 4.0
 static_assert(kStage >= kTiles * 2 * kTile * 128 * 2 && kInFlight <= kLeastStages);
-
-constexpr int kSteps = 8, kStepsAhead = 5;  // steps that are at hand; of these, at most so many that nobody has begun
 
 __device__ int row_at(int row) { return row % 2 * kOdd + row / 2 * kPiece * 2; }  // in a stage
 
@@ -76,24 +72,6 @@ struct Shared {
   int last;
   Chosen choice;
 };
-
-// Where a walk through a ring of barriers is.
-struct Turn {
-  int at = 0, parity = 0;
-  __device__ void next(int size) {
-    if (++at == size) at = 0, parity ^= 1;
-  }
-};
-
-__device__ unsigned peek(const unsigned* p) {
-  unsigned v;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-  return v;
-}
-__device__ void workers_meet() { asm volatile("bar.sync 1, %0;" ::"n"(kWorkers) : "memory"); }
-
-// Steps begin at another block each, so that no block always has the larger share.
-__device__ int rank_at(int step) { return int((blockIdx.x + unsigned(step) * 37) % gridDim.x); }
 
 // Outputs that a tile has room for: of a gated one, row 8 + i is the second of output i.
 __device__ int lanes_of(const Product& p) { return p.gated ? kRows / 2 : kRows; }

@@ -20,8 +20,7 @@ constexpr int kStageBoxes = 32, kStage = kStageBoxes * kBox;  // of one chunk ea
 constexpr int kMostBoxes = 16, kMostChunks = 8;               // of a pass; of a stage
 constexpr int kStages = 5, kRoom = 3 * 2 * kMostChunks * kBox;
 constexpr int kThreads = 32 * (kWarps + 3);
-constexpr int kInFlight = 2;                // stages that are asked for at a time
-constexpr int kSteps = 8, kStepsAhead = 5;  // steps that are at hand; of these, at most so many that nobody has begun
+constexpr int kInFlight = 2;  // stages that are asked for at a time
 static_assert(kStage >= kTiles * 2 * kTile * 128 * 2);
 
 struct Program {
@@ -51,9 +50,6 @@ struct XRing {
 constexpr int kSums = 2 * kChainRows * 68 * 4, kSumsAt = kRoom - kSums;
 
 __device__ void fence_copies() { asm volatile("fence.proxy.async;" ::: "memory"); }  // between what threads and copies read and write
-
-// Steps begin at another block each, so that no block always has the larger share.
-__device__ int rank_at(int step) { return int((blockIdx.x + unsigned(step) * 37) % gridDim.x); }
 
 struct Units {  // of eight outputs
   int begin, end, per;
@@ -433,7 +429,9 @@ __global__ void __launch_bounds__(kThreads, 1) rows_kernel(const Program program
 bool can_chain_rows(const Launch& at, const ChainStep& s) {
   if (at.deterministic) return false;
   const Pages& pages = s.attend.pages;
-  if (s.attends()) return s.attend.k.data && pages.k_dim <= 128 && s.attend.heads <= kGroup * pages.kv_heads && can_decode(s.attend);
+  if (s.attends())
+    return s.attend.q.rows <= kChainRows && s.attend.k.data && pages.k_dim <= 128 && s.attend.heads <= kGroup * pages.kv_heads &&
+           can_decode(s.attend);
   const Product& p = s.product;
   return p.x.rows <= kChainRows && p.conv.n == 0 && p.in % kChunk == 0 && p.out % (p.gated ? 16 : 8) == 0;
 }
@@ -452,16 +450,7 @@ RowsStep rows_step(const Launch& at, const ChainStep& s) {
 
 void chain_rows(const Launch& at, const RowsStep* device, int n, int rows, const ChainMemory& memory, const DecodePlan& plan) {
   const auto kernel = rows <= 8 ? rows_kernel<8> : rows_kernel<16>;
-  const size_t bytes = kStages * kStage + kRoom + 1024;
-  allow_shared(kernel, bytes);
-  cudaLaunchAttribute attribute[3]{};
-  cudaLaunchConfig_t config{};
-  config.numAttrs = unsigned(common_attributes(attribute)) + 1;
-  attribute[2].id = cudaLaunchAttributeCooperative;  // blocks wait for each other
-  attribute[2].val.cooperative = 1;
-  config.gridDim = dim3(unsigned(at.n_sm)), config.blockDim = dim3(kThreads), config.dynamicSmemBytes = bytes, config.stream = at.stream;
-  config.attrs = attribute;
-  must(cudaLaunchKernelEx(&config, kernel, Program{device, n, memory, plan}));
+  launch_together(at, kernel, kThreads, kStages * kStage + kRoom + 1024, Program{device, n, memory, plan});
 }
 
 }  // namespace mr::cuda

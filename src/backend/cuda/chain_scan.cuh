@@ -134,8 +134,6 @@ __device__ void outer_of_one(float* room, const OuterStep& call, int begin, int 
   }
 }
 
-constexpr int kSelectVectors = 8, kSelectShared = 384;  // as selective.cu has them
-
 inline size_t select_room() { return size_t(kScanWorkers / 32) * kSelectShared * 4; }
 inline bool can_chain_select(const Launch& at, const SelectStep& s) {
   return s.call.rows.x.rows == 1 && can_select(s.call, s.slots) &&

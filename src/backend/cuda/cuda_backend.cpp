@@ -43,7 +43,7 @@ class Cuda final : public CudaBackend {
         at_.stream,
         StepMemory::Rules{options.deterministic, options.share_prefixes ? kPrefillRows / options.group : 0,
                           std::max(1, at_.n_sm * kDecodeBlocks / decode_shares(options.kv_heads * options.group, options.kv_heads)),
-                          std::max(1, at_.n_sm / options.kv_heads)});
+                          std::max(1, at_.n_sm / options.kv_heads), options.chain_rows});
     staging_ = std::make_unique<Staging>(at_.stream, pool_);
     sampling_ = std::make_unique<Sampling>(at_, pool_);
     chains_ = std::make_unique<ChainQueue>(at_, options.chain);

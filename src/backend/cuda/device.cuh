@@ -30,16 +30,27 @@ void allow_shared(Kernel kernel, size_t bytes) {
   if (bytes > 32 << 10) must(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes)));
 }
 
-template <class... Params, class... Args>
-void launch(const Launch& at, void (*kernel)(Params...), dim3 grid, int threads, size_t shared, Args&&... args) {
+template <bool Together, class... Params, class... Args>
+void launch_as(const Launch& at, void (*kernel)(Params...), dim3 grid, int threads, size_t shared, Args&&... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   allow_shared(kernel, shared);
   cudaLaunchAttribute attribute[3]{};
   cudaLaunchConfig_t config{};
   config.numAttrs = unsigned(common_attributes(attribute));
+  if (Together) attribute[config.numAttrs].id = cudaLaunchAttributeCooperative, attribute[config.numAttrs++].val.cooperative = 1;
   config.gridDim = grid, config.blockDim = dim3(unsigned(threads)), config.dynamicSmemBytes = shared, config.stream = at.stream;
   config.attrs = attribute;
   must(cudaLaunchKernelEx(&config, kernel, Params(args)...));
+}
+
+template <class... Params, class... Args>
+void launch(const Launch& at, void (*kernel)(Params...), dim3 grid, int threads, size_t shared, Args&&... args) {
+  launch_as<false>(at, kernel, grid, threads, shared, args...);
+}
+// A block on every multiprocessor; blocks may wait for each other.
+template <class... Params, class... Args>
+void launch_together(const Launch& at, void (*kernel)(Params...), int threads, size_t shared, Args&&... args) {
+  launch_as<true>(at, kernel, dim3(unsigned(at.n_sm)), threads, shared, args...);
 }
 
 inline dim3 grid2(int64_t x, int64_t y = 1) { return dim3(unsigned(x), unsigned(y)); }

@@ -246,7 +246,9 @@ struct SelectCall {
   const float* weight[3] = {};  // of the norms of low, B, C; null: ones
   const float *a = nullptr, *d = nullptr;
 };
-inline constexpr int kSelectMost = 16;  // rows; more of them are as fast one operation after the other
+inline constexpr int kSelectMost = 16;     // rows; more of them are as fast one operation after the other
+inline constexpr int kSelectVectors = 8;   // of eight inputs of dt's weight that a thread holds at most
+inline constexpr int kSelectShared = 384;  // values of a row that all channels share, at most
 bool can_select(const SelectCall&, const Slots&);
 void select_scan(const Launch&, const SelectCall&, const Slots&);
 // y [T, out] f32 = x . weight^T for few outputs of many inputs, and few rows; in % 8 == 0, rows of x bf16 and 16-byte aligned.

@@ -9,13 +9,6 @@ namespace {
 
 constexpr int kWarps = kNormPartOne / 2, kDepth = 8, kStep = 32 * 8;  // kStep: inputs that a warp takes at a time
 
-// sum + the products of eight neighbours
-__device__ float dot(uint4 w, const float (&x)[8], float sum) {
-  sum = fmaf(low(w.x), x[0], sum), sum = fmaf(high(w.x), x[1], sum), sum = fmaf(low(w.y), x[2], sum), sum = fmaf(high(w.y), x[3], sum);
-  sum = fmaf(low(w.z), x[4], sum), sum = fmaf(high(w.z), x[5], sum), sum = fmaf(low(w.w), x[6], sum), sum = fmaf(high(w.w), x[7], sum);
-  return sum;
-}
-
 template <bool Conv>  // two lanes of a warp have an output each then; else one has both
 __global__ void __launch_bounds__(32 * kWarps, 2) one_row(const Product p) {
   __shared__ float part[kWarps], squares[kWarps];
@@ -54,7 +47,7 @@ __global__ void __launch_bounds__(32 * kWarps, 2) one_row(const Product p) {
       const int here = from + i * kStep;
       float x[8] = {};
       if (here < left) load_n<8>(x_row, DType::bf16, here, x);
-      sum[0] = dot(a[i], x, sum[0]), sum[1] = dot(b[i], x, sum[1]);
+      sum[0] = dot8(a[i], x, sum[0]), sum[1] = dot8(b[i], x, sum[1]);
       ask(i, here + kDepth * kStep);
     }
   }

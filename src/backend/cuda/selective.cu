@@ -8,13 +8,12 @@ namespace mr::cuda {
 
 namespace {
 
-constexpr int kSelectThreads = 256, kSelectRows = 4, kMostVectors = 8;  // vectors: of eight inputs of dt's weight that a thread holds
-constexpr int kMostShared = 384;                                        // values of a row that all channels share
+constexpr int kSelectThreads = 256, kSelectRows = 4;
 
 template <int Vectors>  // at most
 __global__ void __launch_bounds__(kSelectThreads, Vectors > 5 ? 2 : 3) select_kernel(const __grid_constant__ SelectCall s, Slots slots) {
-  __shared__ __align__(16) float chosen[kSelectRows][kMostShared];  // low, B, C
-  __shared__ float norm_weight[kMostShared];
+  __shared__ __align__(16) float chosen[kSelectRows][kSelectShared];  // low, B, C
+  __shared__ float norm_weight[kSelectShared];
   const Matrix& x = s.rows.x;
   const int n = s.n_state, parts = n / 4, row0 = blockIdx.y * kSelectRows, n_rows = min(kSelectRows, int(x.rows) - row0);
   const int at = blockIdx.x * kSelectThreads + threadIdx.x, i = min(at / parts, int(x.cols) - 1), part = at % parts;
@@ -54,11 +53,11 @@ __global__ void __launch_bounds__(kSelectThreads, Vectors > 5 ? 2 : 3) select_ke
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (warp < kSelectRows) {  // a row each
     const float* row = static_cast<const float*>(s.dbc.data) + (row0 + min(warp, n_rows - 1)) * s.dbc.stride;
-    float value[kMostShared / 32], sum[3] = {}, by[3];
+    float value[kSelectShared / 32], sum[3] = {}, by[3];
 #pragma unroll
-    for (int k = 0; k < kMostShared / 32; k++) value[k] = k * 32 + lane < width ? row[k * 32 + lane] : 0.0f;
+    for (int k = 0; k < kSelectShared / 32; k++) value[k] = k * 32 + lane < width ? row[k * 32 + lane] : 0.0f;
 #pragma unroll
-    for (int k = 0; k < kMostShared / 32; k++) {
+    for (int k = 0; k < kSelectShared / 32; k++) {
       const int of = segment(k * 32 + lane);
 #pragma unroll
       for (int i = 0; i < 3; i++) sum[i] += of == i ? value[k] * value[k] : 0.0f;
@@ -67,7 +66,7 @@ __global__ void __launch_bounds__(kSelectThreads, Vectors > 5 ? 2 : 3) select_ke
     for (int i = 0; i < 3; i++) by[i] = s.norms ? rsqrtf(warp_sum(sum[i]) / float(i == 0 ? s.rank : n) + s.eps[i]) : 1.0f;
     __syncthreads();  // the weights are there
 #pragma unroll
-    for (int k = 0; k < kMostShared / 32; k++) {
+    for (int k = 0; k < kSelectShared / 32; k++) {
       const int j = k * 32 + lane, of = segment(j);
       if (j < width) chosen[warp][j] = value[k] * (of == 0 ? by[0] : of == 1 ? by[1] : by[2]) * (s.norms ? norm_weight[j] : 1.0f);
     }
@@ -161,13 +160,13 @@ bool can_select(const SelectCall& s, const Slots& slots) {
   const int n = s.n_state, parts = n / 4;
   auto by_sixteen = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
   return n % 4 == 0 && parts > 0 && parts <= 32 && (parts & (parts - 1)) == 0 && s.rank % (8 * parts) == 0 &&
-         s.rank / (8 * parts) <= kMostVectors && s.rank + 2 * n <= kMostShared && by_sixteen(slots.base) && slots.unit_bytes % 16 == 0 &&
-         by_sixteen(s.a) && by_sixteen(s.low);
+         s.rank / (8 * parts) <= kSelectVectors && s.rank + 2 * n <= kSelectShared && by_sixteen(slots.base) &&
+         slots.unit_bytes % 16 == 0 && by_sixteen(s.a) && by_sixteen(s.low);
 }
 
 void select_scan(const Launch& at, const SelectCall& s, const Slots& slots) {
   const int parts = s.n_state / 4;
-  launch(at, s.rank / (8 * parts) <= 5 ? select_kernel<5> : select_kernel<kMostVectors>,
+  launch(at, s.rank / (8 * parts) <= 5 ? select_kernel<5> : select_kernel<kSelectVectors>,
          grid2(div_up(s.rows.x.cols * parts, kSelectThreads), div_up(s.rows.x.rows, kSelectRows)), kSelectThreads, 0, s, slots);
 }
 

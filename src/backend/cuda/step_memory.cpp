@@ -7,7 +7,6 @@
 #include <map>
 #include <utility>
 
-#include "backend/cuda/chain_rows.h"
 #include "core/error.h"
 
 namespace mr::cuda {
@@ -147,7 +146,7 @@ void StepMemory::make_plan(const Batch& b, const StateMemory& state) {
   plan_.grid = padded(items_);
   plan_.shared_room = n_shared_ ? int(std::bit_ceil(unsigned(std::max(n_shared_, 16)))) : 0;
   shared_.resize(size_t(plan_.shared_room));
-  if (tiles_.empty() && !n_shared_ && b.n_seqs > 1 && b.n_seqs <= kChainRows) make_items(b, state, rules_.chained, chained_);
+  if (tiles_.empty() && !n_shared_ && b.n_seqs > 1 && b.n_seqs <= rules_.chain_rows) make_items(b, state, rules_.chained, chained_);
   plan_.n_chained = padded(chained_);
   plan_.slots = std::max(plan_.grid, plan_.n_chained) + (plan_.shared_room ? b.n_seqs * kMostParts : 0);
 }

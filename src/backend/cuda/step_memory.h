@@ -30,6 +30,7 @@ class StepMemory {
     int share = 0;               // sequences of a tile that reads shared keys; 0: nothing is shared
     int workers = 1;             // blocks of a decode that run at a time, for every K/V head
     int chained = 1;             // blocks of a chain, likewise
+    int chain_rows = 1;          // sequences of which a chain is at most
   };
   StepMemory(cudaStream_t, const Rules&);
   ~StepMemory();
