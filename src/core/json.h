@@ -5,4 +5,5 @@
 
 namespace mr {
 using Json = nlohmann::json;
-}
+using OrderedJson = nlohmann::ordered_json;  // objects keep the order in which they were written
+}  // namespace mr

@@ -9,8 +9,6 @@
 
 namespace mr {
 
-using OrderedJson = nlohmann::ordered_json;  // templates walk objects in the order in which they were written
-
 class ChatTemplate {
  public:
   explicit ChatTemplate(const std::string& source);  // throws an Error with the line that it cannot read
