@@ -369,7 +369,8 @@ static int run(int argc, char** argv) {
     if (!std::strcmp(argv[i], "--skinny") && i + 1 < argc) options.skinny_rows = std::atoi(argv[++i]);
     if (!std::strcmp(argv[i], "--only") && i + 1 < argc) only = argv[++i];
     if (!std::strcmp(argv[i], "--chain") && i + 1 < argc) options.chain = std::atoi(argv[++i]);
-    options.share_prefixes |= !std::strcmp(argv[i], "--share");
+    if (!std::strcmp(argv[i], "--share"))  // the model's sizes, so that prefixes are shared
+      options.model = ModelFacts{.attention = {{32, 8, 128, 0}}, .n_layers = 32, .parameters = 8'030'261'248, .plain_blocks = true};
     options.deterministic |= !std::strcmp(argv[i], "--deterministic");
   }
   auto gpu = make_cuda_backend(options);

@@ -15,32 +15,10 @@ namespace mr {
 
 static constexpr int max_priority = 1000;  // either way: bounds how many later requests may pass an earlier one
 
-// What the GPU's plan of attention needs to know of a model. Prefixes are shared where every layer sees its whole context and has
-// heads that the kernel for it takes. One kernel for a step of several rows pays for its meetings where layers are large: with 8 B
-// parameters it gains 7 %, with 1 B it loses 4 %.
-static CudaOptions cuda_options(const EngineOptions& options, const ModelSpec& spec) {
-  CudaOptions cuda{.deterministic = options.deterministic};
-  constexpr int64_t large_layer = 128 << 20;  // parameters
-  int group = 0;
-  bool plain = parameters(spec) / int64_t(spec.layers.size()) >= large_layer;
-  bool shares = options.kv_dtype.value_or(DType::bf16) == DType::bf16;
-  for (const LayerSpec& layer : spec.layers) {
-    plain &= std::holds_alternative<AttentionSpec>(layer.mixer) && std::holds_alternative<MlpSpec>(layer.ffn);
-    if (auto* a = std::get_if<AttentionSpec>(&layer.mixer)) {
-      cuda.kv_heads = a->kv_heads;
-      group = std::max(group, a->heads / a->kv_heads);
-      shares &= a->window == 0 && (a->head_dim == 64 || a->head_dim == 128 || a->head_dim == 256);
-    }
-  }
-  if (!plain) cuda.chain_rows = 1;
-  if (group > 0) cuda.group = group;
-  cuda.share_prefixes = shares && group > 0 && group <= 8;
-  return cuda;
-}
-
 static std::unique_ptr<Backend> make_backend(const EngineOptions& options, const Checkpoint& files) {
   if (options.device == "ref") return make_ref_backend();
-  if (options.device == "cuda") return make_cuda_backend(cuda_options(options, describe(files).spec));
+  if (options.device == "cuda")
+    return make_cuda_backend({options.deterministic, facts_of(describe(files).spec, options.kv_dtype.value_or(DType::bf16))});
   check(options.device == "cpu", "there is no device '{}': cpu, cuda and ref are known", options.device);
   int threads = options.threads > 0 ? options.threads : default_threads();
   return make_cpu_backend(options.isa.value_or(best_isa()), threads);

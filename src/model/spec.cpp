@@ -74,6 +74,16 @@ static int64_t count(const ModelSpec& spec, bool all_experts) {
 int64_t parameters(const ModelSpec& spec) { return count(spec, true); }
 int64_t active_parameters(const ModelSpec& spec) { return count(spec, false); }
 
+ModelFacts facts_of(const ModelSpec& spec, DType kv_dtype) {
+  ModelFacts facts{.n_layers = int(spec.layers.size()), .parameters = parameters(spec), .plain_blocks = true, .kv_dtype = kv_dtype};
+  for (const LayerSpec& layer : spec.layers) {
+    const auto* a = std::get_if<AttentionSpec>(&layer.mixer);
+    if (a) facts.attention.push_back({a->heads, a->kv_heads, a->head_dim, a->window});
+    facts.plain_blocks &= a && std::holds_alternative<MlpSpec>(layer.ffn);
+  }
+  return facts;
+}
+
 static int64_t conv_bytes(int64_t width, int64_t channels) { return ((width - 1) * channels * 4 + 63) / 64 * 64; }
 int64_t conv_state_bytes(const MambaSpec& m) { return conv_bytes(m.conv, m.inner); }
 int64_t conv_state_bytes(const Mamba2Spec& m) { return conv_bytes(m.conv, m.conv_channels()); }

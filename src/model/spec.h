@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/model_facts.h"
 
 namespace mr {
 
@@ -123,6 +124,8 @@ int64_t parameters(const ModelSpec&);
 int64_t active_parameters(const ModelSpec&);  // those that one token uses: of a layer's experts only the chosen
 int64_t norm_parameters(const ModelSpec&);    // of the norms around mixers and feed-forwards and before the output
 int64_t table_parameters(const ModelSpec&);   // of embedding tables and the output layer
+
+ModelFacts facts_of(const ModelSpec&, DType kv_dtype);  // for who makes a backend
 
 // What a layer keeps, and all layers together: the mixers declare exactly this, so it can be known before anything is loaded.
 StateSpec state_of(const MixerSpec&, DType kv_dtype);

@@ -17,6 +17,11 @@ struct Block {
 
 constexpr int kPage = 32;
 
+// A model of such blocks whose steps of several rows may be one kernel; a window, so that no prefix is shared.
+ModelFacts facts(const Block& s) {
+  return {.attention = {{s.heads, s.kv_heads, s.head_dim, /*window=*/1}}, .n_layers = 1, .parameters = 1 << 30, .plain_blocks = true};
+}
+
 // The same layers on any backend for the next tokens of n sequences; all layers use the same pages.
 class Net {
  public:
@@ -159,7 +164,7 @@ TEST(CudaChain, layers_follow_ref_wherever_the_sequence_is) {
                           {256, 16, 2, 128, 264, true, true, 700},
                           {72, 2, 1, 64, 80, false, false}};
   for (const Block& s : blocks) {
-    auto gpu = make_cuda_backend({.kv_heads = s.kv_heads, .group = s.heads / s.kv_heads});
+    auto gpu = make_cuda_backend({.model = facts(s)});
     const int most = 5001;
     Net on_gpu(*gpu, s, most), on_ref(*ref, s, most);
     on_gpu.step({0}), on_ref.step({0});  // the GPU finds room for what goes between operations
@@ -191,7 +196,7 @@ TEST(CudaChain, layers_of_some_sequences_follow_ref) {
   for (int i = 0; i < 7 + 5; i++) {
     const Block& s = blocks[i < 7 ? i % 2 : i - 6];
     const int n = i < 7 ? counts[i] : 11 + i % 2;
-    auto gpu = make_cuda_backend({.kv_heads = s.kv_heads, .group = s.heads / s.kv_heads});
+    auto gpu = make_cuda_backend({.model = facts(s)});
     Net on_gpu(*gpu, s, most, n), on_ref(*ref, s, most, n);
     for (int kind = 0; kind < 5; kind++) {
       std::vector<int> contexts;  // equal, ragged, one long one, around tiles' ends, short ones

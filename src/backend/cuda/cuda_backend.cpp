@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "backend/cuda/chain_queue.h"
+#include "backend/cuda/choices.h"
 #include "backend/cuda/cublas.h"
 #include "backend/cuda/graphs.h"
 #include "backend/cuda/kernels.h"
@@ -30,7 +31,10 @@ namespace {
 
 class Cuda final : public CudaBackend {
  public:
-  explicit Cuda(const CudaOptions& options) : options_(options), pool_(int(std::max(1u, std::thread::hardware_concurrency()))) {
+  explicit Cuda(const CudaOptions& options)
+      : options_(options),
+        choices_(options.model ? choices_for(*options.model) : Choices{}),
+        pool_(int(std::max(1u, std::thread::hardware_concurrency()))) {
     cudaDeviceProp properties{};
     must(cudaGetDeviceProperties(&properties, 0));
     must(cudaStreamCreateWithFlags(&at_.stream, cudaStreamNonBlocking));
@@ -41,9 +45,9 @@ class Cuda final : public CudaBackend {
     device_ = fmt::format("{}, {} multiprocessors, {}", properties.name, at_.n_sm, cublas_ ? library : "no cuBLASLt among " + library);
     step_ = std::make_unique<StepMemory>(
         at_.stream,
-        StepMemory::Rules{options.deterministic, options.share_prefixes ? kPrefillRows / options.group : 0,
-                          std::max(1, at_.n_sm * kDecodeBlocks / decode_shares(options.kv_heads * options.group, options.kv_heads)),
-                          std::max(1, at_.n_sm / options.kv_heads), options.chain_rows});
+        StepMemory::Rules{options.deterministic, choices_.share_prefixes ? kPrefillRows / choices_.group : 0,
+                          std::max(1, at_.n_sm * kDecodeBlocks / decode_shares(choices_.kv_heads * choices_.group, choices_.kv_heads)),
+                          std::max(1, at_.n_sm / choices_.kv_heads), choices_.chain_rows});
     staging_ = std::make_unique<Staging>(at_.stream, pool_);
     sampling_ = std::make_unique<Sampling>(at_, pool_);
     chains_ = std::make_unique<ChainQueue>(at_, options.chain);
@@ -176,7 +180,7 @@ class Cuda final : public CudaBackend {
     if (angles) call.rope = {floats(angles), angles.stride[0], int(angles.shape[1])};
     call.k = heads(k), call.v = heads(v);
     if (step_->plan().n_tiles == 0 && !step_->plan().shared_room && !interleaved && can_decode(call))
-      return batch.n_tokens <= options_.chain_rows && queued(call) ? void() : decode(call);
+      return batch.n_tokens <= choices_.chain_rows && queued(call) ? void() : decode(call);
     if (!interleaved && angles && can_rope_store(call)) {
       rope_store(at(), call);
     } else {
@@ -469,7 +473,7 @@ class Cuda final : public CudaBackend {
     if (!to_library(p) || !aligned(p.x)) {
       if (!shape_fits(p) || !aligned(p.x)) return product_any(at(), p);
       if (!options_.deterministic && wants_product_wide(at_, p)) return product_wide(at(), p);
-      const bool few = rows <= options_.chain_rows && !options_.deterministic;
+      const bool few = rows <= choices_.chain_rows && !options_.deterministic;
       if (next) p.next = half_norm(*next, p.y, is_one(p) ? kNormPartOne : kNormPart, few ? at_.n_sm : 0);
       if (few && queued(p)) return;
       return flush(), product_alone(p);
@@ -541,8 +545,8 @@ class Cuda final : public CudaBackend {
     DecodePlan d = plan_of(call);
     d.shared = plan.shared, d.shared_row = plan.shared_row, d.n_shared = plan.n_shared, d.shared_room = plan.shared_room;
     if (d.shared_room) {
-      check(call.window == 0 && call.heads / call.pages.kv_heads <= options_.group && can_prefill(call),
-            "prefixes are shared by attention of whole contexts with {} query heads a K/V head alone", options_.group);
+      check(call.window == 0 && call.heads / call.pages.kv_heads <= choices_.group && can_prefill(call),
+            "prefixes are shared by attention of whole contexts with {} query heads a K/V head alone", choices_.group);
       attend_shared(at(), call, d);
     }
     attend_decode(at(), call, d);
@@ -553,6 +557,7 @@ class Cuda final : public CudaBackend {
     size_t bytes = 0;
   };
   CudaOptions options_;
+  Choices choices_;
   HalfNormed half_normed_;
   int turn_ = 0;
   ThreadPool pool_;

@@ -7,9 +7,11 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "backend/backend.h"
+#include "backend/model_facts.h"
 
 namespace mr {
 
@@ -21,14 +23,10 @@ class CudaBackend : public Backend {
 };
 
 struct CudaOptions {
-  bool deterministic = false;   // a row's value does not depend on the rows beside it
-  int kv_heads = 8;             // of the model's attention layers: decodes are shared out with them in mind
-  int group = 4;                // query heads of each
-  bool share_prefixes = false;  // a run of pages that sequences of one row begin with alike is read once for all of them; for models
-                                // whose attention layers all see their whole context
-  int skinny_rows = 32;         // products of more rows may go to cuBLASLt
-  int chain = 3;                // operations of up to chain_rows rows that are worth one kernel for all of them
-  int chain_rows = 16;          // at most 16; 1 where layers are small or not attention and products alone: kernels apart are faster there
+  bool deterministic = false;       // a row's value does not depend on the rows beside it
+  std::optional<ModelFacts> model;  // that it will run; none: operations alone
+  int skinny_rows = 32;             // products of more rows may go to cuBLASLt
+  int chain = 3;                    // operations of few rows that are worth one kernel for all of them
 };
 
 bool cuda_available();                                                    // a Hopper GPU, its driver, and a build that has kernels for it

@@ -1,0 +1,36 @@
+// What the GPU makes of a model's sizes, once, before anything is loaded.
+#pragma once
+
+#include <algorithm>
+
+#include "backend/model_facts.h"
+
+namespace mr::cuda {
+
+struct Choices {
+  int kv_heads = 8;             // of the attention layers: decodes are shared out with them in mind
+  int group = 4;                // query heads of each, at most
+  bool share_prefixes = false;  // a run of pages that sequences of one row begin with alike is read once for all of them
+  int chain_rows = 16;          // steps of up to so many rows may be one kernel; at most 16
+};
+
+// Prefixes are shared where every attention layer sees its whole context and has heads that the kernel for it takes. One kernel for a
+// step of several rows pays for its barriers where layers are large and alike: with 8 B parameters it gains 7 %, with 1 B it loses 4 %.
+inline Choices choices_for(const ModelFacts& model) {
+  constexpr int64_t large_layer = 128 << 20;  // parameters
+  Choices c;
+  const bool large = model.n_layers > 0 && model.parameters / model.n_layers >= large_layer;
+  if (!large || !model.plain_blocks) c.chain_rows = 1;
+  if (model.attention.empty()) return c;
+  c.group = 1;
+  c.share_prefixes = model.kv_dtype == DType::bf16;
+  for (const ModelFacts::Attention& a : model.attention) {
+    c.kv_heads = a.kv_heads;
+    c.group = std::max(c.group, a.heads / a.kv_heads);
+    c.share_prefixes &= a.window == 0 && (a.head_dim == 64 || a.head_dim == 128 || a.head_dim == 256);
+  }
+  c.share_prefixes &= c.group <= 8;
+  return c;
+}
+
+}  // namespace mr::cuda
