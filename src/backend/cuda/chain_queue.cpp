@@ -1,5 +1,7 @@
 #include "backend/cuda/chain_queue.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -51,13 +53,27 @@ bool ChainQueue::add(const ChainStep& step) {
 
 bool ChainQueue::takes(const ChainStep& last, int n) const { return steps_.size() + size_t(n) >= least_ && can_chain(at_, last); }
 
+// "chain of 2: product 4096x14336 attend"
+static std::string text_of(const std::vector<ChainStep>& steps) {
+  static constexpr const char* name[] = {"product", "attend", "outer", "select", "route", "experts"};
+  std::string text = fmt::format("chain of {}:", steps.size());
+  for (const ChainStep& s : steps) {
+    text += fmt::format(" {}", name[int(s.kind)]);
+    if (s.kind == ChainStep::Kind::product) text += fmt::format(" {}x{}", s.product.out, s.product.in);
+  }
+  return text;
+}
+
 void ChainQueue::flush(const std::function<void(const ChainStep&)>& alone) {
   if (steps_.empty()) return;
   const std::vector<ChainStep> steps = std::exchange(steps_, {});
   const int n = int(steps.size()), rows = int(rows_of(steps[0]));
   if (steps.size() < least_) {
     for (const ChainStep& step : steps) alone(step);
-  } else if (rows == 1) {
+    return;
+  }
+  at_.log->note([&] { return text_of(steps); });
+  if (rows == 1) {
     chain(at_, steps.data(), on_device(steps), n, memory_);
   } else {
     std::vector<RowsStep> program;

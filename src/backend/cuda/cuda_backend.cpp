@@ -40,6 +40,7 @@ class Cuda final : public CudaBackend {
     must(cudaStreamCreateWithFlags(&at_.stream, cudaStreamNonBlocking));
     at_.n_sm = properties.multiProcessorCount;
     at_.deterministic = options.deterministic;
+    at_.log = &log_;
     std::string library;
     cublas_ = Cublas::open(library);
     device_ = fmt::format("{}, {} multiprocessors, {}", properties.name, at_.n_sm, cublas_ ? library : "no cuBLASLt among " + library);
@@ -321,6 +322,7 @@ class Cuda final : public CudaBackend {
     if (graphs_.full()) forget_graphs();
     step(), flush();  // fills caches and scratch memory
     if (cublas_) cublas_->decide();
+    log_.note("captured:");
     try {
       return graphs_.capture(at().stream, key, [&] {
         const Tensor result = step();
@@ -356,6 +358,7 @@ class Cuda final : public CudaBackend {
     cudaEventDestroy(begin), cudaEventDestroy(end);
     return ms;
   }
+  void log_launches(std::function<void(const std::string&)> sink) override { log_.to(std::move(sink)); }
 
  private:
   static Weight empty_weight(int64_t out, int64_t in, WeightStore& store) {
@@ -484,7 +487,7 @@ class Cuda final : public CudaBackend {
       both.gated = false;
       ArenaScope scope(*arena);
       both.y = matrix(arena->tensor(DType::bf16, {rows, p.out}));
-      if (!cublas_->product(at().stream, both, false)) return product(at(), p);
+      if (!library_product(both, false)) return product(at(), p);
       Matrix first = both.y, second = both.y;
       first.cols = second.cols = p.out / 2;
       second.data = static_cast<uint16_t*>(second.data) + p.out / 2;
@@ -493,8 +496,14 @@ class Cuda final : public CudaBackend {
     }
     if (p.residual && p.residual != p.y.data)
       convert(at(), p.y, {const_cast<float*>(p.residual), DType::f32, rows, p.out, p.residual_stride});
-    if (!cublas_->product(at().stream, p, p.residual != nullptr)) return product(at(), p);
+    if (!library_product(p, p.residual != nullptr)) return product(at(), p);
     if (p.bias) cuda::add(at(), p.y, {const_cast<float*>(p.bias), DType::f32, rows, p.out, 0}, p.scale);
+  }
+
+  bool library_product(const Product& p, bool onto) {
+    if (!cublas_->product(at().stream, p, onto)) return false;
+    log_.note("cublasLt");
+    return true;
   }
 
   bool one_row_of(Tensor x, Tensor expert, const Weight& w) const {
@@ -561,6 +570,7 @@ class Cuda final : public CudaBackend {
   HalfNormed half_normed_;
   int turn_ = 0;
   ThreadPool pool_;
+  LaunchLog log_;
   Launch at_;
   std::string device_;
   std::unique_ptr<Cublas> cublas_;  // may be null

@@ -20,6 +20,8 @@ class CudaBackend : public Backend {
   virtual std::string device() const = 0;                                  // "NVIDIA H200, 132 multiprocessors, cuBLASLt of ..."
   virtual void copy_within(void* to, const void* from, size_t bytes) = 0;  // both on the device
   virtual double milliseconds(const std::function<void()>& work) = 0;      // of the device's time
+  // A line for every launch from now on, "name grid block shared"; of a graph when it is captured. Empty: no more.
+  virtual void log_launches(std::function<void(const std::string&)>) = 0;
 };
 
 struct CudaOptions {

@@ -30,27 +30,47 @@ void allow_shared(Kernel kernel, size_t bytes) {
   if (bytes > 32 << 10) must(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes)));
 }
 
-template <bool Together, class... Params, class... Args>
-void launch_as(const Launch& at, void (*kernel)(Params...), dim3 grid, int threads, size_t shared, Args&&... args) {
+// How blocks of a launch belong together: not; `cluster` neighbours each; or all, so that they may wait for each other.
+enum class Blocks { apart, clusters, together };
+
+// The one place that launches kernels which may overlap.
+template <Blocks Kind, class... Params, class... Args>
+void launch_as(const Launch& at, void (*kernel)(Params...), dim3 grid, unsigned cluster, int threads, size_t shared, Args&&... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   allow_shared(kernel, shared);
   cudaLaunchAttribute attribute[3]{};
-  cudaLaunchConfig_t config{};
-  config.numAttrs = unsigned(common_attributes(attribute));
-  if (Together) attribute[config.numAttrs].id = cudaLaunchAttributeCooperative, attribute[config.numAttrs++].val.cooperative = 1;
-  config.gridDim = grid, config.blockDim = dim3(unsigned(threads)), config.dynamicSmemBytes = shared, config.stream = at.stream;
-  config.attrs = attribute;
+  int n = common_attributes(attribute);
+  if (Kind == Blocks::clusters) {
+    attribute[n].id = cudaLaunchAttributeClusterDimension;
+    attribute[n++].val.clusterDim = {cluster, 1, 1};
+  } else if (Kind == Blocks::together) {
+    attribute[n].id = cudaLaunchAttributeCooperative;
+    attribute[n++].val.cooperative = 1;
+  }
+  cudaLaunchConfig_t config{grid, dim3(unsigned(threads)), shared, at.stream, attribute, unsigned(n)};
+  at.log->kernel(reinterpret_cast<const void*>(kernel), grid, config.blockDim, shared);
   must(cudaLaunchKernelEx(&config, kernel, Params(args)...));
 }
 
 template <class... Params, class... Args>
 void launch(const Launch& at, void (*kernel)(Params...), dim3 grid, int threads, size_t shared, Args&&... args) {
-  launch_as<false>(at, kernel, grid, threads, shared, args...);
+  launch_as<Blocks::apart>(at, kernel, grid, 1, threads, shared, args...);
+}
+template <class... Params, class... Args>
+void launch_clusters(const Launch& at, void (*kernel)(Params...), dim3 grid, int cluster, int threads, size_t shared, Args&&... args) {
+  launch_as<Blocks::clusters>(at, kernel, grid, unsigned(cluster), threads, shared, args...);
 }
 // A block on every multiprocessor; blocks may wait for each other.
 template <class... Params, class... Args>
 void launch_together(const Launch& at, void (*kernel)(Params...), int threads, size_t shared, Args&&... args) {
-  launch_as<true>(at, kernel, dim3(unsigned(at.n_sm)), threads, shared, args...);
+  launch_as<Blocks::together>(at, kernel, dim3(unsigned(at.n_sm)), 1, threads, shared, args...);
+}
+// An ordinary launch: it begins when all before it has ended, and the next one when it has.
+template <class... Params, class... Args>
+void launch_after_all(const Launch& at, void (*kernel)(Params...), int blocks, int threads, Args&&... args) {
+  at.log->kernel(reinterpret_cast<const void*>(kernel), dim3(unsigned(blocks)), dim3(unsigned(threads)), 0);
+  kernel<<<blocks, threads, 0, at.stream>>>(Params(args)...);
+  must(cudaGetLastError());
 }
 
 inline dim3 grid2(int64_t x, int64_t y = 1) { return dim3(unsigned(x), unsigned(y)); }

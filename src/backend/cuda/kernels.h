@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "backend/backend.h"
+#include "backend/cuda/launch_log.h"
 
 namespace mr::cuda {
 
@@ -17,6 +18,7 @@ struct Launch {
   cudaStream_t stream = nullptr;
   int n_sm = 132;
   bool deterministic = false;  // a row's bits do not depend on the rows beside it
+  const LaunchLog* log = nullptr;
 };
 
 // A matrix of f32 or bf16; rows may lie apart.

@@ -77,8 +77,7 @@ void product_packed(const Launch& at, const Product& p, const Packed& w) {
 void unpack(const Launch& at, void* to, const Packed& w) {
   by_packing(w.packing,
              [&](auto f) { launch(at, unpack_kernel<f()>, grid2(div_up(w.out * w.in / 8, 256)), 256, 0, static_cast<bf16*>(to), w); });
-  pause_kernel<<<1, 1, 0, at.stream>>>();  // products ask for weights before they wait
-  must(cudaGetLastError());
+  launch_after_all(at, pause_kernel, 1, 1);  // products prefetch weights before they wait
 }
 void embed_packed(const Launch& at, Matrix out, const Packed& table, float scale, const int32_t* token, const int32_t* sampled) {
   by_packing(table.packing, [&](auto f) { launch(at, embed_kernel<f()>, grid2(out.rows), 128, 0, out, table, scale, token, sampled); });

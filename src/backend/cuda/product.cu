@@ -349,18 +349,10 @@ void run(const Launch& at, const Product& p) {
   cut.split = at.deterministic ? fixed_split(at, p) : split_of(at, cut.tiles * cut.parts, n_chunks, cut.pair == 1 ? 8 : 4);
   if (p.next.x) cut.split = std::max(cut.split, 2);
   const int bytes = std::max(T::stages * T::stage, cut.split > 1 ? T::sums : 0) + 1024;
-  allow_shared(product_kernel<M, N>, size_t(bytes));
-  cudaLaunchAttribute attribute[3]{};
-  cudaLaunchConfig_t config{};
-  config.numAttrs = unsigned(common_attributes(attribute)) + 1;
-  attribute[2].id = cudaLaunchAttributeClusterDimension;
-  attribute[2].val.clusterDim = {unsigned(cut.pair * cut.split), 1, 1};
   const int blocks = cut.tiles * cut.split * cut.parts;
-  config.gridDim = dim3(unsigned(cut.split > 1 ? blocks : std::min(blocks, at.n_sm * 2)));
-  config.blockDim = dim3(T::threads);
-  config.dynamicSmemBytes = size_t(bytes), config.stream = at.stream, config.attrs = attribute;
-  must(cudaLaunchKernelEx(&config, product_kernel<M, N>, p.gated ? gated_map(p, M) : map_of(p.weight, p.out, p.in, p.in, M),
-                          map_of(p.x.data, p.x.rows, p.in, p.x.stride, N / cut.pair), p, cut));
+  launch_clusters(at, product_kernel<M, N>, grid2(cut.split > 1 ? blocks : std::min(blocks, at.n_sm * 2)), cut.pair * cut.split, T::threads,
+                  size_t(bytes), p.gated ? gated_map(p, M) : map_of(p.weight, p.out, p.in, p.in, M),
+                  map_of(p.x.data, p.x.rows, p.in, p.x.stride, N / cut.pair), p, cut);
 }
 
 }  // namespace

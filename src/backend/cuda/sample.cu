@@ -385,7 +385,7 @@ void sample(const Launch& at, const SampleCall& call) {
 }
 
 void fill_random(const Launch& at, void* to, int64_t n, uint64_t seed, float spread) {
-  fill_random_kernel<<<at.n_sm * 8, 256, 0, at.stream>>>(static_cast<bf16*>(to), n, seed, spread);
+  launch_after_all(at, fill_random_kernel, at.n_sm * 8, 256, static_cast<bf16*>(to), n, seed, spread);
 }
 
 }  // namespace mr::cuda
