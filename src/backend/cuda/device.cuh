@@ -48,7 +48,7 @@ void launch_as(const Launch& at, void (*kernel)(Params...), dim3 grid, unsigned 
     attribute[n++].val.cooperative = 1;
   }
   cudaLaunchConfig_t config{grid, dim3(unsigned(threads)), shared, at.stream, attribute, unsigned(n)};
-  at.log->kernel(reinterpret_cast<const void*>(kernel), grid, config.blockDim, shared);
+  if (at.log) at.log->kernel(reinterpret_cast<const void*>(kernel), grid, config.blockDim, shared);
   must(cudaLaunchKernelEx(&config, kernel, Params(args)...));
 }
 
@@ -68,7 +68,7 @@ void launch_together(const Launch& at, void (*kernel)(Params...), int threads, s
 // An ordinary launch: it begins when all before it has ended, and the next one when it has.
 template <class... Params, class... Args>
 void launch_after_all(const Launch& at, void (*kernel)(Params...), int blocks, int threads, Args&&... args) {
-  at.log->kernel(reinterpret_cast<const void*>(kernel), dim3(unsigned(blocks)), dim3(unsigned(threads)), 0);
+  if (at.log) at.log->kernel(reinterpret_cast<const void*>(kernel), dim3(unsigned(blocks)), dim3(unsigned(threads)), 0);
   kernel<<<blocks, threads, 0, at.stream>>>(Params(args)...);
   must(cudaGetLastError());
 }
