@@ -1,6 +1,6 @@
 // The choice of tokens on the device against its definition in backend/sample.cpp. Skipped without a GPU.
 #ifdef MR_CUDA
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/rows/rows.h"
 #include "backend/on_device.h"
 #include "backend/sample.h"
 

@@ -1,7 +1,7 @@
 // The CUDA backend against ref over odd shapes, with f32 and with bf16 activations. Inputs have bf16 values, so that what differs is
 // arithmetic alone; with bf16 activations a result is rounded once more, by at most 2^-8 of itself. Skipped without a GPU.
 #ifdef MR_CUDA
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/attention/attention.h"
 #include "backend/on_kinds.h"
 
 namespace mr::test {

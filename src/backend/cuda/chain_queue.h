@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include "backend/cuda/chain_rows.h"
+#include "backend/cuda/chain/rows.h"
 
 namespace mr::cuda {
 

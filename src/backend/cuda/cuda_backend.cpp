@@ -8,9 +8,8 @@
 
 #include "backend/cuda/chain_queue.h"
 #include "backend/cuda/choices.h"
-#include "backend/cuda/cublas.h"
+#include "backend/cuda/gemm/cublas.h"
 #include "backend/cuda/graphs.h"
-#include "backend/cuda/kernels.h"
 #include "backend/cuda/rates.h"
 #include "backend/cuda/sampling.h"
 #include "backend/cuda/staging.h"

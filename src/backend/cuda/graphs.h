@@ -3,7 +3,7 @@
 
 #include <unordered_map>
 
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/device/device.h"
 #include "core/thread_pool.h"
 
 namespace mr::cuda {

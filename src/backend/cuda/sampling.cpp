@@ -20,7 +20,11 @@ Sampling::Sampling(const Launch& at, ThreadPool& pool) : at_(at), pool_(pool) {
   for (Launched& l : launched_) must(cudaEventCreateWithFlags(&l.done, cudaEventDisableTiming));
 }
 Sampling::~Sampling() {
-  for (Launched& l : launched_) cudaEventDestroy(l.done), cudaFreeHost(l.choice), cudaFreeHost(l.top);
+  for (Launched& l : launched_) {
+    cudaEventDestroy(l.done);
+    cudaFreeHost(l.choice);
+    cudaFreeHost(l.top);
+  }
   for (void* p : {static_cast<void*>(choice_.data), static_cast<void*>(top_.data), static_cast<void*>(unchanged_.data),
                   static_cast<void*>(mask_row_.data), static_cast<void*>(mask_.data)})
     cudaFree(p);
@@ -41,8 +45,11 @@ T* Sampling::take(Room<T>& room, int64_t n) {
 
 void Sampling::make_room(Launched& l) {
   if (l.n <= l.room) return;
-  must(cudaFreeHost(l.choice)), must(cudaFreeHost(l.top));
-  l.choice = nullptr, l.top = nullptr, l.room = 0;
+  must(cudaFreeHost(l.choice));
+  must(cudaFreeHost(l.top));
+  l.choice = nullptr;
+  l.top = nullptr;
+  l.room = 0;
   const int wanted = std::max(2 * l.n, 256);
   must(cudaMallocHost(reinterpret_cast<void**>(&l.choice), size_t(wanted) * sizeof(Choice)));
   must(cudaMallocHost(reinterpret_cast<void**>(&l.top), size_t(wanted) * kMostTop * sizeof(TopToken)));
@@ -64,7 +71,9 @@ void Sampling::launch(Tensor logits, const Batch& host, const Batch& device, int
   if (more || host.mask_row || at_.deterministic) {  // one way for all rows, so that what others ask for changes nobody's last bits
     SampleCall call{x, device.out, device.sample, device.edit};
     call.unchanged = take(unchanged_, n_edits);
-    call.choice = choice, call.top = top, call.sampled = sampled;
+    call.choice = choice;
+    call.top = top;
+    call.sampled = sampled;
     if (host.mask_row) send_masks(call, host, l.n);
     cuda::sample(at_, call);
   } else {
@@ -94,7 +103,8 @@ void Sampling::send_masks(SampleCall& call, const Batch& host, int n_out) {
   uint32_t* bits = take(mask_, n_masks * words);
   must(cudaMemcpyAsync(rows, host.mask_row, size_t(n_out) * 4, cudaMemcpyHostToDevice, at_.stream));
   must(cudaMemcpyAsync(bits, host.mask, size_t(n_masks * words) * 4, cudaMemcpyHostToDevice, at_.stream));
-  call.mask_row = rows, call.mask = bits;
+  call.mask_row = rows;
+  call.mask = bits;
 }
 
 void Sampling::fetch_logits(Tensor logits, const Batch& host, Launched& l) {

@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/rows/rows.h"
 #include "core/thread_pool.h"
 
 namespace mr::cuda {

@@ -11,7 +11,10 @@ Staging::Staging(cudaStream_t stream, ThreadPool& pool) : stream_(stream), pool_
   for (Pinned& p : pinned_) must(cudaEventCreateWithFlags(&p.copied, cudaEventDisableTiming));
 }
 Staging::~Staging() {
-  for (Pinned& p : pinned_) cudaEventDestroy(p.copied), cudaFreeHost(p.data);
+  for (Pinned& p : pinned_) {
+    cudaEventDestroy(p.copied);
+    cudaFreeHost(p.data);
+  }
 }
 
 Staging::Pinned& Staging::next(size_t bytes) {
@@ -19,7 +22,8 @@ Staging::Pinned& Staging::next(size_t bytes) {
   must(cudaEventSynchronize(p.copied));
   if (bytes > p.bytes) {
     must(cudaFreeHost(p.data));
-    p.data = nullptr, p.bytes = 0;
+    p.data = nullptr;
+    p.bytes = 0;
     must(cudaMallocHost(reinterpret_cast<void**>(&p.data), std::max(bytes, kBytes)));
     p.bytes = std::max(bytes, kBytes);
   }

@@ -4,7 +4,7 @@
 
 #include <span>
 
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/gemm/gemm.h"
 
 namespace mr::cuda {
 

@@ -37,12 +37,16 @@ StepMemory::~StepMemory() {
 // Cuts everybody into pieces of at most `most` tokens or a little more, longest first. Returns how long the workers take, counted in
 // tokens: whole rounds, each as long as its longest piece, and some of a piece, since workers are not equally fast.
 int64_t StepMemory::cut_into(int most, int workers) {
-  for (Own& own : own_) own.piece = piece(own.length, most), own.n = (own.length + own.piece - 1) / own.piece;
+  for (Own& own : own_) {
+    own.piece = piece(own.length, most);
+    own.n = (own.length + own.piece - 1) / own.piece;
+  }
   std::ranges::sort(own_, [](const Own& a, const Own& b) { return a.piece != b.piece ? a.piece > b.piece : a.seq < b.seq; });
   int64_t cost = 3 * most / 8, n = 0;
   for (const Own& own : own_) {
     const int64_t rounds = (n + own.n + workers - 1) / workers - (n + workers - 1) / workers;
-    cost += rounds * (kFixed + own.piece), n += own.n;
+    cost += rounds * (kFixed + own.piece);
+    n += own.n;
   }
   return cost;
 }
@@ -61,7 +65,10 @@ void StepMemory::cut(const Batch& b, int workers) {
   const int hurry = std::max(1, 2048 / std::max(1, int(own_.size())));  // many sequences: fewer lengths are tried
   for (int n = 1; n <= kMostItems && (n == 1 || longest / n >= kShortest); n += 1 + n / hurry) {
     const int most = (longest + n - 1) / n;
-    if (const int64_t cost = cut_into(most, workers); cost < least) least = cost, best = most;
+    if (const int64_t cost = cut_into(most, workers); cost < least) {
+      least = cost;
+      best = most;
+    }
   }
   if (!own_.empty()) cut_into(best, workers);
 }
@@ -69,7 +76,8 @@ void StepMemory::cut(const Batch& b, int workers) {
 // Sequences of one row whose first pages are the same: these are cut into tiles of sequences and parts of tokens.
 void StepMemory::share_prefixes(const Batch& b, const StateMemory& state) {
   prefix_.assign(size_t(b.n_seqs), {});
-  shared_.clear(), shared_rows_.clear();
+  shared_.clear();
+  shared_rows_.clear();
   n_shared_ = 0;
   int group = -1;
   for (size_t g = 0; g < b.group.size(); g++)
@@ -113,8 +121,10 @@ int32_t StepMemory::make_items(const Batch& b, const StateMemory& state, int wor
       if (state.group[g].page_tokens) item.table[g] = b.group[g].begin[s];
     prefix.slot = n_slots;
     for (int i = 0; i < own.n; i++) {
-      item.index = prefix.parts + i, item.slot = n_slots + item.index;
-      item.begin = prefix.tokens + i * own.piece, item.end = std::min(item.begin + own.piece, prefix.tokens + own.length);
+      item.index = prefix.parts + i;
+      item.slot = n_slots + item.index;
+      item.begin = prefix.tokens + i * own.piece;
+      item.end = std::min(item.begin + own.piece, prefix.tokens + own.length);
       items.push_back(item);
     }
     n_slots += item.count;
@@ -124,7 +134,10 @@ int32_t StepMemory::make_items(const Batch& b, const StateMemory& state, int wor
 
 // Sequences of one row are cut into items, the others into tiles of rows; both longest first.
 void StepMemory::make_plan(const Batch& b, const StateMemory& state) {
-  items_.clear(), chained_.clear(), tiles_.clear(), own_.clear();
+  items_.clear();
+  chained_.clear();
+  tiles_.clear();
+  own_.clear();
   share_prefixes(b, state);
   if (!rules_.deterministic) make_items(b, state, rules_.workers, items_);
   for (int s = 0; s < b.n_seqs; s++)
@@ -137,7 +150,8 @@ void StepMemory::make_plan(const Batch& b, const StateMemory& state) {
   const auto rest = std::stable_partition(tiles_.begin(), tiles_.end(), [&](const PrefillTile& t) { return b.rows(t.seq) == 1; });
   plan_ = {};
   plan_.n_single = int(rest - tiles_.begin());
-  plan_.n_items = int(items_.size()), plan_.n_tiles = int(tiles_.size());
+  plan_.n_items = int(items_.size());
+  plan_.n_tiles = int(tiles_.size());
   auto padded = [](std::vector<DecodeItem>& items) {  // few grids, so that few graphs are captured; the rest is empty
     const size_t step = std::max<size_t>(16, std::bit_floor(items.size()) / 8);
     items.resize((items.size() + step - 1) / step * step);

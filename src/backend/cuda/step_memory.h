@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/attention/attention.h"
 
 namespace mr::cuda {
 

@@ -8,7 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/attention/attention.h"
+#include "backend/cuda/gemm/gemm.h"
 
 namespace mr::cuda {
 

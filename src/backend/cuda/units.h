@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/device/device.h"
 
 namespace mr::cuda {
 

@@ -3,14 +3,15 @@
 
 #include <optional>
 
-#include "backend/cuda/kernels.h"
+#include "backend/cuda/attention/attention.h"
+#include "backend/cuda/gemm/gemm.h"
+#include "backend/cuda/recurrent/recurrent.h"
 
 namespace mr::cuda {
 
 Matrix matrix(Tensor);
 Heads heads(Tensor);  // [T, dim] is one head
 const float* floats(Tensor);
-bool aligned(const Matrix&);  // may rows be read 16 bytes at a time?
 
 std::optional<Packing> packing_of(const FormatOps&);  // nothing: rows of bf16
 Packed packed(const Weight&);

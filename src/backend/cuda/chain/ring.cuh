@@ -1,0 +1,156 @@
+// What the warps of one_row.cu's blocks share: the program's steps and a block's share of each, and the ring through which weights, keys
+// and values come.
+#pragma once
+
+#include "backend/cuda/chain/common.cuh"
+#include "backend/cuda/chain/route.cuh"
+#include "backend/cuda/chain/scan.cuh"
+#include "backend/cuda/device/copies.cuh"
+
+namespace mr::cuda {
+
+namespace {
+
+constexpr int kPiece = 1024;  // inputs of a stage
+constexpr int kShare = kPiece / kWarps;
+constexpr int kRows = 16;                                                            // of a stage: even ones, then odd ones in other banks
+constexpr int kOdd = kRows / 2 * kPiece * 2 + 64, kStage = kRows * kPiece * 2 + 64;  // bytes
+constexpr int kLeastStages = 4, kMostStages = 6, kSlots = 2;                         // kSlots: tiles whose sums wait to be finished
+constexpr int kThreads = 32 * (kWarps + 2);
+static_assert(kWorkers == kScanWorkers);
+constexpr int kMostShared = 227 << 10;
+constexpr int kInFlight = 2;  // measured: 1 reads at 3.0 TB/s, 2 at 4.2, 3 to 6 at 3.8 to 4.0
+static_assert(kStage >= kTiles * 2 * kTile * 128 * 2 && kInFlight <= kLeastStages);
+
+__device__ int row_at(int row) { return row % 2 * kOdd + row / 2 * kPiece * 2; }  // in a stage
+
+struct Program {
+  const ChainStep* step;
+  int n, stages;
+  ChainMemory memory;
+};
+
+using Kind = ChainStep::Kind;
+// Mixed: the program has more than plain products and attentions.
+template <bool Mixed>
+__device__ bool multiplies(const ChainStep& s) {
+  return s.kind == Kind::product || (Mixed && s.kind == Kind::experts);
+}
+template <bool Mixed>
+__device__ const Product& product_of(const ChainStep& s) {
+  return Mixed && s.kind == Kind::experts ? s.experts.product : s.product;
+}
+template <bool Mixed>
+__device__ int parts_of(const ChainStep& s) {
+  return Mixed && s.kind == Kind::experts && !s.experts.product.gated ? s.experts.k : 1;
+}
+
+// A block's share of a step. Of a product: outputs [begin, end), `per` in a tile of rows, the same in all but the last. Of a scan: slices
+// or channels [begin, end). Of an attention: n_tiles tiles of 16 tokens of one K/V head, from first_tile on, the index-th of `count` such
+// shares, with token `begin` the first that is seen; count 0: none.
+struct Share {
+  int begin, end, per;
+  int kv_head, index, count, first_tile, n_tiles, context;
+  int64_t newest;  // in the pages: where the K/V head's page of this step's token begins, counted in values, if that is in the share
+};
+
+// Do the workers leave sums, whose coming says that all of them have begun the step? Not where a product has fewer outputs than blocks.
+template <bool Mixed>
+__device__ bool leaves_sums(const ChainStep& s, const Share& mine) {
+  return multiplies<Mixed>(s) && mine.begin < mine.end;
+}
+
+struct Shared {
+  ChainStep step[kSteps];
+  Share share[kSteps];
+  uint64_t step_full[kSteps], step_empty[kSteps], share_full[kSteps];
+  uint64_t full[kMostStages], empty[kMostStages];
+  uint64_t sums_full[kSlots], sums_empty[kSlots];
+  uint64_t go, worked, routed;  // a step's inputs are there; the workers did it, where nothing is left to finish; experts are chosen
+  float sums[kSlots][kWarps][kRows];
+  float m[kWarps][kGroup], l[kWarps][kGroup];
+  int last;
+  Chosen choice;
+};
+
+// Outputs that a tile has room for: of a gated one, row 8 + i is the second of output i.
+__device__ int lanes_of(const Product& p) { return p.gated ? kRows / 2 : kRows; }
+
+// The rank-th part of n, of one for each block.
+__device__ Share part_of(int64_t n, int step) {
+  const int64_t rank = rank_at(step);
+  Share s{};
+  s.begin = int(rank * n / gridDim.x);
+  s.end = int((rank + 1) * n / gridDim.x);
+  return s;
+}
+template <bool Mixed>
+__device__ Share share_of(const Product& p, int step) {
+  Share s = part_of(p.gated ? p.out / 2 : p.out, step);
+  const int n = s.end - s.begin, most = lanes_of(p), tiles = max((n + most - 1) / most, 1);
+  s.per = Mixed ? max((n + tiles - 1) / tiles, 1) : most;
+  return s;
+}
+__device__ Share share_of(const AttendCall& c, int step) {
+  const int kv_heads = c.pages.kv_heads, rank = rank_at(step), context = *c.spots.context;
+  Share s{};
+  s.begin = c.window ? max(0, context + 1 - c.window) : 0;
+  s.context = context;
+  const int first = s.begin / kTile, tiles = context / kTile + 1 - first, most = int(gridDim.x) / kv_heads;
+  const int parts = min(most, (tiles + kTiles - 1) / kTiles), per = (tiles + parts - 1) / parts, n = (tiles + per - 1) / per;
+  s.kv_head = rank % kv_heads;
+  s.index = rank / kv_heads;
+  if (s.index < n) {
+    s.count = n;
+    s.first_tile = first + s.index * per;
+    s.n_tiles = min(per, tiles - s.index * per);
+  }
+  return s;
+}
+
+template <bool Mixed>
+__device__ Share share_of(const ChainStep& s, int step) {
+  if (!Mixed) return s.attends() ? share_of(s.attend, step) : share_of<false>(s.product, step);
+  switch (s.kind) {
+    case Kind::product:
+    case Kind::experts:
+      return share_of<Mixed>(product_of<Mixed>(s), step);
+    case Kind::attend:
+      return share_of(s.attend, step);
+    case Kind::outer:
+      return part_of(s.outer.shape.heads * (s.outer.shape.head_dim / kScanPart), step);
+    case Kind::select:
+      return part_of(s.select.call.rows.x.cols, step);
+    case Kind::route:
+      return part_of(s.route.call.x.cols, step);
+  }
+  return {};
+}
+
+__device__ int64_t newest_of(const Pages& pages, const Share& s) {
+  const int page = page_number(pages, s.context), in_page = s.context - page * pages.page_tokens;
+  return pages.unit[*pages.begin + page] * (pages.unit_bytes / 2) + (int64_t(s.kv_head) * pages.page_tokens + in_page) * pages.k_dim;
+}
+
+// Where the asking is. Of all stages that have room, only kInFlight are asked for before the first of these has come: that is
+// enough to keep memory busy, and more would stand in the way of what blocks tell each other.
+struct Asking {
+  Turn turn, first;
+  int n = 0;
+  // The next stage, of so many bytes.
+  __device__ void begin(Shared& shared, int stages, int bytes) {
+    barrier_wait(&shared.empty[turn.at], turn.parity ^ 1);
+    if (n == kInFlight) {
+      barrier_wait(&shared.full[first.at], first.parity);
+      first.next(stages);
+    } else {
+      n++;
+    }
+    if (threadIdx.x % 32 == 0) barrier_expect(&shared.full[turn.at], bytes);
+    __syncwarp();
+  }
+};
+
+}  // namespace
+
+}  // namespace mr::cuda

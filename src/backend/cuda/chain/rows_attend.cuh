@@ -1,0 +1,248 @@
+// Attention of new tokens by the eight working warps of a block that runs a chain of operations: parts of sequences, whose keys and
+// values come through the block's ring, four tiles of 16 tokens a stage. The new key is rotated and stored on the way. Parts of a
+// sequence are merged, first to last, by the block that finishes last.
+#pragma once
+
+#include "backend/cuda/chain/common.cuh"
+#include "backend/cuda/device/copies.cuh"
+
+namespace mr::cuda {
+
+inline constexpr int kParts = 2;  // that are at hand
+
+// A block's part of an attention: n_tiles tiles of 16 tokens of one sequence and K/V head, from first_tile on, of which tokens
+// [begin, end) are seen; the index-th of `count` such parts; count 0: none.
+struct Part {
+  int seq, row, context, begin, end, index, count, slot, kv_head, first_tile, n_tiles;
+  int table;       // where the sequence's pages begin
+  bool newest;     // is this step's token in it?
+  int64_t stored;  // where its key goes, counted in values from the first page
+};
+
+__device__ inline Part part_of(const AttendCall& call, const DecodePlan& plan, int unit) {
+  const Pages& pages = call.pages;
+  const DecodeItem& item = plan.item[unit / pages.kv_heads];
+  Part p{item.seq, item.row, item.context, item.begin, item.end, item.index, item.count, item.slot, unit % pages.kv_heads};
+  if (p.count == 0) return p;
+  p.table = pages.group < 5 ? item.table[pages.group] : pages.begin[p.seq];
+  if (call.window) p.begin = max(p.begin, p.context + 1 - call.window);
+  p.first_tile = p.begin / kTile;
+  p.n_tiles = p.begin < p.end ? (p.end - 1) / kTile + 1 - p.first_tile : 0;
+  p.newest = p.end == p.context + 1;
+  if (p.newest) {
+    const int page = page_number(pages, p.context), in_page = p.context - page * pages.page_tokens;
+    p.stored = pages.unit[p.table + page] * (pages.unit_bytes / 2) + (int64_t(p.kv_head) * pages.page_tokens + in_page) * pages.k_dim;
+  }
+  return p;
+}
+
+// Which page each of the part's tiles is in: a warp reads of 32 tiles at a time, and of the next 32 ahead.
+struct TilePages {
+  const AttendCall& call;
+  const Part& part;
+  int unit = 0, next = 0, from = -64;
+
+  __device__ int unit_of(int tile) const {
+    return tile < part.n_tiles ? call.pages.unit[part.table + page_number(call.pages, (part.first_tile + tile) * kTile)] : 0;
+  }
+  // Where this lane's tile of [tile, tile + kTiles) begins: keys for the first kTiles lanes, values for the next.
+  __device__ const std::byte* at(int tile) {
+    const Pages& pages = call.pages;
+    const int lane = threadIdx.x % 32, own = lane % kTiles, token = (part.first_tile + tile + own) * kTile;
+    if (tile >= from + 32) {
+      unit = from < 0 ? unit_of(lane) : next;
+      from = tile;
+      next = unit_of(from + 32 + lane);
+    }
+    const int64_t head = part.kv_head + (lane >= kTiles ? pages.kv_heads : 0), row_bytes = pages.k_dim * 2;
+    return pages.base + __shfl_sync(~0u, unit, tile - from + own) * pages.unit_bytes + head * pages.page_tokens * row_bytes +
+           (token - page_number(pages, token) * pages.page_tokens) * row_bytes;
+  }
+};
+
+// What the warps of a block share.
+struct Attending {
+  Part part[kParts];
+  uint64_t part_full[kParts], part_empty[kParts];
+  float m[kWarps][kGroup], l[kWarps][kGroup];
+  int last;
+};
+
+// Rotates the queries of a group, and the new key where it is in the part, which lies in shared memory then with its value.
+template <int D>
+__device__ void turn_heads(uint4 (&turned)[kGroup + 2][D / 8], const AttendCall& call, const Part& mine, int group) {
+  const bf16* q = static_cast<const bf16*>(call.q.data) + mine.row * call.q.stride + mine.kv_head * group * call.q.head_stride;
+  const bf16* k = static_cast<const bf16*>(call.k.data) + mine.row * call.k.stride + mine.kv_head * call.k.head_stride;
+  const bf16* v = static_cast<const bf16*>(call.v.data) + mine.row * call.v.stride + mine.kv_head * call.v.head_stride;
+  const float* angles = call.rope.angles ? call.rope.angles + mine.row * call.rope.stride : nullptr;
+  auto value = [](const bf16* p) { return low(__ldcg(reinterpret_cast<const uint16_t*>(p))); };
+#pragma unroll 2
+  for (int p = threadIdx.x; p < (group + mine.newest) * (D / 2); p += kWorkers) {
+    const int row = p / (D / 2), i = p % (D / 2);
+    const bf16* from = row < group ? q + row * call.q.head_stride : k;
+    const float a = value(from + i), b = value(from + i + D / 2);
+    float c = 1, s = 0;
+    if (angles) {
+      c = angles[i];
+      s = angles[i + D / 2];
+    }
+    bf16* to = reinterpret_cast<bf16*>(turned[row < group ? row : kGroup]);
+    to[i] = __float2bfloat16(a * c - b * s);
+    to[i + D / 2] = __float2bfloat16(b * c + a * s);
+  }
+  if (mine.newest && threadIdx.x < D / 8) turned[kGroup + 1][threadIdx.x] = __ldcg(reinterpret_cast<const uint4*>(v) + threadIdx.x);
+}
+
+// The new key and value, into their tile in the ring and into their page.
+template <int D>
+__device__ void put_newest(bf16 (&stage)[2][kTile * D], const uint4 (&turned)[kGroup + 2][D / 8], const AttendCall& call,
+                           const Part& mine) {
+  const int lane = threadIdx.x % 32, part = lane / 16, i = lane % 16;  // the lower lanes have the key's, the upper ones the value's
+  if (i < D / 8) {
+    const uint4 x = turned[kGroup + part][i];
+    bf16* page = reinterpret_cast<bf16*>(call.pages.base) + mine.stored + int64_t(part) * call.pages.kv_heads * call.pages.page_tokens * D;
+    *reinterpret_cast<uint4*>(&stage[part][mine.context % kTile * D + i * 8]) = x;
+    *reinterpret_cast<uint4*>(page + i * 8) = x;
+  }
+  __syncwarp();
+}
+
+// n findings, kAtOnce asked for at a time, first to last; some may have seen nothing.
+template <int kAtOnce, class Weight, class Values>
+__device__ Found merged(int n, Weight weight, Values values) {
+  Found f;
+#pragma unroll 1
+  for (int from = 0; from < n; from += kAtOnce) {
+    float2 ml[kAtOnce], o[kAtOnce];
+    float top = f.most;
+#pragma unroll
+    for (int j = 0; j < kAtOnce; j++) {
+      ml[j] = make_float2(-INFINITY, 0);
+      o[j] = make_float2(0, 0);
+      if (from + j < n) {
+        ml[j] = weight(from + j);
+        o[j] = values(from + j);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; j++) top = fmaxf(top, ml[j].x);
+    const float base = top == -INFINITY ? 0.0f : top, shrink = exp2_fast(f.most - base);
+    f.total *= shrink;
+    f.x *= shrink;
+    f.y *= shrink;
+    f.most = top;
+#pragma unroll
+    for (int j = 0; j < kAtOnce; j++) {
+      const float w = exp2_fast(ml[j].x - base);
+      f.total += w * ml[j].y;
+      f.x += w * o[j].x;
+      f.y += w * o[j].y;
+    }
+  }
+  return f;
+}
+
+__device__ inline void write_out(const AttendCall& call, const Part& mine, int head, int d, Found f) {
+  if (call.sinks) {
+    const float sink = call.sinks[head] * kLog2e, top = fmaxf(f.most, sink), shrink = exp2_fast(f.most - top);
+    f.total = f.total * shrink + exp2_fast(sink - top);
+    f.x *= shrink;
+    f.y *= shrink;
+  }
+  const int64_t to = mine.row * call.out.stride + head * call.out.head_stride + d;
+  store(call.out.data, call.out.dtype, to, f.x / f.total);
+  store(call.out.data, call.out.dtype, to + 1, f.y / f.total);
+}
+
+// A warp's sums, to where the others find them.
+template <int D>
+__device__ void leave(Attending& shared, Mixing<D>& room, Sums<D>& sums, int group) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  sums.l += __shfl_xor_sync(~0u, sums.l, 1);
+  sums.l += __shfl_xor_sync(~0u, sums.l, 2);
+  if (t == 0) {
+    shared.m[warp][g] = sums.m;
+    shared.l[warp][g] = sums.l;
+  }
+  if (g >= group) return;
+  float* to = room.found(warp, group, g);
+#pragma unroll
+  for (int h = 0; h < D / 64; h++)
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+      float4* at = reinterpret_cast<float4*>(to + 64 * h + 8 * (2 * t + k));
+      at[0] = make_float4(sums.o[h][0][k], sums.o[h][1][k], sums.o[h][2][k], sums.o[h][3][k]);
+      at[1] = make_float4(sums.o[h][4][k], sums.o[h][5][k], sums.o[h][6][k], sums.o[h][7][k]);
+    }
+}
+
+// The warps' sums become the part's, and, by whoever comes last, the parts the sequence's.
+template <int D>
+__device__ void merge_parts(Attending& shared, Mixing<D>& room, const AttendCall& call, const DecodePlan& plan, const Part& mine,
+                            int group) {
+  const int kv_head = mine.kv_head;
+  const int64_t step = int64_t(call.pages.kv_heads) * kGroup * kPart<D>;
+  float* parts = plan.partial + (int64_t(mine.slot - mine.index) * call.pages.kv_heads + kv_head) * kGroup * kPart<D>;
+  for (int i = threadIdx.x; i < group * D / 2; i += kWorkers) {
+    const int head = i / (D / 2), d = i % (D / 2) * 2;
+    const Found f = merged<kWarps>(
+        kWarps, [&](int w) { return make_float2(shared.m[w][head], shared.l[w][head]); },
+        [&](int w) { return *reinterpret_cast<const float2*>(room.found(w, group, head) + d); });
+    if (mine.count == 1) {
+      write_out(call, mine, kv_head * group + head, d, f);
+      continue;
+    }
+    float* to = parts + mine.index * step + head * kPart<D>;
+    *reinterpret_cast<float2*>(to + d) = make_float2(f.x, f.y);
+    if (d == 0) *reinterpret_cast<float2*>(to + D) = make_float2(f.most, f.total);
+  }
+  if (mine.count == 1) return;
+  workers_meet();
+  if (threadIdx.x == 0) {
+    int32_t *arrived = plan.arrived + mine.seq * call.pages.kv_heads + kv_head, before;
+    asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;" : "=r"(before) : "l"(arrived) : "memory");  // publishes and shows parts
+    shared.last = before == mine.count - 1;
+    if (shared.last) *arrived = 0;
+  }
+  workers_meet();
+  if (!shared.last) return;
+  for (int i = threadIdx.x; i < group * D / 2; i += kWorkers) {
+    const int head = i / (D / 2), d = i % (D / 2) * 2;
+    const float* part = parts + head * kPart<D>;
+    const Found f = merged<16>(
+        mine.count, [&](int j) { return __ldcg(reinterpret_cast<const float2*>(part + j * step + D)); },
+        [&](int j) { return __ldcg(reinterpret_cast<const float2*>(part + j * step + d)); });
+    write_out(call, mine, kv_head * group + head, d, f);
+  }
+}
+
+// stages(f) calls f(number, where it lies) for every stage of the part, when it has come.
+template <int D, class Stages>
+__device__ void attend_part(Attending& shared, Mixing<D>& room, const AttendCall& call, const DecodePlan& plan, const Part& mine,
+                            Stages stages) {
+  constexpr int kTeams = kWarps / kTiles;  // each takes whole stages in turn
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, group = call.heads / call.pages.kv_heads;
+  workers_meet();  // nobody reads what the part before left
+  turn_heads<D>(room.turned, call, mine, group);
+  workers_meet();
+  uint4 q[D / 32] = {};
+  if (g < group) {
+#pragma unroll
+    for (int c = 0; c < D / 32; c++) q[c] = room.turned[g][4 * c + t];
+  }
+  Sums<D> sums;
+  stages([&](int s, char* place) {
+    const int tile = s * kTiles + warp % kTiles, at = (mine.first_tile + tile) * kTile;
+    if (s % kTeams != warp / kTiles || tile >= mine.n_tiles) return;
+    auto& stage = reinterpret_cast<bf16(*)[2][kTile * D]>(place)[warp % kTiles];
+    if (mine.newest && tile == mine.n_tiles - 1) put_newest<D>(stage, room.turned, call, mine);
+    Tile<D> keys;
+    keys.load(stage, mine.begin - at, mine.end - at, g, t);
+    sums.take(keys, q, call, mine.begin - at, mine.end - at, t);
+  });
+  leave(shared, room, sums, group);
+  workers_meet();
+  merge_parts(shared, room, call, plan, mine, group);
+}
+
+}  // namespace mr::cuda

@@ -1,0 +1,223 @@
+// Scans of one row, for the blocks of a chain: each takes a range of channels. What a scan reads of before the chain, it asks for ahead
+// of wait(), which returns when the steps before it are done; meet() lets the block's workers meet; done() says that the outputs of this
+// warp are written: states are kept behind it, since nobody waits for them.
+#pragma once
+
+#include "backend/cuda/chain/steps.h"
+#include "backend/cuda/recurrent/scan.cuh"
+
+namespace mr::cuda {
+
+constexpr int kScanWorkers = 256;                  // threads
+constexpr int kHeldStates = 128, kHeldGroups = 2;  // a group: so many states of kScanPart channels; groups that a block holds at most
+
+// What another block wrote in this kernel: past the L1 cache.
+__device__ inline float fresh(const Matrix& m, int64_t i) {
+  if (m.dtype == DType::f32) return __ldcg(static_cast<const float*>(m.data) + i);
+  return low(__ldcg(static_cast<const uint16_t*>(m.data) + i));
+}
+__device__ inline float4 fresh4(const Matrix& m, int64_t i) {
+  if (m.dtype == DType::f32) return __ldcg(reinterpret_cast<const float4*>(static_cast<const float*>(m.data) + i));
+  const uint2 v = __ldcg(reinterpret_cast<const uint2*>(static_cast<const bf16*>(m.data) + i));
+  return {low(v.x), high(v.x), low(v.y), high(v.y)};
+}
+__device__ inline float softplus_of(float x) { return fmaxf(x, 0) + log1pf(expf(-fabsf(x))); }
+
+inline int outer_groups(const OuterShape& s) { return int(div_up(s.n_state, kHeldStates)); }  // of a slice
+inline int outer_slices(const OuterShape& s) { return s.heads * s.head_dim / kScanPart; }
+inline size_t outer_room(const OuterShape&) { return size_t(kHeldGroups) * (kScanWorkers / 32) * kScanPart * 4; }
+
+inline bool by_four(const Matrix& m) {
+  const size_t size = size_of(m.dtype);
+  return (m.dtype == DType::f32 || m.dtype == DType::bf16) && reinterpret_cast<uintptr_t>(m.data) % (4 * size) == 0;
+}
+inline bool can_chain_outer(const Launch& at, const OuterStep& s) {
+  const OuterShape& o = s.shape;
+  return o.head_dim % kScanPart == 0 && o.n_state % 4 == 0 && div_up(outer_slices(o), at.n_sm) * outer_groups(o) <= kHeldGroups &&
+         by_four(s.slots, o.head_dim) && by_four(s.rows.x) && by_four(s.rows.b) && by_four(s.rows.c) && s.rows.x.rows == 1;
+}
+
+// Mamba-2's scan for slices [begin, end) of kScanPart channels. Warp w has states 16 w .. 16 w + 15 of every kHeldStates, eight of its
+// lanes a slice's channels.
+template <class Wait, class Meet, class Done>
+__device__ void outer_of_one(float* room, const OuterStep& call, int begin, int end, Wait wait, Meet meet, Done done) {
+  const ScanRows& rows = call.rows;
+  const OuterShape& s = call.shape;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n = s.n_state, per_head = s.head_dim / kScanPart;
+  const int chunks = (n + kHeldStates - 1) / kHeldStates, col = lane % 8 * 4, row = (warp * 4 + lane / 8) * 4;
+  float(*sums)[kScanWorkers / 32][kScanPart] = reinterpret_cast<float(*)[kScanWorkers / 32][kScanPart]>(room);
+  wait_before();
+  const float* from = slot_at(call.slots, call.slots.src[0]);
+  const int32_t to = call.slots.dst[0];
+  float4 held[kHeldGroups][4];
+  float rate[kHeldGroups], bias[kHeldGroups];
+  auto slice_of = [&](int g) { return begin + g / chunks; };
+  auto state_of = [&](int g) { return g % chunks * kHeldStates + row; };
+  auto there = [&](int g) { return slice_of(g) < end && state_of(g) < n; };
+  auto place = [&](int g) {
+    const int slice = slice_of(g);
+    return (int64_t(slice / per_head) * n + state_of(g)) * s.head_dim + slice % per_head * kScanPart + col;
+  };
+#pragma unroll
+  for (int g = 0; g < kHeldGroups; g++) {
+    if (!there(g)) continue;
+    const int head = slice_of(g) / per_head;
+#pragma unroll
+    for (int i = 0; i < 4; i++) held[g][i] = __ldcg(reinterpret_cast<const float4*>(from + place(g) + i * s.head_dim));
+    rate[g] = s.a[head];
+    bias[g] = rows.dt_bias ? rows.dt_bias[head] : 0.0f;
+  }
+  const int own = begin + warp, channel = own * kScanPart + lane;  // of this thread's output, where the warp has one
+  const bool writes = own < end;
+  float through = 0, weight = 1;
+  if (writes && s.d) through = s.d[own / per_head];
+  if (writes && rows.next.x && rows.next.weight) weight = rows.next.offset + rows.next.weight[channel];
+  wait();
+
+  float4 b[kHeldGroups], c[kHeldGroups], x[kHeldGroups];
+  float dt[kHeldGroups], in = 0, gate = 0;
+#pragma unroll
+  for (int g = 0; g < kHeldGroups; g++) {
+    if (!there(g)) continue;
+    const int head = slice_of(g) / per_head;
+    const int64_t at = int64_t(head / (s.heads / s.groups)) * n + state_of(g);
+    b[g] = fresh4(rows.b, at);
+    c[g] = fresh4(rows.c, at);
+    x[g] = fresh4(rows.x, slice_of(g) * kScanPart + col);
+    dt[g] = fresh(rows.dt, head);
+  }
+  if (writes) {
+    in = fresh(rows.x, channel);
+    if (rows.gate.data) gate = fresh(rows.gate, channel);
+  }
+#pragma unroll
+  for (int g = 0; g < kHeldGroups; g++) {
+    if (slice_of(g) >= end) break;
+    float4 sum{};
+    if (there(g)) {
+      const float step = fminf(fmaxf(rows.dt_bias ? softplus_of(dt[g] + bias[g]) : dt[g], s.dt_min), s.dt_max);
+      const float decay = expf(step * rate[g]), by[4] = {b[g].x, b[g].y, b[g].z, b[g].w}, of[4] = {c[g].x, c[g].y, c[g].z, c[g].w};
+      const float4 gain = times(step, x[g]);
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        float4& h = held[g][i];
+        h.x = fmaf(decay, h.x, by[i] * gain.x);
+        h.y = fmaf(decay, h.y, by[i] * gain.y);
+        h.z = fmaf(decay, h.z, by[i] * gain.z);
+        h.w = fmaf(decay, h.w, by[i] * gain.w);
+        sum.x = fmaf(of[i], h.x, sum.x);
+        sum.y = fmaf(of[i], h.y, sum.y);
+        sum.z = fmaf(of[i], h.z, sum.z);
+        sum.w = fmaf(of[i], h.w, sum.w);
+      }
+    }
+    for (int m = 8; m < 32; m *= 2) {
+      sum.x += __shfl_xor_sync(~0u, sum.x, m);
+      sum.y += __shfl_xor_sync(~0u, sum.y, m);
+      sum.z += __shfl_xor_sync(~0u, sum.z, m);
+      sum.w += __shfl_xor_sync(~0u, sum.w, m);
+    }
+    if (lane < 8) *reinterpret_cast<float4*>(&sums[g][warp][col]) = sum;
+  }
+  meet();
+  if (writes) {
+    float y = through * in;
+    for (int g = warp * chunks; g < (warp + 1) * chunks; g++)
+#pragma unroll
+      for (int w = 0; w < kScanWorkers / 32; w++) y += sums[g][w][lane];
+    if (rows.gate.data) y *= activated(Activation::silu, gate);
+    store(rows.out.data, rows.out.dtype, channel, y);
+    if (rows.next.x) {
+      static_cast<bf16*>(rows.next.x)[channel] = __float2bfloat16(y * weight);
+      const float squares = warp_sum(y * y);
+      if (lane == 0) rows.next.squares[own] = squares;
+    }
+  }
+  done();
+#pragma unroll
+  for (int g = 0; g < kHeldGroups; g++) {
+    if (!there(g) || to < 0) continue;
+    float* kept = slot_at(call.slots, to) + place(g);
+#pragma unroll
+    for (int i = 0; i < 4; i++) __stcs(reinterpret_cast<float4*>(kept + i * s.head_dim), held[g][i]);
+  }
+}
+
+inline size_t select_room() { return size_t(kScanWorkers / 32) * kSelectShared * 4; }
+inline bool can_chain_select(const Launch& at, const SelectStep& s) {
+  return s.call.rows.x.rows == 1 && can_select(s.call, s.slots) &&
+         div_up(s.call.rows.x.cols, at.n_sm) * (s.call.n_state / 4) <= kScanWorkers;
+}
+
+// Mamba's choice and scan for channels [begin, end), n_state / 4 threads each. Every warp norms what all channels share for itself.
+template <class Wait, class Done>
+__device__ void select_of_one(float* room, const SelectStep& step, int begin, int end, Wait wait, Done done) {
+  const SelectCall& s = step.call;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n = s.n_state, parts = n / 4, width = s.rank + 2 * n;
+  const int i = min(begin + int(threadIdx.x) / parts, end - 1), part = threadIdx.x % parts, each = s.rank / parts;
+  const bool there = begin + int(threadIdx.x) / parts < end, busy = begin + warp * 32 / parts < end;  // busy: some thread of the warp
+  const int64_t place = int64_t(i) * n + 4 * part;
+  float4 h{}, rate{};
+  uint4 low_weight[kSelectVectors];
+  float through = 0, bias = 0, norm_weight[kSelectShared / 32];
+  int32_t to = -1;
+  auto segment = [&](int j) { return j < s.rank ? 0 : j < s.rank + n ? 1 : 2; };
+  wait_before();
+  if (busy) {
+    h = __ldcg(reinterpret_cast<const float4*>(slot_at(step.slots, step.slots.src[0]) + place));
+    const bf16* from = static_cast<const bf16*>(s.low) + int64_t(i) * s.rank + part * each;
+#pragma unroll
+    for (int v = 0; v < kSelectVectors; v++)
+      if (v * 8 < each) low_weight[v] = stream16(from + v * 8);
+    rate = rates_at(s.a, place);
+    bias = s.rows.dt_bias[i];
+    to = step.slots.dst[0];
+    if (s.d) through = s.d[i];
+#pragma unroll
+    for (int k = 0; k < kSelectShared / 32; k++) {
+      const int j = k * 32 + lane;
+      const float* weight = s.weight[segment(j)];
+      norm_weight[k] = s.norms && weight && j < width ? weight[j < s.rank ? j : (j - s.rank) % n] : 1.0f;
+    }
+  }
+  wait();
+  if (!busy) return done();
+  const float in = fresh(s.rows.x, i), gate = s.rows.gate.data ? fresh(s.rows.gate, i) : 0.0f;
+  const float* row = static_cast<const float*>(s.dbc.data);
+  float value[kSelectShared / 32], sum[3] = {}, by[3];
+  float* chosen = room + warp * kSelectShared;  // low, B, C
+#pragma unroll
+  for (int k = 0; k < kSelectShared / 32; k++) value[k] = k * 32 + lane < width ? __ldcg(row + k * 32 + lane) : 0.0f;
+#pragma unroll
+  for (int k = 0; k < kSelectShared / 32; k++) {
+    const int of = segment(k * 32 + lane);
+#pragma unroll
+    for (int m = 0; m < 3; m++) sum[m] += of == m ? value[k] * value[k] : 0.0f;
+  }
+#pragma unroll
+  for (int m = 0; m < 3; m++) by[m] = s.norms ? rsqrtf(warp_sum(sum[m]) / float(m == 0 ? s.rank : n) + s.eps[m]) : 1.0f;
+#pragma unroll
+  for (int k = 0; k < kSelectShared / 32; k++) {
+    const int j = k * 32 + lane, of = segment(j);
+    if (j < width) chosen[j] = value[k] * (of == 0 ? by[0] : of == 1 ? by[1] : by[2]) * norm_weight[k];
+  }
+  __syncwarp();
+  float dt = 0;
+#pragma unroll
+  for (int v = 0; v < kSelectVectors; v++) {
+    if (v * 8 >= each) break;
+    const float4 *at = reinterpret_cast<const float4*>(chosen + part * each + v * 8), a = at[0], b = at[1];
+    const float values[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+    dt = dot8(low_weight[v], values, dt);
+  }
+  dt = softplus_of(over_parts(dt, parts) + bias);
+  const float4 b = *reinterpret_cast<const float4*>(chosen + s.rank + 4 * part),
+               c = *reinterpret_cast<const float4*>(chosen + s.rank + n + 4 * part);
+  float y = fmaf(through, in, over_parts(diag_update(h, rate, dt, in, b, c), parts));
+  if (s.rows.gate.data) y *= activated(Activation::silu, gate);
+  if (there && part == 0) store(s.rows.out.data, s.rows.out.dtype, i, y);
+  done();
+  if (there && to >= 0) __stcs(reinterpret_cast<float4*>(slot_at(step.slots, to) + place), h);
+}
+
+}  // namespace mr::cuda

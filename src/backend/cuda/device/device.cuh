@@ -1,0 +1,242 @@
+// What the kernels share: loads and stores of f32 and bf16, 16-byte vectors, the mma instruction, reductions, and launches that
+// may overlap. A kernel calls launch_next() when its successor may begin, and wait_before() ahead of the first read of anything
+// that a kernel before it wrote; everything it writes, it writes after that.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include "backend/cuda/device/device.h"
+
+namespace mr::cuda {
+
+using bf16 = __nv_bfloat16;
+
+__device__ inline void launch_next() { asm volatile("griddepcontrol.launch_dependents;"); }
+__device__ inline void wait_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+// What every launch says: it may overlap the one before, and how L1 cache and shared memory are split, which must be the same for
+// kernels that follow each other: another split could not begin before all that runs on a multiprocessor has ended.
+inline int common_attributes(cudaLaunchAttribute (&attribute)[3]) {
+  attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute[0].val.programmaticStreamSerializationAllowed = 1;
+  attribute[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+  attribute[1].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+  return 2;
+}
+template <class Kernel>
+void allow_shared(Kernel kernel, size_t bytes) {
+  if (bytes > 32 << 10) must(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes)));
+}
+
+// How blocks of a launch belong together: not; `cluster` neighbours each; or all, so that they may wait for each other.
+enum class Blocks { apart, clusters, together };
+
+// The one place that launches kernels which may overlap.
+template <Blocks Kind, class... Params, class... Args>
+void launch_as(const Launch& at, void (*kernel)(Params...), dim3 grid, unsigned cluster, int threads, size_t shared, Args&&... args) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  allow_shared(kernel, shared);
+  cudaLaunchAttribute attribute[3]{};
+  int n = common_attributes(attribute);
+  if (Kind == Blocks::clusters) {
+    attribute[n].id = cudaLaunchAttributeClusterDimension;
+    attribute[n++].val.clusterDim = {cluster, 1, 1};
+  } else if (Kind == Blocks::together) {
+    attribute[n].id = cudaLaunchAttributeCooperative;
+    attribute[n++].val.cooperative = 1;
+  }
+  cudaLaunchConfig_t config{grid, dim3(unsigned(threads)), shared, at.stream, attribute, unsigned(n)};
+  if (at.log) at.log->kernel(reinterpret_cast<const void*>(kernel), grid, config.blockDim, shared);
+  must(cudaLaunchKernelEx(&config, kernel, Params(args)...));
+}
+
+template <class... Params, class... Args>
+void launch(const Launch& at, void (*kernel)(Params...), dim3 grid, int threads, size_t shared, Args&&... args) {
+  launch_as<Blocks::apart>(at, kernel, grid, 1, threads, shared, args...);
+}
+template <class... Params, class... Args>
+void launch_clusters(const Launch& at, void (*kernel)(Params...), dim3 grid, int cluster, int threads, size_t shared, Args&&... args) {
+  launch_as<Blocks::clusters>(at, kernel, grid, unsigned(cluster), threads, shared, args...);
+}
+// A block on every multiprocessor; blocks may wait for each other.
+template <class... Params, class... Args>
+void launch_together(const Launch& at, void (*kernel)(Params...), int threads, size_t shared, Args&&... args) {
+  launch_as<Blocks::together>(at, kernel, dim3(unsigned(at.n_sm)), 1, threads, shared, args...);
+}
+// An ordinary launch: it begins when all before it has ended, and the next one when it has.
+template <class... Params, class... Args>
+void launch_after_all(const Launch& at, void (*kernel)(Params...), int blocks, int threads, Args&&... args) {
+  if (at.log) at.log->kernel(reinterpret_cast<const void*>(kernel), dim3(unsigned(blocks)), dim3(unsigned(threads)), 0);
+  kernel<<<blocks, threads, 0, at.stream>>>(Params(args)...);
+  must(cudaGetLastError());
+}
+
+inline dim3 grid2(int64_t x, int64_t y = 1) { return dim3(unsigned(x), unsigned(y)); }
+inline int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+__device__ inline float load(const void* p, DType type, int64_t i) {
+  if (type == DType::f32) return static_cast<const float*>(p)[i];
+  if (type == DType::bf16) return __bfloat162float(static_cast<const bf16*>(p)[i]);
+  return __half2float(static_cast<const __half*>(p)[i]);
+}
+__device__ inline void store(void* p, DType type, int64_t i, float x) {
+  if (type == DType::f32) {
+    static_cast<float*>(p)[i] = x;
+  } else if (type == DType::bf16) {
+    static_cast<bf16*>(p)[i] = __float2bfloat16(x);
+  } else {
+    static_cast<__half*>(p)[i] = __float2half(x);
+  }
+}
+
+__device__ inline float low(uint32_t pair) { return __uint_as_float(pair << 16); }
+__device__ inline float high(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
+__device__ inline uint32_t pack(float a, float b) {
+  __nv_bfloat162 v = __floats2bfloat162_rn(a, b);
+  return *reinterpret_cast<uint32_t*>(&v);
+}
+
+// V consecutive elements; V is 1 or 8, and 8 needs 16-byte (bf16) or 32-byte (f32) alignment.
+template <int V>
+__device__ inline void load_n(const void* p, DType type, int64_t i, float (&x)[V]) {
+  if constexpr (V == 1) {
+    x[0] = load(p, type, i);
+  } else if (type == DType::f32) {
+    float4 a = *reinterpret_cast<const float4*>(static_cast<const float*>(p) + i);
+    float4 b = *reinterpret_cast<const float4*>(static_cast<const float*>(p) + i + 4);
+    x[0] = a.x;
+    x[1] = a.y;
+    x[2] = a.z;
+    x[3] = a.w;
+    x[4] = b.x;
+    x[5] = b.y;
+    x[6] = b.z;
+    x[7] = b.w;
+  } else {
+    uint4 a = *reinterpret_cast<const uint4*>(static_cast<const bf16*>(p) + i);
+    x[0] = low(a.x);
+    x[1] = high(a.x);
+    x[2] = low(a.y);
+    x[3] = high(a.y);
+    x[4] = low(a.z);
+    x[5] = high(a.z);
+    x[6] = low(a.w);
+    x[7] = high(a.w);
+  }
+}
+template <int V>
+__device__ inline void store_n(void* p, DType type, int64_t i, const float (&x)[V]) {
+  if constexpr (V == 1) {
+    store(p, type, i, x[0]);
+  } else if (type == DType::f32) {
+    float4* to = reinterpret_cast<float4*>(static_cast<float*>(p) + i);
+    to[0] = make_float4(x[0], x[1], x[2], x[3]);
+    to[1] = make_float4(x[4], x[5], x[6], x[7]);
+  } else {
+    *reinterpret_cast<uint4*>(static_cast<bf16*>(p) + i) =
+        make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
+  }
+}
+// May rows of this view be read 8 elements at a time?
+inline bool by_eight(const void* data, DType type, int64_t cols, int64_t stride) {
+  return type != DType::f16 && cols % 8 == 0 && stride % 8 == 0 && reinterpret_cast<uintptr_t>(data) % 16 == 0;
+}
+inline bool by_eight(const Matrix& m) { return by_eight(m.data, m.dtype, m.cols, m.stride); }
+
+// 16 bytes that are read once: past L1.
+__device__ inline uint4 stream16(const void* p) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p));
+  return v;
+}
+// The same for memory that an earlier kernel, or this one, wrote.
+__device__ inline uint4 load16(const void* p) {
+  uint4 v;
+  asm volatile("ld.global.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p)
+               : "memory");
+  return v;
+}
+
+// sum + the products of eight neighbours
+__device__ inline float dot8(uint4 w, const float (&x)[8], float sum) {
+  sum = fmaf(low(w.x), x[0], sum);
+  sum = fmaf(high(w.x), x[1], sum);
+  sum = fmaf(low(w.y), x[2], sum);
+  sum = fmaf(high(w.y), x[3], sum);
+  sum = fmaf(low(w.z), x[4], sum);
+  sum = fmaf(high(w.z), x[5], sum);
+  sum = fmaf(low(w.w), x[6], sum);
+  sum = fmaf(high(w.w), x[7], sum);
+  return sum;
+}
+
+// c [16, 8] += a [16, 16] b [16, 8], bf16 to f32. Lane 4 g + t holds a: (g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8), two
+// neighbours each; b: (2t, g), (2t + 8, g), two rows each; c: (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1).
+__device__ inline void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+               : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+// The same with rows 8 to 15 of a zero and not kept.
+__device__ inline void mma_low(float (&c)[2], uint32_t a0, uint32_t a2, uint32_t b0, uint32_t b1) {
+  [[maybe_unused]] float unused0, unused1;
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %5}, {%7, %8}, {%0, %1, %9, %9};"
+               : "+f"(c[0]), "+f"(c[1]), "=f"(unused0), "=f"(unused1)
+               : "r"(a0), "r"(0), "r"(a2), "r"(b0), "r"(b1), "f"(0.0f));
+}
+
+__device__ inline float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ inline float reciprocal_fast(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ inline float warp_sum(float x) {
+  for (int i = 16; i; i >>= 1) x += __shfl_xor_sync(~0u, x, i);
+  return x;
+}
+__device__ inline float warp_max(float x) {
+  for (int i = 16; i; i >>= 1) x = fmaxf(x, __shfl_xor_sync(~0u, x, i));
+  return x;
+}
+// The sum over the block, known to every thread; at most 32 warps. `shared` has 32 floats and may be used again after a barrier.
+__device__ inline float block_sum(float x, float* shared) {
+  x = warp_sum(x);
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
+  __syncthreads();
+  float sum = 0;
+  for (int w = 0; w < int(blockDim.x + 31) / 32; w++) sum += shared[w];
+  __syncthreads();
+  return sum;
+}
+
+__device__ inline float activated(Activation act, float x) {
+  switch (act) {
+    case Activation::none:
+      return x;
+    case Activation::silu:
+      return x * reciprocal_fast(1 + exp2_fast(-1.44269504f * x));
+    case Activation::gelu:
+      return 0.5f * x * (1 + erff(x * 0.70710678f));
+    case Activation::gelu_tanh:
+      return 0.5f * x * (1 + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
+    case Activation::relu:
+      return fmaxf(x, 0);
+    case Activation::relu2:
+      return x > 0 ? x * x : 0;
+  }
+  return x;
+}
+
+}  // namespace mr::cuda

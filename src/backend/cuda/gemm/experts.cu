@@ -1,0 +1,324 @@
+// Experts: the choice of a few for every row, their products, and the weighted sum.
+#include "backend/cuda/gemm/choose.cuh"
+#include "backend/cuda/gemm/few_rows.cuh"
+
+namespace mr::cuda {
+
+namespace {
+
+__global__ void route_kernel(Matrix expert, Matrix weight, Matrix logits, bool renormalize) {
+  launch_next();
+  wait_before();
+  const int64_t row = blockIdx.x;
+  choose(static_cast<float*>(logits.data) + row * logits.stride, int(logits.cols), int(expert.cols),
+         static_cast<int32_t*>(expert.data) + row * expert.stride, static_cast<float*>(weight.data) + row * weight.stride, renormalize);
+}
+
+// One block a row: its norm, held in shared memory as the experts will read it, a warp for every expert's logit, and the choice.
+constexpr int kRouteWarps = 8, kRouteThreads = kRouteWarps * 32, kRouteAhead = 8;
+
+__global__ void __launch_bounds__(kRouteThreads) route_normed_kernel(const __grid_constant__ RouteCall r) {
+  extern __shared__ __align__(16) float row[];  // [D] normed, then [n_experts] logits
+  __shared__ float part[32];
+  const int n = int(r.x.cols), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const bf16* router = static_cast<const bf16*>(r.router) + lane * 8;
+  float* logits = row + n;
+  uint4 ahead[kRouteAhead];  // of this warp's first expert
+#pragma unroll
+  for (int i = 0; i < kRouteAhead; i++) {
+    ahead[i] = uint4{};
+    if (warp < r.n_experts && i * 256 + lane * 8 < n) ahead[i] = stream16(router + int64_t(warp) * n + i * 256);
+  }
+  launch_next();
+  wait_before();
+  float sum = 0;
+  for (int i = threadIdx.x * 8; i < n; i += kRouteThreads * 8) {
+    float v[8];
+    load_n<8>(r.x.data, DType::f32, blockIdx.x * r.x.stride + i, v);
+    for (float e : v) sum += e * e;
+    store_n<8>(row, DType::f32, i, v);
+  }
+  const float by = rsqrtf(block_sum(sum, part) / float(n) + r.eps);
+  for (int i = threadIdx.x * 8; i < n; i += kRouteThreads * 8) {
+    float v[8], w[8];
+    load_n<8>(row, DType::f32, i, v);
+    if (r.norm_weight) load_n<8>(r.norm_weight, DType::f32, i, w);
+    for (int e = 0; e < 8; e++) v[e] *= by * (r.norm_weight ? r.offset + w[e] : 1.0f);
+    store_n<8>(r.normed.data, DType::bf16, blockIdx.x * r.normed.stride + i, v);
+    for (float& e : v) e = __bfloat162float(__float2bfloat16(e));
+    store_n<8>(row, DType::f32, i, v);
+  }
+  __syncthreads();
+  for (int e = warp; e < r.n_experts; e += kRouteWarps) {
+    float logit = 0;
+    auto more = [&](uint4 w, int i) {
+      float v[8];
+      load_n<8>(row, DType::f32, i, v);
+      logit = dot8(w, v, logit);
+    };
+#pragma unroll
+    for (int i = 0; i < kRouteAhead; i++)
+      if (i * 256 + lane * 8 < n) more(e == warp ? ahead[i] : stream16(router + int64_t(e) * n + i * 256), i * 256 + lane * 8);
+    for (int i = kRouteAhead * 256 + lane * 8; i < n; i += 256) more(stream16(router - lane * 8 + int64_t(e) * n + i), i);
+    logit = warp_sum(logit);
+    if (lane == 0) logits[e] = logit;
+  }
+  __syncthreads();
+  if (warp == 0)
+    choose(logits, r.n_experts, int(r.expert.cols), static_cast<int32_t*>(r.expert.data) + blockIdx.x * r.expert.stride,
+           static_cast<float*>(r.weight.data) + blockIdx.x * r.weight.stride, r.renormalize);
+}
+
+// One row: a warp takes two rows of weights at a time straight from memory, eight loads of 16 bytes ahead of each.
+constexpr int kOneWarps = 8, kOneDepth = 8, kOneStep = 32 * 8;
+
+__device__ const bf16* weight_row(const Packed& w, int64_t row, int64_t in) { return static_cast<const bf16*>(w.quants) + row * in; }
+
+__device__ int chosen(const int32_t* expert, int j, int n) { return min(max(expert[j], 0), n - 1); }  // rows of NaN choose none
+
+// The products of two rows of weights with a row of x each, for all lanes.
+__device__ float2 dot_two(const bf16* a_row, const bf16* b_row, const bf16* a_x, const bf16* b_x, int in) {
+  const int lane = threadIdx.x % 32, left = in - lane * 8;
+  a_row += lane * 8;
+  b_row += lane * 8;
+  a_x += lane * 8;
+  b_x += lane * 8;
+  uint4 a[kOneDepth], b[kOneDepth];
+  auto ask = [&](int i, int from) {
+    a[i] = b[i] = uint4{};
+    if (from < left) {
+      a[i] = stream16(a_row + from);
+      b[i] = stream16(b_row + from);
+    }
+  };
+#pragma unroll
+  for (int i = 0; i < kOneDepth; i++) ask(i, i * kOneStep);
+  launch_next();  // not before: its weights would come ahead of these
+  float first = 0, second = 0;
+#pragma unroll 1
+  for (int from = 0; from < in; from += kOneDepth * kOneStep) {
+#pragma unroll
+    for (int i = 0; i < kOneDepth; i++) {
+      const int here = from + i * kOneStep;
+      if (here < left) {
+        float x[8];
+        load_n<8>(a_x, DType::bf16, here, x);
+        first = dot8(a[i], x, first);
+        if (b_x != a_x) load_n<8>(b_x, DType::bf16, here, x);
+        second = dot8(b[i], x, second);
+      }
+      ask(i, here + kOneDepth * kOneStep);
+    }
+  }
+  return {warp_sum(first), warp_sum(second)};
+}
+
+__global__ void __launch_bounds__(kOneWarps * 32, 2)
+    gate_one_kernel(Matrix out, Matrix x, const Packed* gates, const Packed* ups, const int32_t* expert, int n_experts, Activation act) {
+  wait_before();
+  const int64_t o = int64_t(blockIdx.x) * kOneWarps + threadIdx.x / 32, in = x.cols;
+  if (o >= out.cols) return;
+  const int e = chosen(expert, int(blockIdx.y), n_experts);
+  const bf16* from = static_cast<const bf16*>(x.data);
+  const float2 sums = dot_two(weight_row(gates[e], o, in), weight_row(ups[e], o, in), from, from, int(in));
+  if (threadIdx.x % 32 == 0) store(out.data, out.dtype, blockIdx.y * out.stride + o, activated(act, sums.x) * sums.y);
+}
+
+__global__ void __launch_bounds__(kOneWarps * 32, 2)
+    sum_one_kernel(Matrix into, Matrix x, const Packed* downs, const int32_t* expert, int n_experts, const float* weight, HalfNorm next) {
+  static_assert(kOneWarps == kSumPartOne);
+  __shared__ float squares[kOneWarps];
+  wait_before();
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, k = int(x.rows);
+  const int64_t o = int64_t(blockIdx.x) * kOneWarps + warp, in = x.cols;
+  const bf16* from = static_cast<const bf16*>(x.data);
+  float* to = static_cast<float*>(into.data) + o;
+  float sum = 0, y = 0;
+  if (o < into.cols) {
+    for (int j = 0; j < k; j += 2) {
+      const int other = min(j + 1, k - 1);
+      const float2 two =
+          dot_two(weight_row(downs[chosen(expert, j, n_experts)], o, in), weight_row(downs[chosen(expert, other, n_experts)], o, in),
+                  from + j * x.stride, from + other * x.stride, int(in));
+      sum += weight[j] * two.x + (other > j ? weight[other] * two.y : 0.0f);
+    }
+    if (lane == 0) {
+      y = *to + sum;
+      *to = y;
+      if (next.x) static_cast<bf16*>(next.x)[o] = __float2bfloat16(y * (next.weight ? next.offset + next.weight[o] : 1.0f));
+    }
+  }
+  if (!next.x) return;
+  if (lane == 0) squares[warp] = y * y;
+  __syncthreads();
+  if (threadIdx.x > 0) return;
+  float all = 0;
+  for (float s : squares) all += s;
+  next.squares[blockIdx.x] = all;
+  for (int64_t part = blockIdx.x + gridDim.x; part < next.parts; part += gridDim.x) next.squares[part] = 0;
+}
+
+// Any shape, slowly: one warp an output of a pair of row and expert.
+__global__ void grouped_any_kernel(Matrix out, Matrix x, const Packed* experts, int64_t in, Matrix expert) {
+  launch_next();
+  wait_before();
+  const int64_t pair = blockIdx.y, k = expert.cols, t = pair / k, col = int64_t(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
+  if (col >= out.cols) return;
+  const int32_t e = static_cast<const int32_t*>(expert.data)[t * expert.stride + pair % k];
+  const int64_t from = (x.rows == out.rows ? pair : t) * x.stride, lane = threadIdx.x % 32;
+  float sum = 0;
+  for (int64_t i = lane; i < in; i += 32) sum += load(x.data, x.dtype, from + i) * load(experts[e].quants, DType::bf16, col * in + i);
+  sum = warp_sum(sum);
+  if (lane == 0) store(out.data, out.dtype, pair * out.stride + col, sum);
+}
+
+// One block an expert: its pairs in order, and the groups of at most `most` that they make. counts [n_experts].
+constexpr int kGroupWarps = 8;
+__global__ void __launch_bounds__(kGroupWarps * 32) group_kernel(GroupTile* tile, int32_t* n_tiles, int32_t* pairs, Groups g, int most) {
+  extern __shared__ int counts[];
+  __shared__ int before_pairs, before_tiles, in_warp[kGroupWarps];
+  launch_next();
+  wait_before();
+  const int e = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  for (int i = threadIdx.x; i < g.n_experts; i += blockDim.x) counts[i] = 0;
+  if (threadIdx.x == 0) before_pairs = before_tiles = 0;
+  __syncthreads();
+  for (int p = threadIdx.x; p < g.n_pairs; p += blockDim.x) atomicAdd(&counts[g.of(p)], 1);
+  __syncthreads();
+  for (int i = threadIdx.x; i < e; i += blockDim.x) {
+    atomicAdd(&before_pairs, counts[i]);
+    atomicAdd(&before_tiles, (counts[i] + most - 1) / most);
+  }
+  const int share = (g.n_pairs + kGroupWarps * 32 - 1) / (kGroupWarps * 32) * 32, begin = warp * share, end = min(begin + share, g.n_pairs);
+  auto each = [&](auto work) {  // over this warp's pairs of the expert
+    for (int base = begin; base < end; base += 32) {
+      const bool hit = base + lane < end && g.of(base + lane) == e;
+      work(base + lane, hit, __ballot_sync(~0u, hit));
+    }
+  };
+  int n = 0;
+  each([&](int, bool, unsigned all) { n += __popc(all); });
+  if (lane == 0) in_warp[warp] = n;
+  __syncthreads();
+  int at = before_pairs;
+  for (int w = 0; w < warp; w++) at += in_warp[w];
+  each([&](int pair, bool hit, unsigned all) {
+    if (hit) pairs[at + __popc(all & ((1u << lane) - 1))] = pair;
+    at += __popc(all);
+  });
+  const int tiles = (counts[e] + most - 1) / most;
+  for (int i = threadIdx.x; i < tiles; i += blockDim.x)
+    tile[before_tiles + i] = {e, before_pairs + i * most, min(most, counts[e] - i * most)};
+  if (e == g.n_experts - 1 && threadIdx.x == 0) *n_tiles = before_tiles + tiles;
+}
+
+__device__ float combined(const Matrix& x, const Matrix& weight, int64_t t, int64_t i) {
+  const int64_t k = weight.cols;
+  float sum = 0;
+  for (int64_t j = 0; j < k; j++)
+    sum += static_cast<const float*>(weight.data)[t * weight.stride + j] * load(x.data, x.dtype, (t * k + j) * x.stride + i);
+  return sum;
+}
+__global__ void combine_kernel(Matrix out, Matrix x, Matrix weight) {
+  launch_next();
+  wait_before();
+  const int64_t t = blockIdx.y, i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < out.cols) store(out.data, out.dtype, t * out.stride + i, combined(x, weight, t, i));
+}
+__global__ void combine_into_kernel(Matrix into, Matrix x, Matrix weight, HalfNorm next) {
+  static_assert(kCombinePart == 32);
+  launch_next();
+  wait_before();
+  const int64_t t = blockIdx.y, i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+  float y = 0;
+  if (i < into.cols) {
+    float* to = static_cast<float*>(into.data) + t * into.stride + i;
+    y = *to + combined(x, weight, t, i);
+    *to = y;
+    if (next.x) static_cast<bf16*>(next.x)[t * into.cols + i] = __float2bfloat16(y * (next.weight ? next.offset + next.weight[i] : 1.0f));
+  }
+  if (!next.x) return;
+  const float squares = warp_sum(y * y);
+  if (threadIdx.x % 32 == 0 && i < into.cols) next.squares[t * ((into.cols + 31) / 32) + i / 32] = squares;
+}
+
+}  // namespace
+
+void route(const Launch& at, Matrix expert, Matrix weight, Matrix logits, bool renormalize) {
+  launch(at, route_kernel, grid2(logits.rows), 32, 0, expert, weight, logits, renormalize);
+}
+bool can_route(const RouteCall& r) {
+  return by_eight(r.x) && r.x.dtype == DType::f32 && by_eight(r.normed) && r.normed.dtype == DType::bf16 &&
+         reinterpret_cast<uintptr_t>(r.norm_weight) % 16 == 0 && (r.x.cols + r.n_experts) * 4 <= 64 << 10;
+}
+void route_normed(const Launch& at, const RouteCall& r) {
+  launch(at, route_normed_kernel, grid2(r.x.rows), kRouteThreads, size_t(r.x.cols + r.n_experts) * 4, r);
+}
+void grouped_any(const Launch& at, Matrix out, Matrix x, const Packed* experts, int64_t in, Matrix expert) {
+  launch(at, grouped_any_kernel, grid2(div_up(out.cols, 8), out.rows), 256, 0, out, x, experts, in, expert);
+}
+
+GroupPlan group_plan(const Launch& at, int64_t n_pairs, int64_t n_experts) {
+  const int64_t each = n_pairs / n_experts;
+  GroupPlan plan;
+  plan.most = each <= 4 ? 8 : each <= 8 ? 16 : each <= 16 ? 24 : each <= 24 ? 32 : 64;
+  if (at.deterministic) plan.most = std::min(plan.most, 16);  // more would share the inputs among fewer warps
+  plan.n_tiles = std::min(n_pairs, n_experts) + n_pairs / plan.most;
+  plan.listed = n_pairs > 32;
+  return plan;
+}
+
+void grouped(const Launch& at, Matrix out, Matrix x, const Packed& shape, const Packed* experts, int n_experts, Matrix expert,
+             const GroupPlan& plan, const Packed* ups, Activation act) {
+  Groups g{.experts = experts,
+           .ups = ups,
+           .expert = static_cast<const int32_t*>(expert.data),
+           .stride = expert.stride,
+           .k = int(expert.cols),
+           .n_pairs = int(out.rows),
+           .n_experts = n_experts,
+           .of_pairs = x.rows == out.rows};
+  if (plan.listed) {
+    if (!plan.known)
+      launch(at, group_kernel, grid2(n_experts), kGroupWarps * 32, size_t(n_experts) * 4, plan.tile, plan.n_listed, plan.pairs, g,
+             plan.most);
+    g.tile = plan.tile;
+    g.n_tiles = plan.n_listed;
+    g.pairs = plan.pairs;
+  }
+  Product p;
+  p.out = shape.out;
+  p.in = shape.in;
+  p.x = x;
+  p.y = out;
+  p.gated = ups != nullptr;
+  p.activation = act;
+  auto run = [&](auto f) {
+    if (plan.most == 8 && ups) return few_rows<f(), 1, 2, 8, true>(at, p, shape, plan.n_tiles, g);
+    if (plan.most == 8) return few_rows<f(), 1, 1, 16, true>(at, p, shape, plan.n_tiles, g);
+    if (plan.most == 16) return few_rows<f(), 2, 2, 16, true>(at, p, shape, plan.n_tiles, g);
+    if (plan.most == 24) return few_rows<f(), 3, 2, 8, true>(at, p, shape, plan.n_tiles, g);
+    if (plan.most == 32) return few_rows<f(), 4, 2, 8, true>(at, p, shape, plan.n_tiles, g);
+    few_rows<f(), 8, 2, 8, true>(at, p, shape, plan.n_tiles, g);
+  };
+  if (shape.packing == Packing::bf16) return run(std::integral_constant<Packing, Packing::bf16>{});
+  by_packing(shape.packing, run);
+}
+void grouped_gate_one(const Launch& at, Matrix out, Matrix x, const Packed* gates, const Packed* ups, int n_experts, Matrix expert,
+                      Activation act) {
+  launch(at, gate_one_kernel, grid2(div_up(out.cols, kOneWarps), out.rows), kOneWarps * 32, 0, out, x, gates, ups,
+         static_cast<const int32_t*>(expert.data), n_experts, act);
+}
+void grouped_sum_one(const Launch& at, Matrix into, Matrix x, const Packed* downs, int n_experts, Matrix expert, Matrix weight,
+                     const HalfNorm& next) {
+  launch(at, sum_one_kernel, grid2(div_up(into.cols, kOneWarps)), kOneWarps * 32, 0, into, x, downs,
+         static_cast<const int32_t*>(expert.data), n_experts, static_cast<const float*>(weight.data), next);
+}
+void combine_into(const Launch& at, Matrix into, Matrix x, Matrix weight, const HalfNorm& next) {
+  launch(at, combine_into_kernel, grid2(div_up(into.cols, 128), into.rows), 128, 0, into, x, weight, next);
+}
+void combine(const Launch& at, Matrix out, Matrix x, Matrix weight) {
+  launch(at, combine_kernel, grid2(div_up(out.cols, 256), out.rows), 256, 0, out, x, weight);
+}
+
+}  // namespace mr::cuda

@@ -1,0 +1,399 @@
+// Products of up to 64 rows at a time with weights as rows of bf16 or packed (packed.cu's head has the layout). A block takes one or
+// two tiles of 16 outputs; its warps share the inputs, each with a ring of its own in shared memory, and their sums are added in
+// order: a row's bits depend on the weight's shape alone. Quants become bf16 exactly, a block of 32 inputs is summed by mma against
+// bf16 activations, and scaled in f32. With Groups the rows of x are those that chose one expert, whose weight the block reads.
+#pragma once
+
+#include <algorithm>
+
+#include "backend/cuda/device/device.cuh"
+#include "backend/cuda/gemm/gemm.h"
+
+namespace mr::cuda {
+
+inline constexpr int kRing = 4;  // chunks that a warp has asked for
+
+template <Packing F>
+struct Form {
+  static constexpr bool plain = F == Packing::bf16, offset = F == Packing::q4_1;
+  static constexpr int blocks = plain || F == Packing::q8_0 ? 1 : 2, inputs = blocks * 32;  // of a chunk
+  static constexpr int header = plain ? 0 : blocks * (offset ? 8 : 4);                      // bytes of scales of a chunk for each g
+  static constexpr int bytes = plain ? 1024 : 512 + 32 * header;                            // of a chunk in a ring
+};
+
+// Pairs of a row of x and an expert that it chose, k a row, in groups of one expert.
+struct Groups {
+  const Packed* experts = nullptr;  // [n_experts]
+  const Packed* ups = nullptr;      // of a gated product: its second halves
+  const int32_t* expert = nullptr;  // of pair p: at p / k * stride + p % k
+  int64_t stride = 0;
+  int k = 1, n_pairs = 0, n_experts = 0;
+  bool of_pairs = false;            // x has a row for every pair, not for k of them
+  const GroupTile* tile = nullptr;  // [n_tiles], from group_pairs(); null: blocks find theirs themselves
+  const int32_t *n_tiles = nullptr, *pairs = nullptr;
+  __device__ int of(int pair) const { return min(max(expert[pair / k * stride + pair % k], 0), n_experts - 1); }
+};
+
+// The y-th group of at most `most` pairs, by ascending experts and pairs: its expert, or -1. `counts` has room for every expert.
+__device__ inline int find_group(const Groups& g, int y, int most, int* list, int& n, int* counts) {
+  __shared__ int found, size;
+  if (g.tile) {
+    if (y >= *g.n_tiles) return -1;
+    const GroupTile tile = g.tile[y];
+    for (int i = threadIdx.x; i < tile.n; i += blockDim.x) list[i] = g.pairs[tile.first + i];
+    __syncthreads();
+    n = tile.n;
+    return tile.expert;
+  }
+  if (g.n_pairs <= 32) {  // every warp by itself, a pair a lane; groups in the order of their first pairs
+    const int lane = threadIdx.x % 32, id = lane < g.n_pairs ? g.of(lane) : -1 - lane;
+    unsigned same = __match_any_sync(~0u, id);
+    const int mine = lane < g.n_pairs && (same & ((1u << lane) - 1)) == 0 ? (__popc(same) + most - 1) / most : 0;
+    int up_to = mine;
+    for (int d = 1; d < 32; d *= 2) {
+      const int other = __shfl_up_sync(~0u, up_to, d);
+      if (lane >= d) up_to += other;
+    }
+    const unsigned here = __ballot_sync(~0u, up_to > y);
+    if (!here) return -1;
+    const int at = __ffs(int(here)) - 1, part = y - __shfl_sync(~0u, up_to - mine, at), expert = __shfl_sync(~0u, id, at);
+    same = __shfl_sync(~0u, same, at);
+    const int rank = __popc(same & ((1u << lane) - 1)) - part * most;
+    if ((same >> lane & 1) && rank >= 0 && rank < most) list[rank] = lane;  // all warps write the same
+    __syncwarp();
+    n = min(__popc(same) - part * most, most);
+    return expert;
+  }
+  for (int e = threadIdx.x; e < g.n_experts; e += blockDim.x) counts[e] = 0;
+  __syncthreads();
+  for (int p = threadIdx.x; p < g.n_pairs; p += blockDim.x) atomicAdd(&counts[g.of(p)], 1);
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    const int lane = threadIdx.x;
+    int expert = -1, part = y;
+    for (int base = 0; base < g.n_experts && expert < 0; base += 32) {
+      const int mine = base + lane < g.n_experts ? (counts[base + lane] + most - 1) / most : 0;
+      int up_to = mine;
+      for (int d = 1; d < 32; d *= 2) {
+        const int other = __shfl_up_sync(~0u, up_to, d);
+        if (lane >= d) up_to += other;
+      }
+      const unsigned here = __ballot_sync(~0u, up_to > part);
+      if (here) {
+        const int at = __ffs(int(here)) - 1;
+        expert = base + at;
+        part -= __shfl_sync(~0u, up_to - mine, at);
+      } else {
+        part -= __shfl_sync(~0u, up_to, 31);
+      }
+    }
+    int before = 0;
+    for (int base = 0; base < g.n_pairs && expert >= 0; base += 32) {
+      const int p = base + lane;
+      const bool hit = p < g.n_pairs && g.of(p) == expert;
+      const unsigned all = __ballot_sync(~0u, hit);
+      const int rank = before + __popc(all & ((1u << lane) - 1)) - part * most;
+      if (hit && rank >= 0 && rank < most) list[rank] = p;
+      before += __popc(all);
+    }
+    if (lane == 0) {
+      found = expert;
+      size = min(before - part * most, most);
+    }
+  }
+  __syncthreads();
+  n = size;
+  return found;
+}
+
+// Two bf16 values: pair `i` (of four) of 8 inputs.
+template <Packing F>
+__device__ uint32_t pair_of(const uint32_t* words, int i) {
+  auto minus = [](uint32_t a, uint32_t b) {
+    __nv_bfloat162 d = __hsub2(reinterpret_cast<__nv_bfloat162&>(a), reinterpret_cast<__nv_bfloat162&>(b));
+    return reinterpret_cast<uint32_t&>(d);
+  };
+  if constexpr (F == Packing::bf16) {
+    return words[i];
+  } else if constexpr (F == Packing::q8_0) {
+    const uint32_t w = words[i / 2] >> (i % 2 * 8);
+    return minus((w & 0x007f007f) | 0x43004300, (w & 0x00800080) | 0x43004300);  // 128 + low bits, less 128 or 256
+  } else {
+    const uint32_t w = ((words[0] >> (4 * i)) & 0x000f000f) | 0x43004300;  // 128 + value
+    return F == Packing::q4_0 ? minus(w, 0x43084308) : w;
+  }
+}
+// Where a row's inputs of a block begin among a lane's words.
+template <Packing F>
+__device__ constexpr int first_word(int b, int h) {
+  return F == Packing::bf16 ? 0 : F == Packing::q8_0 ? 2 * h : 2 * b + h;
+}
+// What was added to every value.
+template <Packing F>
+__device__ constexpr float added() {
+  return F == Packing::q4_1 ? 128 : 0;
+}
+
+__device__ inline float f16(uint32_t bits) { return __half2float(__ushort_as_half(uint16_t(bits))); }
+
+// mma() without and with a sum before it; not volatile, so that independent ones may be interleaved.
+__device__ inline void mma_first(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
+      : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
+}
+__device__ inline void mma_more(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Bytes to shared memory, in the thread's current group of copies; zeros unless they are `there`.
+template <int Bytes>
+__device__ inline void copy(void* to, const void* from, bool there = true) {
+  const uint32_t at = uint32_t(__cvta_generic_to_shared(to));
+  if constexpr (Bytes == 16) {
+    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(there ? 16 : 0) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global.L2::256B [%0], [%1], %2;" ::"r"(at), "l"(from), "n"(Bytes) : "memory");
+  }
+}
+__device__ inline void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int Left>
+__device__ void wait_groups() {  // until at most Left are under way
+  asm volatile("cp.async.wait_group %0;" ::"n"(Left) : "memory");
+}
+
+// N: rows of x in eights; Tiles: of a block, two where it is gated. A lane reads of its warp's ring what it copied there itself.
+template <Packing F, int N, int Tiles, int Warps, bool Grouped>
+__global__ void __launch_bounds__(Warps * 32, N > 4         ? 1
+                                              : N > 2       ? (F == Packing::bf16 && Grouped ? 2 : 1)
+                                              : Warps == 16 ? (N == 1 && Tiles == 1 ? 2 : 1)
+                                              : N == 1      ? 3
+                                                            : 2) few_rows_kernel(const Product p, Packed w, const Groups groups) {
+  using Form = Form<F>;
+  constexpr int x_ahead = N <= 2 || (N == 3 && Form::plain) ? 2 : 1, pitch = Tiles * 16 + 1;
+  extern __shared__ char shared[];  // the rings; then sums [Warps][8 N][pitch]
+  [[maybe_unused]] __shared__ int pairs[Grouped ? 8 * N : 1];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  int row0 = blockIdx.y * N * 8, n_cols = min(8 * N, int(p.x.rows) - row0);  // of x
+  [[maybe_unused]] Packed up;                                                // of an expert: where its second half lies
+  if constexpr (Grouped) {
+    launch_next();
+    wait_before();
+    const int expert = find_group(groups, blockIdx.y, 8 * N, pairs, n_cols, reinterpret_cast<int*>(shared));
+    if (expert < 0) return;
+    w.quants = groups.experts[expert].quants;
+    w.scales = groups.experts[expert].scales;
+    if (p.gated) up = groups.ups[expert];
+  }
+  auto x_row = [&](int col) -> int64_t {
+    col = min(col, n_cols - 1);
+    return Grouped ? (groups.of_pairs ? pairs[col] : pairs[col] / groups.k) : row0 + col;
+  };
+  const int n_chunks = int((w.in + Form::inputs - 1) / Form::inputs), per = (n_chunks + Warps - 1) / Warps;
+  const int begin = warp * per, end = min(begin + per, n_chunks);
+  const int64_t first = p.gated ? blockIdx.x : int64_t(blockIdx.x) * Tiles, last = (w.out + 15) / 16 - 1;
+  const bool two = Grouped && p.gated;  // weights
+  const int64_t second = two ? first : min(p.gated ? first + w.out / 32 : first + 1, last);
+  char* ring = shared + warp * kRing * Tiles * Form::bytes;
+
+  const char *quants[Tiles][2], *scales[Tiles];  // of the chunk that is asked for next; [2]: rows g and g + 8
+#pragma unroll
+  for (int m = 0; m < Tiles; m++) {
+    const int64_t tile = m ? second : first, at = tile * n_chunks + begin;
+    const char *quants_at = static_cast<const char*>(m && two ? up.quants : w.quants),
+               *scales_at = static_cast<const char*>(m && two ? up.scales : w.scales);
+    if constexpr (Form::plain) {
+#pragma unroll
+      for (int h = 0; h < 2; h++) quants[m][h] = quants_at + (min(tile * 16 + g + 8 * h, w.out - 1) * w.in + begin * 32 + 8 * t) * 2;
+    } else {
+      quants[m][0] = quants_at + (at * 32 + lane) * 16;
+      scales[m] = scales_at + (at * 8 + g) * Form::header;
+    }
+  }
+  auto ask = [&](int slot, int chunk) {
+    if (chunk < end) {
+#pragma unroll
+      for (int m = 0; m < Tiles; m++) {
+        char* to = ring + (slot * Tiles + m) * Form::bytes + lane * 16;
+        if constexpr (Form::plain) {
+          const bool there = chunk * 32 + 8 * t < w.in;
+#pragma unroll
+          for (int h = 0; h < 2; h++) {
+            copy<16>(to + 512 * h, there ? quants[m][h] : static_cast<const char*>(w.quants), there);
+            quants[m][h] += 64;
+          }
+        } else {
+          copy<16>(to, quants[m][0]);
+          quants[m][0] += 512;
+          copy<Form::header>(to + 512 + lane * (Form::header - 16), scales[m]);
+          scales[m] += 8 * Form::header;
+        }
+      }
+    }
+    end_group();
+  };
+#pragma unroll
+  for (int i = 0; i < kRing; i++) ask(i, begin + i);
+  if (!Grouped) {
+    launch_next();
+    wait_before();
+  }
+
+  const bf16* x[N];
+#pragma unroll
+  for (int n = 0; n < N; n++) x[n] = static_cast<const bf16*>(p.x.data) + x_row(n * 8 + g) * p.x.stride + 8 * t + begin * Form::inputs;
+  uint4 in[x_ahead][Form::blocks][N];
+  auto ask_x = [&](int slot, int chunk) {  // in order; beyond the end any will do: the weights are zero
+    const int left = int(w.in) - chunk * Form::inputs;
+#pragma unroll
+    for (int b = 0; b < Form::blocks; b++) {
+      const int on = Form::plain ? min(0, left - 8 - 8 * t) : left > b * 32 ? b * 32 : 0;
+#pragma unroll
+      for (int n = 0; n < N; n++) in[slot][b][n] = *reinterpret_cast<const uint4*>(x[n] + on);
+    }
+#pragma unroll
+    for (int n = 0; n < N; n++) x[n] += Form::inputs;
+  };
+  float total[Tiles][N][4] = {};
+  auto multiply = [&](int slot, int x_slot) {
+    const char* here = ring + slot * Tiles * Form::bytes;
+    uint4 words[Tiles][Form::plain ? 2 : 1];
+    [[maybe_unused]] uint32_t header[Tiles][4];
+#pragma unroll
+    for (int m = 0; m < Tiles; m++) {
+      const char* from = here + m * Form::bytes;
+      words[m][0] = *reinterpret_cast<const uint4*>(from + lane * 16);
+      if constexpr (Form::plain) words[m][1] = *reinterpret_cast<const uint4*>(from + 512 + lane * 16);
+      from += 512 + lane * Form::header;
+      if constexpr (Form::header == 16) {
+        const uint4 v = *reinterpret_cast<const uint4*>(from);
+        header[m][0] = v.x;
+        header[m][1] = v.y;
+        header[m][2] = v.z;
+        header[m][3] = v.w;
+      } else if constexpr (Form::header == 8) {
+        const uint2 v = *reinterpret_cast<const uint2*>(from);
+        header[m][0] = v.x;
+        header[m][1] = v.y;
+      } else if constexpr (Form::header == 4) {
+        header[m][0] = *reinterpret_cast<const uint32_t*>(from);
+      }
+    }
+#pragma unroll
+    for (int b = 0; b < Form::blocks; b++) {
+      [[maybe_unused]] float of_x[N][4];
+      if constexpr (Form::offset) {
+#pragma unroll
+        for (int n = 0; n < N; n++) {  // sums of x: ones on the left
+          const uint4 v = in[x_slot][b][n];
+          constexpr uint32_t one[4] = {0x3f803f80, 0x3f803f80, 0x3f803f80, 0x3f803f80};
+          mma_first(of_x[n], one, v.x, v.y);
+          mma_more(of_x[n], one, v.z, v.w);
+        }
+      }
+#pragma unroll
+      for (int m = 0; m < Tiles; m++) {
+        uint32_t a[2][4];  // of two mma
+        [[maybe_unused]] float scale[2], more[2];
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+          const uint4 all = words[m][Form::plain ? h : 0];
+          const uint32_t word[4] = {all.x, all.y, all.z, all.w};
+#pragma unroll
+          for (int i = 0; i < 4; i++) a[i / 2][i % 2 * 2 + h] = pair_of<F>(word + first_word<F>(b, h), i);
+          if constexpr (!Form::plain) {
+            const int at = 2 * b + h;
+            const uint32_t pair = header[m][Form::offset ? at : at / 2];
+            scale[h] = f16(Form::offset || at % 2 == 0 ? pair : pair >> 16);
+            more[h] = Form::offset ? f16(pair >> 16) - added<F>() * scale[h] : 0;
+          }
+        }
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+          const uint4 v = in[x_slot][b][n];
+          if constexpr (Form::plain) {
+            mma_more(total[m][n], a[0], v.x, v.y);
+            mma_more(total[m][n], a[1], v.z, v.w);
+            continue;
+          }
+          float sum[4];
+          mma_first(sum, a[0], v.x, v.y);
+          mma_more(sum, a[1], v.z, v.w);
+#pragma unroll
+          for (int e = 0; e < 4; e++) {
+            total[m][n][e] = fmaf(scale[e / 2], sum[e], total[m][n][e]);
+            if constexpr (Form::offset) total[m][n][e] = fmaf(more[e / 2], of_x[n][e], total[m][n][e]);
+          }
+        }
+      }
+    }
+  };
+#pragma unroll
+  for (int i = 0; i + 1 < x_ahead; i++)
+    if (begin + i < end) ask_x(i, begin + i);
+  for (int c = begin; c < end; c += kRing) {
+#pragma unroll
+    for (int i = 0; i < kRing; i++) {
+      if (c + i >= end) break;
+      if (c + i + x_ahead - 1 < end) ask_x((i + x_ahead - 1) % x_ahead, c + i + x_ahead - 1);
+      wait_groups<kRing - 1>();
+      multiply(i, i % x_ahead);
+      ask(i, c + i + kRing);
+    }
+  }
+  __syncthreads();
+  float* sums = reinterpret_cast<float*>(shared);
+#pragma unroll
+  for (int m = 0; m < Tiles; m++)
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+      for (int e = 0; e < 4; e++) {
+        const int row = m * 16 + g + (e & 2 ? 8 : 0), col = n * 8 + 2 * t + e % 2;
+        sums[(warp * 8 * N + col) * pitch + row] = total[m][n][e];
+      }
+  __syncthreads();
+
+  const int width = p.gated ? 16 : Tiles * 16;
+  for (int e = threadIdx.x; e < width * n_cols; e += (Warps * 32)) {
+    const int row = e % width, col = e / width;
+    auto sum_of = [&](int r) {
+      float sum = 0;
+      for (int k = 0; k < Warps; k++) sum += sums[(k * 8 * N + col) * pitch + r];
+      return sum;
+    };
+    const int64_t out = first * 16 + row, to = Grouped ? pairs[col] : row0 + col;
+    if (p.gated) {
+      store(p.y.data, p.y.dtype, to * p.y.stride + out, activated(p.activation, sum_of(row)) * sum_of(16 + row));
+    } else if (out < w.out) {
+      float sum = sum_of(row);
+      if (p.bias) sum += p.bias[out];
+      sum *= p.scale;
+      if (p.residual) sum += p.residual[to * p.residual_stride + out];
+      store(p.y.data, p.y.dtype, to * p.y.stride + out, sum);
+    }
+  }
+}
+
+template <Packing F, int N, int Tiles, int Warps, bool Grouped>
+void few_rows(const Launch& at, const Product& p, const Packed& w, int64_t n_groups, const Groups& groups = {}) {
+  const size_t shared = size_t(Warps) * std::max(kRing * Tiles * Form<F>::bytes, 8 * N * (Tiles * 16 + 1) * 4);
+  const int64_t tiles = div_up(w.out, 16);
+  launch(at, few_rows_kernel<F, N, Tiles, Warps, Grouped>,
+         grid2(!p.gated  ? div_up(tiles, Tiles)
+               : Grouped ? tiles
+                         : tiles / 2,
+               n_groups),
+         Warps * 32, shared, p, w, groups);
+}
+
+template <class Work>
+void by_packing(Packing packing, Work work) {
+  if (packing == Packing::q8_0) return work(std::integral_constant<Packing, Packing::q8_0>{});
+  if (packing == Packing::q4_0) return work(std::integral_constant<Packing, Packing::q4_0>{});
+  work(std::integral_constant<Packing, Packing::q4_1>{});
+}
+
+}  // namespace mr::cuda

@@ -1,0 +1,112 @@
+// The product of one row with a bf16 weight: a warp takes two weight rows, or the gate and the value of one output, straight from
+// memory through registers, eight loads of 16 bytes ahead of each. Blocks are small and many: as those of one product end, blocks of
+// the next one begin, and have their first weights on the way before the sums ahead of them are known. Reads out * in * 2 bytes.
+#include "backend/cuda/recurrent/scan.cuh"
+
+namespace mr::cuda {
+
+namespace {
+
+constexpr int kWarps = kNormPartOne / 2, kDepth = 8, kStep = 32 * 8;  // kStep: inputs that a warp takes at a time
+
+template <bool Conv>  // two lanes of a warp have an output each then; else one has both
+__global__ void __launch_bounds__(32 * kWarps, 2) one_row(const Product p) {
+  __shared__ float part[kWarps], squares[kWarps];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, in = int(p.in);
+  const int64_t n_outputs = p.gated ? p.out / 2 : p.out, first = int64_t(blockIdx.x) * kWarps + warp;
+  const int64_t at[2] = {p.gated ? first : 2 * first, p.gated ? n_outputs + first : 2 * first + 1};
+  const bool mine = first < (p.gated ? n_outputs : (n_outputs + 1) / 2), second = p.gated || at[1] < p.out;
+  const bf16* weight = static_cast<const bf16*>(p.weight) + lane * 8;
+  const bf16 *a_row = weight + (mine ? at[0] : 0) * in, *b_row = weight + (mine && second ? at[1] : 0) * in;
+  const int left = in - lane * 8;  // inputs from this lane's first on
+  uint4 a[kDepth], b[kDepth];
+  auto ask = [&](int i, int from) {
+    a[i] = b[i] = uint4{};
+    if (from < left) {
+      a[i] = stream16(a_row + from);
+      b[i] = stream16(b_row + from);
+    }
+  };
+#pragma unroll
+  for (int i = 0; i < kDepth; i++) ask(i, i * kStep);
+  Tap tap;
+  if (Conv && mine && (lane == 0 || (lane == 1 && second))) tap.ask(p, lane == 0 ? at[0] : at[1]);
+
+  launch_next();  // not before: its weights would come ahead of these
+  wait_before();
+  const bf16* x_row = static_cast<const bf16*>(p.x.data) + lane * 8;
+  float of_norm = 0, residual[2] = {};
+  if (p.squares)  // every warp its share
+    for (int i = threadIdx.x; i < int(p.n_squares); i += 32 * kWarps) of_norm += p.squares[i];
+  if (p.residual && lane == 0 && mine) {
+    residual[0] = p.residual[at[0]];
+    if (second) residual[1] = p.residual[at[1]];
+  }
+  float sum[2] = {};
+#pragma unroll 1
+  for (int from = 0; from < in; from += kDepth * kStep) {
+#pragma unroll
+    for (int i = 0; i < kDepth; i++) {
+      const int here = from + i * kStep;
+      float x[8] = {};
+      if (here < left) load_n<8>(x_row, DType::bf16, here, x);
+      sum[0] = dot8(a[i], x, sum[0]);
+      sum[1] = dot8(b[i], x, sum[1]);
+      ask(i, here + kDepth * kStep);
+    }
+  }
+  sum[0] = warp_sum(sum[0]);
+  sum[1] = warp_sum(sum[1]);
+  if (p.squares) {
+    of_norm = warp_sum(of_norm);
+    if (lane == 0) part[warp] = of_norm;
+    __syncthreads();
+    float all = 0;
+#pragma unroll
+    for (float s : part) all += s;
+    const float scale = rsqrtf(all / float(in) + p.eps);
+    sum[0] *= scale;
+    sum[1] *= scale;
+  }
+  if (Conv) {
+    if (mine && (lane == 0 || (lane == 1 && second))) {
+      const int64_t output = lane == 0 ? at[0] : at[1];
+      const float y = ((lane == 0 ? sum[0] : sum[1]) + (p.bias ? p.bias[output] : 0.0f)) * p.scale;
+      tap.there ? tap.write(p, y) : store(p.y.data, p.y.dtype, output, y);
+    }
+    return;
+  }
+  float square = 0;
+  if (lane == 0 && mine) {
+    if (p.gated) {
+      store(p.y.data, p.y.dtype, at[0], activated(p.activation, sum[0]) * sum[1]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        if (i == 1 && !second) break;
+        const float y = (sum[i] + (p.bias ? p.bias[at[i]] : 0.0f)) * p.scale + residual[i];
+        store(p.y.data, p.y.dtype, at[i], y);
+        if (p.next.x)
+          static_cast<bf16*>(p.next.x)[at[i]] = __float2bfloat16(y * (p.next.weight ? p.next.offset + p.next.weight[at[i]] : 1.0f));
+        square += y * y;
+      }
+    }
+  }
+  if (!p.next.x) return;
+  if (lane == 0) squares[warp] = square;
+  __syncthreads();
+  if (threadIdx.x > 0) return;
+  float all = 0;
+#pragma unroll
+  for (float s : squares) all += s;
+  p.next.squares[blockIdx.x] = all;
+  for (int64_t part = blockIdx.x + gridDim.x; part < p.next.parts; part += gridDim.x) p.next.squares[part] = 0;
+}
+
+}  // namespace
+
+void product_one(const Launch& at, const Product& p) {
+  launch(at, p.conv.n ? one_row<true> : one_row<false>, grid2(div_up(p.gated ? p.out / 2 : div_up(p.out, 2), kWarps)), 32 * kWarps, 0, p);
+}
+
+}  // namespace mr::cuda

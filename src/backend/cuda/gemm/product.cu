@@ -1,0 +1,388 @@
+// Products of up to 128 rows with a bf16 weight. A block streams a tile of M weight rows, or its share of the inputs, and N rows
+// of x through a ring in shared memory (bulk tensor copies, one thread asks) and multiplies with Hopper's matrix instruction,
+// weights on the left. A cluster is `pair` tiles, which share every piece of x, times `split` parts of the inputs, which add up
+// through each other's shared memory, in order; undivided inputs: a cluster takes tiles in turn, through the same ring. A kernel lets
+// the next one start when it has asked for its last weights; that one asks for its first ring of them while the sums before it are
+// finished. Gated weights lie in the ring eight gates, eight values in turn, so that one thread has both of an output.
+// Reads out * in * 2 bytes of weights once every N rows, and x from the L2 cache once every `pair` tiles.
+#include <cooperative_groups.h>
+
+#include <algorithm>
+
+#include "backend/cuda/device/tensor_map.cuh"
+#include "backend/cuda/device/wgmma.cuh"
+#include "backend/cuda/gemm/gemm.h"
+
+namespace mr::cuda {
+
+namespace {
+
+namespace cg = cooperative_groups;
+
+constexpr int kChunk = 64;  // inputs a stage: 128 bytes
+constexpr int kBand = 8;    // parts of N rows whose x stays in the L2 cache while all weights go by
+
+template <int M, int N>
+struct Tile {
+  static constexpr int warps = M / 16, consumers = warps * 32, threads = consumers + 64;  // and one that copies, one for the norm
+  static constexpr int weight = M * 128, x = N * 128, stage = weight + x;
+  static constexpr int pitch = M + 4;  // floats of a row of sums, which lie over the ring
+  static constexpr int sums = N * pitch * 4;
+  // So that a block of the next product fits beside this one's, where bytes count.
+  static constexpr int stages = M == 128 ? (N == 128 ? 3 : N == 64 ? 4 : 5) : N == 16 ? 9 : 10;
+};
+
+struct Cut {
+  int pair, split, tiles, parts;  // tiles: a multiple of pair; parts: of N rows
+};
+
+template <int kThreads>
+__device__ void consumers_meet() {
+  asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
+}
+template <int kThreads>
+__device__ void with_norm() {  // the consumers and the warp that knows the norm's factors
+  asm volatile("bar.sync 2, %0;" ::"n"(kThreads + 32) : "memory");
+}
+
+// The factors of rows [row0, row0 + rows) of x, by one warp: four rows at a time, eight lanes for each.
+__device__ void norm_factors(const Product& p, int row0, int rows, float* factor) {
+  const int lane = threadIdx.x % 32, parts = int(p.n_squares);
+#pragma unroll 2
+  for (int r = lane / 8; r < rows; r += 4) {
+    const float* from = p.squares + int64_t(row0 + r) * parts;
+    float sum = 0;
+#pragma unroll 8
+    for (int i = lane % 8; i < parts; i += 8) sum += from[i];
+    for (int i = 4; i; i >>= 1) sum += __shfl_xor_sync(0xffu << (lane & 24), sum, i);
+    if (lane % 8 == 0) factor[r] = rsqrtf(sum / float(p.in) + p.eps);
+  }
+}
+
+// Code that is there once for every register must be short, or fetching it takes longer than running it: what depends on the
+// product is asked outside the loops over registers.
+template <class F>
+__device__ void as_type(const Matrix& y, F f) {
+  y.dtype == DType::bf16 ? f(static_cast<bf16*>(y.data)) : f(static_cast<float*>(y.data));
+}
+__device__ void put(float* to, float x) { *to = x; }
+__device__ void put(bf16* to, float x) { *to = __float2bfloat16(x); }
+
+// Everything of a tile from the registers of whoever multiplied: lane 4 g + t has outputs g and g + 8, or gate and value of
+// output g, of the warp's 16, for rows 2t and 2t + 1 of every eight.
+template <int M, int N>
+__device__ void finish(const Product& p, int tile, int row0, int rows, float (&d)[N / 2], const float* factor) {
+  const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+  auto row_of = [&](int e) { return e / 4 * 8 + 2 * t + e % 2; };
+  if (p.squares) {
+#pragma unroll
+    for (int e = 0; e < N / 2; e++) d[e] *= factor[row_of(e)];
+  }
+  if (p.gated) {
+    auto gate = [&](auto act) {
+#pragma unroll
+      for (int e = 0; e < N / 2; e++)
+        if (e % 4 < 2) d[e] = act(d[e]) * d[e + 2];
+    };
+    if (p.activation == Activation::silu) {
+      gate([](float x) { return activated(Activation::silu, x); });
+    } else if (p.activation == Activation::gelu_tanh) {
+      gate([](float x) { return activated(Activation::gelu_tanh, x); });
+    } else {
+      gate([&](float x) { return activated(p.activation, x); });
+    }
+  }
+  const int64_t width = p.gated ? M / 2 : M, at = tile * width + (p.gated ? warp * 8 : warp * 16) + g, end = p.gated ? p.out / 2 : p.out;
+  if (p.bias || p.scale != 1) {
+    const float low = p.bias && at < end ? p.bias[at] : 0.0f, high = p.bias && at + 8 < end ? p.bias[at + 8] : 0.0f;
+#pragma unroll
+    for (int e = 0; e < N / 2; e++) d[e] = (d[e] + (e % 4 < 2 ? low : high)) * p.scale;
+  }
+  auto each = [&](auto f) {
+#pragma unroll
+    for (int e = 0; e < N / 2; e++)
+      if (row_of(e) < rows && !(e % 4 >= 2 && p.gated) && (e % 4 < 2 ? at : at + 8) < end)
+        f(e, int64_t(row0 + row_of(e)), e % 4 < 2 ? at : at + 8);
+  };
+  if (p.residual) each([&](int e, int64_t row, int64_t at) { d[e] += p.residual[row * p.residual_stride + at]; });
+  as_type(p.y, [&](auto* y) { each([&](int e, int64_t row, int64_t at) { put(y + row * p.y.stride + at, d[e]); }); });
+}
+
+// Rows `share`, share + split, ... of a tile whose sums lie in parts in the blocks of a cluster. A warp takes 64 sums of a row at a
+// time: outputs `lane` and lane + 32, or gate and value of one; and kBatch of these before it waits for any.
+template <int M, int N>
+struct Merge {
+  static constexpr int kBatch = N == 8 ? 1 : N == 16 ? 2 : 4;
+  const Product& p;
+  int split, share, tile, row0, rows;
+  float residual[kBatch][2] = {};
+
+  template <class F>
+  __device__ void each(int batch, F f) const {
+    const int warp = threadIdx.x / 32;
+#pragma unroll
+    for (int v = 0; v < kBatch; v++) {
+      const int unit = (batch * kBatch + v) * (M / 16) + warp, row = share + split * (unit / (M / 64));
+      if (row < rows) f(v, row, unit % (M / 64));
+    }
+  }
+  __device__ int64_t output(int half, int i) const { return int64_t(tile) * M + half * 64 + i * 32 + int(threadIdx.x % 32); }
+  __device__ void load(int batch) {
+    if (!p.residual) return;
+    each(batch, [&](int v, int row, int half) {
+#pragma unroll
+      for (int i = 0; i < 2; i++)
+        if (output(half, i) < p.out) residual[v][i] = p.residual[(row0 + row) * p.residual_stride + output(half, i)];
+    });
+  }
+  // sums_of(r): [N][pitch], where block r of those that share a tile has its sums.
+  template <class Sums>
+  __device__ void finish(const float* factor, Sums sums_of) {
+    const int lane = threadIdx.x % 32, place = p.gated ? lane / 8 * 16 + lane % 8 : lane, apart = p.gated ? 8 : 32;
+#pragma unroll 1
+    for (int batch = 0; share + split * (batch * kBatch * (M / 16) / (M / 64)) < rows; batch++) {
+      if (batch > 0) load(batch);
+      float total[kBatch][2] = {};
+      for (int r = 0; r < split; r++) {
+        const float* sums = sums_of(r);
+        each(batch, [&](int v, int row, int half) {
+          const float* from = sums + row * Tile<M, N>::pitch + half * 64 + place;
+          total[v][0] += from[0];
+          total[v][1] += from[apart];
+        });
+      }
+      each(batch, [&](int v, int row, int half) {
+        const float by = p.squares ? factor[row] : 1;
+        write(row0 + row, half, total[v][0] * by, total[v][1] * by, residual[v]);
+      });
+    }
+  }
+  __device__ void write(int64_t row, int half, float a, float b, const float (&residual)[2]) {
+    const int lane = threadIdx.x % 32;
+    if (p.gated) {
+      const int64_t at = int64_t(tile) * (M / 2) + half * 32 + lane;
+      if (at < p.out / 2) store(p.y.data, p.y.dtype, row * p.y.stride + at, activated(p.activation, a) * b);
+      return;
+    }
+    float squares = 0;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      const int64_t at = output(half, i);
+      if (at >= p.out) continue;
+      const float y = ((i ? b : a) + (p.bias ? p.bias[at] : 0.0f)) * p.scale + residual[i];
+      store(p.y.data, p.y.dtype, row * p.y.stride + at, y);
+      if (p.next.x)
+        static_cast<bf16*>(p.next.x)[row * p.out + at] = __float2bfloat16(y * (p.next.weight ? p.next.offset + p.next.weight[at] : 1.0f));
+      squares += y * y;
+    }
+    if (!p.next.x) return;
+    squares = warp_sum(squares);
+    const int64_t parts = (p.out + kNormPart - 1) / kNormPart, part = int64_t(tile) * (M / 64) + half;
+    if (lane > 0 || part >= parts) return;
+    for (int64_t at = part; at < p.next.parts; at += parts, squares = 0) p.next.squares[row * p.next.parts + at] = squares;
+  }
+};
+
+// A cluster takes one tile, or a pair of them, after the other; with several parts of the inputs, one.
+template <int M, int N>
+__global__ void __launch_bounds__(Tile<M, N>::threads, 2)
+    product_kernel(const __grid_constant__ CUtensorMap weight_map, const __grid_constant__ CUtensorMap x_map, const Product p,
+                   const Cut cut) {
+  using T = Tile<M, N>;
+  extern __shared__ char raw[];
+  constexpr int stages = T::stages;
+  __shared__ uint64_t full[stages], empty[stages];
+  __shared__ float factor[N];  // of rows of x
+  const uint32_t offset = (1024 - (shared_address(raw) & 1023)) & 1023, base = shared_address(raw) + offset;
+  float* sums = reinterpret_cast<float*>(raw + offset);  // [N][pitch]
+  const int size = cut.pair * cut.split, rank = int(blockIdx.x) % size, member = rank % cut.pair, share = rank / cut.pair;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int n_chunks = (int(p.in) + kChunk - 1) / kChunk, per = (n_chunks + cut.split - 1) / cut.split;
+  const int begin = min(share * per, n_chunks), n = min(begin + per, n_chunks) - begin;  // chunks of a tile
+  const int n_items = cut.tiles / cut.pair * cut.parts, first_item = int(blockIdx.x) / size, n_clusters = int(gridDim.x) / size;
+  struct Place {
+    int tile, row0;
+  };
+  auto place = [&](int item) {
+    const int in_band = kBand * (cut.tiles / cut.pair), band = item / in_band, in = item % in_band;
+    const int high = min(kBand, cut.parts - band * kBand);  // parts of this band
+    return Place{in / high * cut.pair + member, (band * kBand + in % high) * N};
+  };
+  auto rows_at = [&](int row0) { return min(N, int(p.x.rows) - row0); };
+  cg::cluster_group cluster = cg::this_cluster();
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < stages; s++) {
+      barrier_init(&full[s], 1);
+      barrier_init(&empty[s], cut.pair * T::warps);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  if (cut.pair > 1) {
+    cluster.sync();
+  } else {
+    __syncthreads();
+  }
+
+  if (warp == T::warps) {
+    if (lane == 0) {
+      auto ask_weight = [&](int s, int tile, int k) {
+        barrier_expect(&full[s], T::stage);
+        if (p.gated) {
+          copy_box(base + s * T::stage, weight_map, k, 0, 0, tile * (M / 16), &full[s], kReadOnce);
+        } else {
+          copy_box(base + s * T::stage, weight_map, k, tile * M, &full[s], kReadOnce);
+        }
+      };
+      auto ask_x = [&](int s, int row0, int k) {
+        const uint32_t to = base + s * T::stage + T::weight;
+        if (cut.pair == 1) {
+          copy_box(to, x_map, k, row0, &full[s], kReadAgain);
+        } else {
+          const uint16_t both = uint16_t(3 << (rank - member));
+          copy_box_to(both, to + member * (T::x / 2), x_map, k, row0 + member * (N / 2), &full[s], kReadAgain);
+        }
+      };
+      const int ahead = min(n, stages);
+      Place at = place(first_item);
+      for (int i = 0; i < ahead; i++) ask_weight(i, at.tile, (begin + i) * kChunk);
+      if (n == ahead && first_item + n_clusters >= n_items) launch_next();
+      wait_before();
+      for (int i = 0; i < ahead; i++) ask_x(i, at.row0, (begin + i) * kChunk);
+      int s = ahead % stages, round = ahead / stages;
+      for (int item = first_item, i = ahead; item < n_items; item += n_clusters, i = 0) {
+        at = place(item);
+        const bool last = item + n_clusters >= n_items;
+        for (; i < n; i++) {
+          barrier_wait(&empty[s], (round + 1) & 1);
+          ask_weight(s, at.tile, (begin + i) * kChunk);
+          ask_x(s, at.row0, (begin + i) * kChunk);
+          if (last && i == n - 1) launch_next();
+          if (++s == stages) {
+            s = 0;
+            round++;
+          }
+        }
+      }
+    }
+    __syncwarp();
+  } else if (warp == T::warps + 1) {
+    if (p.squares) {
+      wait_before();
+      for (int item = first_item; item < n_items; item += n_clusters) {
+        const Place at = place(item);
+        norm_factors(p, at.row0, rows_at(at.row0), factor);
+        with_norm<T::consumers>();                      // they are there
+        if (cut.split == 1) with_norm<T::consumers>();  // they have been read
+      }
+    }
+  } else {
+    wait_before();
+    int s = 0, parity = 0;
+    for (int item = first_item; item < n_items; item += n_clusters) {
+      const Place at = place(item);
+      const int rows = rows_at(at.row0);
+      Merge<M, N> merge{p, cut.split, share, at.tile, at.row0, rows};
+      if (cut.split > 1) merge.load(0);  // early, since it is far
+      float d[N / 2];
+#pragma unroll
+      for (float& v : d) v = 0;
+      const uint32_t mine = base + warp / 4 * 64 * 128;
+      uint64_t* used = nullptr;  // the stage before, once its products are done
+      auto give_back = [&] {
+        if (lane == 0) barrier_arrive(used);
+        if (lane == 1 && cut.pair > 1) arrive_at(used, rank ^ 1);
+      };
+      for (int i = 0; i < n; i++) {
+        barrier_wait(&full[s], parity);
+        wgmma_begin();
+#pragma unroll
+        for (int k = 0; k < kChunk / 16; k++)
+          wgmma(d, rows_descriptor(mine + s * T::stage + k * 32), rows_descriptor(base + s * T::stage + T::weight + k * 32), 1);
+        wgmma_commit();
+        wgmma_wait<1>();
+        if (i > 0) give_back();
+        used = &empty[s];
+        if (++s == stages) {
+          s = 0;
+          parity ^= 1;
+        }
+      }
+      wgmma_wait<0>();
+      settle(d);
+      if (n > 0) give_back();
+      if (p.squares) with_norm<T::consumers>();
+      if (cut.split == 1) {
+        finish<M, N>(p, at.tile, at.row0, rows, d, factor);
+        if (p.squares) with_norm<T::consumers>();
+        continue;
+      }
+      consumers_meet<T::consumers>();  // nobody reads the ring any more
+#pragma unroll
+      for (int e = 0; e < N / 2; e++) {
+        const int col = e / 4 * 8 + lane % 4 * 2 + e % 2, row = warp * 16 + lane / 4 + (e & 2 ? 8 : 0);
+        sums[col * T::pitch + row] = d[e];
+      }
+      cluster.sync();
+      merge.finish(factor, [&](int r) { return cluster.map_shared_rank(sums, unsigned(r * cut.pair + member)); });
+    }
+  }
+  if (warp >= T::warps && cut.split > 1) cluster.sync();
+  // Others may still read here, or say that they have read.
+  if (size > 1) asm volatile("barrier.cluster.arrive.relaxed; barrier.cluster.wait;" ::: "memory");
+}
+
+// bf16 [rows, cols], read in boxes of `box` rows and 64 columns.
+CUtensorMap map_of(const void* data, int64_t rows, int64_t cols, int64_t stride, int box) {
+  return tensor_map(data, {cols, rows}, {stride * 2}, {kChunk, box});
+}
+// A gated weight, eight rows of the first half and eight of the second in turn.
+CUtensorMap gated_map(const Product& p, int box) {
+  return tensor_map(p.weight, {p.in, 8, 2, p.out / 16}, {p.in * 2, p.out * p.in, p.in * 16}, {kChunk, 8, 2, box / 16});
+}
+
+// Parts of the inputs: enough for a block on every multiprocessor. More would not all find room at once, in clusters.
+int split_of(const Launch& at, int64_t tiles, int64_t n_chunks, int most) {
+  int split = 1;
+  while (split < most && tiles * split < at.n_sm - 8 && n_chunks >= 8 * split) split *= 2;
+  return split;
+}
+int64_t tiles_of(const Product& p, int m) { return p.gated ? div_up(p.out / 2, m / 2) : div_up(p.out, m); }
+// Of the shape alone, so that a row's sum is always the same.
+int fixed_split(const Launch& at, const Product& p) { return split_of(at, tiles_of(p, 64), div_up(p.in, kChunk), 4); }
+
+template <int M, int N>
+void run(const Launch& at, const Product& p) {
+  using T = Tile<M, N>;
+  const int64_t tiles = tiles_of(p, M), n_chunks = div_up(p.in, kChunk);
+  Cut cut;
+  cut.pair = M == 128 ? 2 : 1;
+  cut.tiles = int(div_up(tiles, cut.pair) * cut.pair);
+  cut.parts = int(div_up(p.x.rows, N));
+  cut.split = at.deterministic ? fixed_split(at, p) : split_of(at, cut.tiles * cut.parts, n_chunks, cut.pair == 1 ? 8 : 4);
+  if (p.next.x) cut.split = std::max(cut.split, 2);
+  const int bytes = std::max(T::stages * T::stage, cut.split > 1 ? T::sums : 0) + 1024;
+  const int blocks = cut.tiles * cut.split * cut.parts;
+  launch_clusters(at, product_kernel<M, N>, grid2(cut.split > 1 ? blocks : std::min(blocks, at.n_sm * 2)), cut.pair * cut.split, T::threads,
+                  size_t(bytes), p.gated ? gated_map(p, M) : map_of(p.weight, p.out, p.in, p.in, M),
+                  map_of(p.x.data, p.x.rows, p.in, p.x.stride, N / cut.pair), p, cut);
+}
+
+}  // namespace
+
+void product(const Launch& at, const Product& p) {
+  if (p.x.rows <= 8) {
+    run<64, 8>(at, p);
+  } else if (p.x.rows <= 16) {
+    run<64, 16>(at, p);
+  } else if (p.x.rows <= 32) {
+    run<128, 32>(at, p);
+  } else if (p.x.rows <= 64) {
+    run<128, 64>(at, p);
+  } else if (p.x.rows <= kFewRows) {
+    run<128, 128>(at, p);
+  } else {
+    product_many(at, p, at.deterministic ? fixed_split(at, p) : 1);
+  }
+}
+
+}  // namespace mr::cuda

@@ -1,0 +1,118 @@
+// What the scans share: where slots lie, a row's step, how a row's result is written; and a short convolution of one row.
+#pragma once
+
+#include "backend/cuda/device/device.cuh"
+#include "backend/cuda/gemm/gemm.h"
+#include "backend/cuda/recurrent/recurrent.h"
+
+namespace mr::cuda {
+
+__device__ inline float* slot_at(const Slots& s, int32_t unit) { return reinterpret_cast<float*>(s.base + unit * s.unit_bytes); }
+
+// One value of f32 or bf16, asked for, and what came. Between the two others may be asked for: no branch waits.
+__device__ inline uint32_t ask(const Matrix& m, int64_t i) {
+  const bool wide = m.dtype == DType::f32;
+  uint32_t bits;
+  asm volatile(
+      "{.reg .pred wide;\n"
+      "setp.ne.b32 wide, %2, 0;\n"
+      "@wide ld.global.u32 %0, [%1];\n"
+      "@!wide ld.global.u16 %0, [%1];}"
+      : "=r"(bits)
+      : "l"(static_cast<const char*>(m.data) + i * (wide ? 4 : 2)), "r"(int(wide)));
+  return bits;
+}
+__device__ inline float got(const Matrix& m, uint32_t bits) { return __uint_as_float(m.dtype == DType::f32 ? bits : bits << 16); }
+__device__ inline float element(const Matrix& m, int64_t i) { return got(m, ask(m, i)); }
+
+// The step that dt means.
+__device__ inline float step_of(const ScanRows& s, float dt, int col) {
+  if (!s.dt_bias) return dt;
+  const float x = dt + s.dt_bias[col];
+  return fmaxf(x, 0) + log1pf(expf(-fabsf(x)));
+}
+__device__ inline float step_at(const ScanRows& s, int64_t row, int col) { return step_of(s, element(s.dt, row * s.dt.stride + col), col); }
+
+// What the result is multiplied by.
+__device__ inline uint32_t ask_gate(const ScanRows& s, int64_t row, int col) {
+  return s.gate.data ? ask(s.gate, row * s.gate.stride + col) : 0;
+}
+__device__ inline float got_gate(const ScanRows& s, uint32_t bits) {
+  return s.gate.data ? activated(Activation::silu, got(s.gate, bits)) : 1.0f;
+}
+__device__ inline float write_at(const ScanRows& s, int64_t row, int col, float y, uint32_t gate) {
+  y *= got_gate(s, gate);
+  store(s.out.data, s.out.dtype, row * s.out.stride + col, y);
+  return y;
+}
+// Half of the norm behind, where it is wanted, by a warp that has kScanPart neighbours.
+__device__ inline void half_norm_at(const ScanRows& s, int64_t row, int col, float y) {
+  if (!s.next.x) return;
+  static_cast<bf16*>(s.next.x)[row * s.out.cols + col] = __float2bfloat16(y * (s.next.weight ? s.next.offset + s.next.weight[col] : 1.0f));
+  const float squares = warp_sum(y * y);
+  if (threadIdx.x % 32 == 0) s.next.squares[row * (s.out.cols / kScanPart) + col / kScanPart] = squares;
+}
+__device__ inline void write_at(const ScanRows& s, int64_t row, int col, float y) { write_at(s, row, col, y, ask_gate(s, row, col)); }
+
+__device__ inline float4 times(float a, float4 x) { return {a * x.x, a * x.y, a * x.z, a * x.w}; }
+// Four states of a channel, one row on: their part of the output.
+__device__ inline float diag_update(float4& h, float4 rate, float step, float in, float4 b, float4 c) {
+  const float gain = step * in;
+  h.x = fmaf(exp2_fast(step * rate.x), h.x, gain * b.x);
+  h.y = fmaf(exp2_fast(step * rate.y), h.y, gain * b.y);
+  h.z = fmaf(exp2_fast(step * rate.z), h.z, gain * b.z);
+  h.w = fmaf(exp2_fast(step * rate.w), h.w, gain * b.w);
+  return fmaf(c.w, h.w, fmaf(c.z, h.z, fmaf(c.y, h.y, c.x * h.x)));
+}
+// Over the `parts` neighbouring lanes that hold a channel.
+__device__ inline float over_parts(float sum, int parts) {
+  for (int k = parts / 2; k; k /= 2) sum += __shfl_xor_sync(~0u, sum, k);
+  return sum;
+}
+// Of exponents to the base two.
+__device__ inline float4 rates_at(const float* a, int64_t place) { return times(1.44269504f, *reinterpret_cast<const float4*>(a + place)); }
+
+// One output's way through a short convolution; its channel's past is asked for before its sum is known.
+struct Tap {
+  bool there = false;
+  int64_t channel = 0;
+  int32_t to = -1;
+  float before[kConvWidth - 1], weight[kConvWidth], bias = 0;
+
+  __device__ void ask(const Product& p, int64_t output) { ask(p, output, p.conv.slots.src[0], p.conv.slots.dst[0]); }
+  __device__ void ask(const Product& p, int64_t output, int32_t from, int32_t dst) {
+    channel = output - p.conv.first;
+    there = channel >= 0 && channel < p.conv.n;
+    if (!there) return;
+    const float *slot = slot_at(p.conv.slots, from) + channel, *w = p.conv.weight + channel * kConvWidth;
+    to = dst;
+#pragma unroll
+    for (int j = 0; j < kConvWidth - 1; j++) before[j] = slot[j * p.conv.n];
+#pragma unroll
+    for (int j = 0; j < kConvWidth; j++) weight[j] = w[j];
+    if (p.conv.bias) bias = p.conv.bias[channel];
+  }
+  __device__ void write(const Product& p, float y) const {
+    if (p.y.dtype == DType::bf16) y = __bfloat162float(__float2bfloat16(y));
+    float sum = bias, *slot = slot_at(p.conv.slots, max(to, 0)) + channel;
+#pragma unroll
+    for (int j = 0; j < kConvWidth; j++) {
+      const float x = j + 1 < kConvWidth ? before[j] : y;
+      sum = fmaf(weight[j], x, sum);
+      if (j > 0 && to >= 0) slot[(j - 1) * p.conv.n] = x;
+    }
+    store(p.conv.out.data, p.conv.out.dtype, channel, activated(p.conv.act, sum));
+  }
+};
+
+// Four values at a time?
+inline bool vectors(const Matrix& m) { return m.dtype == DType::bf16 && reinterpret_cast<uintptr_t>(m.data) % 8 == 0 && m.stride % 4 == 0; }
+inline bool by_four(const Slots& s, int64_t n) {
+  return n % 4 == 0 && reinterpret_cast<uintptr_t>(s.base) % 16 == 0 && s.unit_bytes % 16 == 0;
+}
+
+// chunks.cu: outer_scan() of at least some rows a sequence, on the matrix units; the bits depend on how the rows are cut.
+bool can_chunk(const ScanRows&, const OuterShape&, const Slots&, const Recurrence&);
+void outer_chunks(const Launch&, const ScanRows&, const OuterShape&, const Slots&, const Recurrence&);
+
+}  // namespace mr::cuda

@@ -1,0 +1,50 @@
+// Operations on rows: embedding, norms, element by element, the choice of tokens; and the half of a norm that others do in passing.
+#pragma once
+
+#include "backend/cuda/device/device.h"
+
+namespace mr::cuda {
+
+// rows.cu: moves rows * cols elements of each operand once.
+void embed(const Launch&, Matrix out, const void* table_bf16, int64_t in, float scale, const int32_t* token, const int32_t* sampled);
+void norm(const Launch&, Heads out, Heads x, Norm::Kind, float eps, const float* weight, const float* bias, float offset);
+void add(const Launch&, Matrix into, Matrix x, float scale);
+void gate(const Launch&, Matrix out, Matrix gate, Matrix up, Activation);
+void activate(const Launch&, Matrix x, Activation);
+void softplus(const Launch&, Matrix x, const float* bias);
+void softcap(const Launch&, Matrix x, float cap);
+void gather(const Launch&, Matrix out, Matrix x, const int32_t* out_row);
+void convert(const Launch&, Matrix out, Matrix x);  // f32 <-> bf16
+
+// Half of a root mean square norm, done by who computes y: y times the norm's weight, as bf16, and the squares of y summed in parts.
+struct HalfNorm {
+  void* x = nullptr;         // bf16 [T, all of y's columns]; null: not wanted
+  float* squares = nullptr;  // [T, parts of the columns]
+  const float* weight = nullptr;
+  float offset = 0;
+  int64_t parts = 0;  // of a row; who makes fewer of them writes zeros
+};
+
+// sample.cu
+struct Choice {
+  int32_t token;
+  float logprob;
+};
+void greedy(const Launch&, Matrix logits, const Out* out, Choice* choice, int32_t* sampled);  // for rows that ask for no more
+inline constexpr int kMostTop = 20;                                                           // alternatives that sample() reports of a row
+struct SampleCall {
+  Matrix logits;                      // f32 [n_out, vocab], changed by edits and masks
+  const Out* out = nullptr;           // [n_out]
+  const SampleRow* row = nullptr;     // [n_out]
+  const LogitEdit* edit = nullptr;    // of all rows, no token twice in a row's
+  float* unchanged = nullptr;         // [edits of all rows], sample()'s own
+  const int32_t* mask_row = nullptr;  // [n_out] or null
+  const uint32_t* mask = nullptr;
+  Choice* choice = nullptr;    // [n_out]
+  TopToken* top = nullptr;     // [n_out, kMostTop]: n_logprobs of them are written, at most kMostTop
+  int32_t* sampled = nullptr;  // [n_out]
+};
+void sample(const Launch&, const SampleCall&);  // backend/sample.cpp's rule, whatever a row asks for
+void fill_random(const Launch&, void* bf16, int64_t n, uint64_t seed, float spread);
+
+}  // namespace mr::cuda
