@@ -45,9 +45,9 @@ std::unique_ptr<Engine> Engine::create(const std::filesystem::path& path, const 
   stop_tokens.erase(std::unique(stop_tokens.begin(), stop_tokens.end()), stop_tokens.end());
   e.scheduler_ = std::make_unique<Scheduler>(e.limits_, *e.states_, e.metrics_, std::move(stop_tokens));
   e.runner_ = std::make_unique<Runner>(*e.model_, *e.backend_, *e.store_, e.limits_);
-  e.on_step_ = options.on_step;
-  e.ahead_ = options.overlap && options.launch_ahead.value_or(e.backend_->queues());
-  if (options.overlap && !e.ahead_) e.companion_ = std::make_unique<Companion>();
+  const bool ahead = options.launch_ahead.value_or(e.backend_->queues());
+  auto make_loop = !options.overlap ? make_serial_loop : ahead ? make_ahead_loop : make_overlapped_loop;
+  e.loop_ = make_loop({*e.scheduler_, *e.runner_, e, e.metrics_, options.on_step});
   return engine;
 }
 
@@ -125,30 +125,17 @@ void Engine::close() {
 bool Engine::step(bool more_may_come) { return advance(more_may_come); }
 
 bool Engine::advance(bool more_may_come) {
-  read_mail();
-  if (in_flight_.step && scheduler_->needs_results()) finish_step();
-  plan(more_may_come);  // what could not be planned while the last step ran
-  if (!broken_.empty()) fail_all(broken_.c_str());
-  StepPlan* step = scheduler_->launch();
-  if (ahead_)
-    run_ahead(step);
-  else if (step)
-    run_step(*step, more_may_come);
-  bool waits = !in_flight_.step && (scheduler_->idle() || (!step && scheduler_->holds_back()));
-  if (waits || !step) deliver_news();
+  bool stepped = false;
+  try {
+    stepped = loop_->turn(more_may_come);
+  } catch (const std::exception& e) {
+    fail_all(e.what());
+  }
+  const bool waits = !loop_->in_flight() && (scheduler_->idle() || (!stepped && scheduler_->holds_back()));
+  if (waits || !stepped) deliver_news();
   bury();
   note_progress();
   return !waits;
-}
-
-void Engine::plan(bool more_may_come) {
-  try {
-    scheduler_->plan(more_may_come);
-    for (Sequence* seq : scheduler_->impossible())
-      fail(seq->request, "the state of this sequence does not fit into the memory for it, even alone");
-  } catch (const std::exception& e) {
-    broken_ = e.what();
-  }
 }
 
 void Engine::note_progress() {
@@ -188,128 +175,6 @@ void Engine::read_mail() {
     if (found == requests_.end()) continue;
     end(*found->second, Finish::cancelled, "");
     deliver(*found->second);
-  }
-}
-
-void Engine::run_step(StepPlan& step, bool more_may_come) {
-  in_flight_ = {&step, Clock::now()};
-  try {
-    runner_->prepare(step);
-    scheduler_->launched();
-    compute(step, more_may_come);
-    check(broken_.empty(), "{}", broken_);
-  } catch (const std::exception& e) {
-    return fail_all(e.what());
-  }
-  finish_step();
-}
-
-static bool wants_logits(const StepPlan& step) {
-  return std::ranges::any_of(step.parts, [](const StepPart& part) { return part.scores && part.seq->request.request.on_logits; });
-}
-
-// Launches this step, if there is one, and then takes the results of the one before it, while the backend works on.
-void Engine::run_ahead(StepPlan* step) {
-  const bool logits = step && wants_logits(*step);
-  if (logits && in_flight_.step) finish_step();
-  InFlight next{step, Clock::now()};
-  try {
-    if (step) {
-      runner_->prepare(*step);
-      scheduler_->launched();
-      runner_->forward();
-      if (logits) hand_out_logits(*step, runner_->logits());
-      runner_->launch_sample();
-    }
-  } catch (const std::exception& e) {
-    return fail_all(e.what());
-  }
-  if (in_flight_.step) finish_step();
-  in_flight_ = next;
-  if (logits) finish_step();
-  deliver_news();
-}
-
-// Takes the results of the step in flight.
-void Engine::finish_step() {
-  auto [step, begin] = std::exchange(in_flight_, {});
-  std::span<const Sampled> sampled;
-  try {
-    sampled = runner_->collect();
-  } catch (const std::exception& e) {
-    return fail_all(e.what());
-  }
-  begin = std::max(begin, last_end_);
-  if (on_step_) note_work(*step, begin);
-  absorb(*step, sampled);
-  metrics_.steps++;
-  metrics_.computed_tokens += step->n_tokens;
-  last_end_ = Clock::now();
-  (step->prefill ? metrics_.prefill_ns : metrics_.decode_ns) += std::chrono::nanoseconds(last_end_ - begin).count();
-  work_.end = last_end_;
-  if (on_step_) on_step_(work_);
-}
-
-void Engine::note_work(const StepPlan& step, Clock::time_point begin) {
-  work_.parts.clear();
-  for (const StepPart& part : step.parts) work_.parts.push_back({part.n_all(), part.position + part.n_all(), part.n_out()});
-  work_.prefill = step.prefill;
-  work_.begin = begin;
-}
-
-void Engine::compute(StepPlan& step, bool more_may_come) {
-  auto run = [&] {
-    runner_->forward();
-    runner_->launch_sample();
-  };
-  auto meanwhile = [&] {
-    try {
-      deliver_news();
-      read_mail();
-    } catch (const std::exception& e) {
-      broken_ = e.what();
-    }
-    plan(more_may_come);
-  };
-  if (wants_logits(step)) {  // before sampling changes them, and before anyone plans on
-    runner_->forward();
-    hand_out_logits(step, runner_->logits());
-    runner_->launch_sample();
-    deliver_news();
-  } else if (companion_) {
-    companion_->run(run, meanwhile);
-  } else {
-    deliver_news();
-    run();
-  }
-}
-
-void Engine::absorb(StepPlan& step, std::span<const Sampled> sampled) {
-  for (StepPart& part : step.parts) {
-    if (!part.seq || part.seq->finish != Finish::none) continue;  // padding; or it was cancelled or failed meanwhile
-    Answering& request = part.seq->request;
-    try {
-      scheduler_->absorb(part, sampled);
-      news_.push_back(request.id);
-    } catch (const std::exception& e) {
-      fail(request, e.what());
-    }
-  }
-}
-
-void Engine::hand_out_logits(const StepPlan& step, Tensor logits) {
-  for (const StepPart& part : step.parts) {
-    if (!part.scores || !part.seq->request.request.on_logits) continue;
-    const auto& on_logits = part.seq->request.request.on_logits;
-    try {
-      int i = part.first_out;
-      for (int r = part.score_from; r < part.score_to; r++) on_logits(part.position + r, {logits.row<float>(i++), size_t(logits.shape[1])});
-      if (part.n_sampled() > 0) on_logits(part.position + part.sample_from, {logits.row<float>(i), size_t(logits.shape[1])});
-    } catch (const std::exception& e) {
-      fail(part.seq->request, e.what());
-    } catch (...) {
-      fail(part.seq->request, "the reader of its logits failed");
-    }
   }
 }
 
@@ -359,15 +224,13 @@ void Engine::fail(Answering& request, const char* why) {
 // A step failed, or the books are wrong: nobody's state can be trusted, nor what was published of it.
 void Engine::fail_all(const char* why) {
   std::string reason = why;
-  in_flight_ = {};
-  runner_->forget();
+  loop_->forget();
   for (auto& [id, request] : requests_) fail(*request, reason.c_str());
   states_->forget_prefixes();
-  broken_.clear();
 }
 
 void Engine::bury() {
-  if (!in_flight_.step) buried_.insert(buried_.end(), ended_.begin(), ended_.end()), ended_.clear();
+  if (!loop_->in_flight()) buried_.insert(buried_.end(), ended_.begin(), ended_.end()), ended_.clear();
   for (int64_t id : buried_) metrics_.finished += int64_t(requests_.erase(id));
   buried_ = std::exchange(ended_, {});
 }

@@ -1,7 +1,6 @@
 // The engine: requests in, tokens out. submit() and cancel() may be called from any thread; one thread calls step() or run().
-// While a step runs there, a companion thread hands out what the last one found and plans the next: sinks are called on
-// either thread, one at a time. Where the backend queues its work, that thread is not needed: the engine's own launches the next
-// step and then takes the results of the last. A request that fails ends with Finish::error; the engine lives on.
+// How steps follow each other is the step loop's: while one runs, a companion thread may deliver, read the mail and plan, so sinks are
+// called on either thread, one at a time. A request that fails ends with Finish::error; the engine lives on.
 #pragma once
 
 #include <condition_variable>
@@ -16,13 +15,13 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/companion.h"
 #include "engine/load.h"
 #include "engine/memory.h"
 #include "engine/metrics.h"
 #include "engine/request.h"
 #include "engine/runner.h"
 #include "engine/scheduler.h"
+#include "engine/step_loop.h"
 #include "model/model.h"
 
 namespace mr {
@@ -57,7 +56,7 @@ struct EngineOptions {
   std::function<void(const StepWork&)> on_step;               // after every step, on the engine's thread
 };
 
-class Engine {
+class Engine : Desk {
  public:
   static std::unique_ptr<Engine> create(const std::filesystem::path& model, const EngineOptions&);
 
@@ -87,19 +86,12 @@ class Engine {
   void validate(const Request&) const;
   std::string salt_of(const Request&) const;
   bool advance(bool more_may_come);
-  void read_mail();
-  void plan(bool more_may_come);
-  void run_step(StepPlan&, bool more_may_come);
-  void note_work(const StepPlan&, std::chrono::steady_clock::time_point begin);
-  void compute(StepPlan&, bool more_may_come);
-  void run_ahead(StepPlan*);
-  void finish_step();
-  void absorb(StepPlan&, std::span<const Sampled>);
-  void hand_out_logits(const StepPlan&, Tensor logits);
-  void deliver_news();
+  void read_mail() override;
+  void deliver_news() override;
+  void has_news(Answering& request) override { news_.push_back(request.id); }
+  void fail(Answering&, const char* why) override;
   void deliver(Answering&);
   void end(Answering&, Finish, const char* error);
-  void fail(Answering&, const char* why);
   void fail_all(const char* why);
   void bury();
   void note_progress();
@@ -115,21 +107,12 @@ class Engine {
   Metrics metrics_;
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<Runner> runner_;
-  std::function<void(const StepWork&)> on_step_;  // may be empty
-  StepWork work_;                                 // of the step that runs, if anybody wants to know
 
   // The engine's thread's, or the companion's while a step runs.
   std::unordered_map<int64_t, std::unique_ptr<Answering>> requests_;
   std::vector<int64_t> news_, ended_;  // requests that have something to tell, and that are over
   std::vector<int64_t> buried_;        // over too, but a step in flight may still name them
-  bool ahead_ = false;                 // steps are launched before the last one's results are known
-  struct InFlight {
-    StepPlan* step = nullptr;  // null: none
-    Clock::time_point begin{};
-  } in_flight_;
-  Clock::time_point last_end_{};          // of a step
-  std::string broken_;                    // why planning failed
-  std::unique_ptr<Companion> companion_;  // null: nothing is done beside a step
+  std::unique_ptr<StepLoop> loop_;     // behind all that its companion may touch
 
   // What other threads leave.
   std::mutex mutex_;

@@ -105,12 +105,13 @@ int Scheduler::budget(bool prompt) const {
   return prompt ? std::min(n, limits_.max_prompt_tokens - next_.n_prompt_tokens) : n;
 }
 
-void Scheduler::plan(bool more_may_come) {
+std::vector<Sequence*> Scheduler::plan(bool more_may_come) {
   if (limits_.batching == Batching::continuous)
     plan_ragged();
   else
     plan_padded();
   run_waiting(more_may_come);
+  return std::exchange(impossible_, {});
 }
 
 void Scheduler::plan_ragged() {
@@ -301,7 +302,7 @@ bool Scheduler::needs_results() const {
   return std::ranges::any_of(running_, [](const Sequence* s) { return s->in_flight > 0 && s->needs_results(); });
 }
 
-StepPlan* Scheduler::launch() {
+StepPlan* Scheduler::launch(FunctionRef<void(const StepPlan&)> write) {
   if (next_.parts.empty()) return nullptr;
   int first_out = 0;
   for (StepPart& part : next_.parts) {
@@ -311,13 +312,12 @@ StepPlan* Scheduler::launch() {
   }
   turn_ ^= 1;
   launched_[turn_].clear();
-  std::swap(launched_[turn_], next_);
-  return &launched_[turn_];
-}
-
-void Scheduler::launched() {
-  for (StepPart& part : launched_[turn_].parts)
+  StepPlan& current = launched_[turn_];
+  std::swap(current, next_);
+  write(current);
+  for (StepPart& part : current.parts)
     if (part.seq) commit_ahead(part);
+  return &current;
 }
 
 void Scheduler::commit_ahead(StepPart& part) {
@@ -349,6 +349,18 @@ void Scheduler::commit_ahead(StepPart& part) {
 void Scheduler::forget(SequenceState& state) {
   states_.release(state);
   states_.attach(state);
+}
+
+void Scheduler::absorb(StepPlan& step, std::span<const Sampled> sampled, FunctionRef<void(Sequence&, const char*)> tell) {
+  for (StepPart& part : step.parts) {
+    if (!part.seq || part.seq->finish != Finish::none) continue;  // padding; or it was cancelled or failed meanwhile
+    try {
+      absorb(part, sampled);
+      tell(*part.seq, nullptr);
+    } catch (const std::exception& e) {
+      tell(*part.seq, e.what());
+    }
+  }
 }
 
 void Scheduler::absorb(StepPart& part, std::span<const Sampled> step) {

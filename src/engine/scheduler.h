@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/thread_pool.h"
 #include "engine/metrics.h"
 #include "engine/sequence.h"
 #include "state/state_manager.h"
@@ -88,19 +89,17 @@ class Scheduler {
   void each_state(const std::function<void(const SequenceState&)>&) const;  // of all that run
 
   // Plans what can be planned now, and more if called again. May be called while a launched step runs. more_may_come: a batch
-  // that is not full may wait for others.
-  void plan(bool more_may_come);
-  // Alone on the machine, and still without room: to be failed by the caller.
-  std::vector<Sequence*> impossible() { return std::exchange(impossible_, {}); }
+  // that is not full may wait for others. Returns those that are alone on the machine and still without room: the caller fails them.
+  std::vector<Sequence*> plan(bool more_may_come);
+  const StepPlan& planned() const { return next_; }
   // Some running sequence must know the results in flight before its next rows can be written down.
   bool needs_results() const;
-  // The planned step becomes the current one; null: nothing to run. Write its tables down, then call launched(). The plan lives
-  // until the launch after the next.
-  StepPlan* launch();
-  void launched();  // commits the rows of the current step ahead of their results
-  // What a launched step found out about one of its parts; `step` has a Sampled per output row. Answers that end give their
-  // state back.
-  void absorb(StepPart&, std::span<const Sampled> step);
+  // The planned step becomes the current one; null: nothing to run. `write` writes its rows and tables down, then its rows are
+  // committed ahead of their results. The plan lives until the launch after the next.
+  StepPlan* launch(FunctionRef<void(const StepPlan&)> write);
+  // What a launched step found out; `sampled` has an entry per output row. Answers that end give their state back. `tell` hears of
+  // each sequence that has news (error is null), or why it cannot go on; the caller fails it.
+  void absorb(StepPlan&, std::span<const Sampled> sampled, FunctionRef<void(Sequence&, const char* error)> tell);
 
  private:
   struct Order {
@@ -124,6 +123,7 @@ class Scheduler {
   void leave(Sequence&);  // an ended answer
 
   void commit_ahead(StepPart&);
+  void absorb(StepPart&, std::span<const Sampled>);
   void forget(SequenceState&);  // without a K/V cache
   void take_scores(const StepPart&, std::span<const Sampled>);
   void emit(Sequence&, std::span<const Sampled>);
