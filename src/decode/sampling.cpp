@@ -31,7 +31,20 @@ void SamplingParams::validate(int vocab) const {
   check(logprobs >= 0 && logprobs <= vocab, "logprobs must be between 0 and the vocabulary's {}, not {}", vocab, logprobs);
 }
 
-SamplingState::SamplingState(const SamplingParams& params, uint64_t seed, int choice, std::span<const int32_t> prompt) {
+LogitEdits::LogitEdits(const SamplingParams& params, std::span<const int32_t> prompt) {
+  for (auto [token, bias] : params.logit_bias) of(token).bias = bias;
+  if (params.repetition_penalty != 1)
+    for (int32_t token : prompt) of(token).seen = 1;
+}
+
+LogitEdit& LogitEdits::of(int32_t token) {
+  auto [place, is_new] = index_.try_emplace(token, int(edits_.size()));
+  if (is_new) edits_.push_back({.token = token, .n_generated = 0, .seen = 0, .bias = 0});
+  return edits_[size_t(place->second)];
+}
+
+SamplingState::SamplingState(const SamplingParams& params, uint64_t seed, int choice, std::shared_ptr<const LogitEdits> first)
+    : first_(std::move(first)) {
   row_.seed = seed;
   row_.choice = choice;
   row_.temperature = params.temperature;
@@ -43,14 +56,12 @@ SamplingState::SamplingState(const SamplingParams& params, uint64_t seed, int ch
   row_.presence_penalty = params.presence_penalty;
   row_.n_logprobs = params.logprobs;
   counts_generated_ = params.repetition_penalty != 1 || params.frequency_penalty != 0 || params.presence_penalty != 0;
-  for (auto [token, bias] : params.logit_bias) edit(token).bias = bias;
-  if (params.repetition_penalty != 1)
-    for (int32_t token : prompt) edit(token).seen = 1;
 }
 
 void SamplingState::add(int32_t token) {
   if (!counts_generated_) return;
-  LogitEdit& e = edit(token);
+  if (!own_) own_ = std::make_unique<LogitEdits>(*first_);
+  LogitEdit& e = own_->of(token);
   e.n_generated++;
   e.seen = 1;
 }
@@ -58,14 +69,8 @@ void SamplingState::add(int32_t token) {
 SampleRow SamplingState::row(int position) const {
   SampleRow row = row_;
   row.position = position;
-  row.n_edits = int32_t(edits_.size());
+  row.n_edits = int32_t(edits().size());
   return row;
-}
-
-LogitEdit& SamplingState::edit(int32_t token) {
-  auto [place, is_new] = edit_of_.try_emplace(token, int(edits_.size()));
-  if (is_new) edits_.push_back({.token = token, .n_generated = 0, .seen = 0, .bias = 0});
-  return edits_[size_t(place->second)];
 }
 
 }  // namespace mr

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -28,23 +29,35 @@ struct SamplingParams {
   void validate(int vocab) const;  // throws Error naming the field and its range
 };
 
-// The sampling side of one answer. Counts are kept only while a penalty or a bias needs them, one entry per distinct token.
+// One entry per distinct token whose logit is changed.
+class LogitEdits {
+ public:
+  LogitEdits() = default;
+  LogitEdits(const SamplingParams&, std::span<const int32_t> prompt);  // what an answer begins with: biases, and tokens to be repeated less
+
+  LogitEdit& of(int32_t token);
+  std::span<const LogitEdit> all() const { return edits_; }
+
+ private:
+  std::vector<LogitEdit> edits_;
+  std::unordered_map<int32_t, int> index_;  // token -> place in edits_
+};
+
+// The sampling side of one answer. All answers to a prompt share the edits that they begin with; one has its own as soon as it counts.
 class SamplingState {
  public:
-  SamplingState(const SamplingParams&, uint64_t seed, int choice, std::span<const int32_t> prompt);
+  SamplingState(const SamplingParams&, uint64_t seed, int choice, std::shared_ptr<const LogitEdits> first);
 
   void add(int32_t token);            // it was generated
   SampleRow row(int position) const;  // for the token at `position`; edit_begin is the batch's to set
-  std::span<const LogitEdit> edits() const { return edits_; }
+  std::span<const LogitEdit> edits() const { return own_ ? own_->all() : first_->all(); }
   bool counts() const { return counts_generated_; }  // edits() depend on what was generated
 
  private:
-  LogitEdit& edit(int32_t token);
-
   SampleRow row_{};
   bool counts_generated_ = false;
-  std::vector<LogitEdit> edits_;
-  std::unordered_map<int32_t, int> edit_of_;  // token -> index in edits_
+  std::shared_ptr<const LogitEdits> first_;
+  std::unique_ptr<LogitEdits> own_;  // null: nothing was counted yet
 };
 
 }  // namespace mr

@@ -29,6 +29,7 @@ std::unique_ptr<Engine> Engine::create(const std::filesystem::path& path, const 
   Engine& e = *engine;
   e.files_ = open_model(path, options.random_weights ? Checkpoint::Want::configuration : Checkpoint::Want::tensors);
   e.backend_ = make_backend(options, *e.files_.checkpoint);
+  if (options.wrap_backend) e.backend_ = options.wrap_backend(std::move(e.backend_));
   if (options.timed) e.backend_ = make_timed_backend(std::move(e.backend_));
   ModelOptions model{options.kv_dtype, options.random_weights, options.progress};
   const DeviceMemory machine = e.backend_->memory();
@@ -84,16 +85,18 @@ std::string Engine::salt_of(const Request& r) const {
 
 int64_t Engine::submit(Request request, Sink sink) {
   validate(request);
-  SamplingParams& sampling = request.sampling;
-  sampling.max_tokens = std::min(sampling.max_tokens, memory_.max_context - int(request.prompt.size()));
+  request.sampling.max_tokens = std::min(request.sampling.max_tokens, memory_.max_context - int(request.prompt.size()));
   std::string salt = salt_of(request);
+  auto answering = std::make_unique<Answering>(std::move(request), std::move(sink), tokenizer(), std::move(salt));
+  const std::optional<uint64_t>& seed = answering->request.sampling.seed;
   std::lock_guard lock(mutex_);
-  uint64_t seed = sampling.seed ? *sampling.seed : uint64_t(entropy_()) << 32 | entropy_();
-  int64_t id = next_id_++;
-  submitted_.push_back(
-      std::make_unique<Answering>(id, std::move(request), std::move(sink), tokenizer(), seed, std::move(salt), limits_.shared_state));
+  answering->seed = seed ? *seed : uint64_t(entropy_()) << 32 | entropy_();
+  answering->id = next_id_;
+  cancelled_.reserve(cancelled_.size() + size_t(n_open_) + 1);  // so that cancelling needs no memory
+  submitted_.push_back(std::move(answering));
+  n_open_++;
   mail_came_.notify_one();
-  return id;
+  return next_id_++;
 }
 
 void Engine::cancel(int64_t id) {
@@ -129,12 +132,16 @@ bool Engine::advance(bool more_may_come) {
   try {
     stepped = loop_->turn(more_may_come);
   } catch (const std::exception& e) {
-    fail_all(e.what());
+    fail_all(reason_of(e));
   }
   const bool waits = !loop_->in_flight() && (scheduler_->idle() || (!stepped && scheduler_->holds_back()));
   if (waits || !stepped) deliver_news();
   bury();
-  note_progress();
+  scheduler_->count();
+  try {
+    note_progress();
+  } catch (const std::bad_alloc&) {  // numbers can wait
+  }
   return !waits;
 }
 
@@ -151,69 +158,90 @@ void Engine::note_progress() {
   metrics_.swapped_units = stats.n_swapped_out;
   metrics_.internal_waste = scheduler_->internal_waste();
   metrics_.external_waste = n_pages ? float(states_->stranded_units()) / float(n_pages) : 0;
-  scheduler_->count();
   metrics_.last_step_ns = std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
 }
 
 void Engine::read_mail() {
-  std::vector<std::unique_ptr<Answering>> submitted;
-  std::vector<int64_t> cancelled;
   {
     std::lock_guard lock(mutex_);
-    submitted.swap(submitted_);
-    cancelled.swap(cancelled_);
+    arriving_.splice(arriving_.end(), submitted_);
   }
-  for (auto& answering : submitted) {
-    for (auto& answer : answering->answers)
-      if (answer == answering->answers[0] || !limits_.shared_state) scheduler_->add(*answer);
-    metrics_.requests++;
-    metrics_.prompt_tokens += int64_t(answering->request.prompt.size());
-    requests_.emplace(answering->id, std::move(answering));
-  }
-  for (int64_t id : cancelled) {
+  for (; !arriving_.empty(); arriving_.pop_front()) take_in(arriving_.front());
+  for (int64_t id; (id = next_cancelled()) != 0;) {
     auto found = requests_.find(id);
-    if (found == requests_.end()) continue;
+    if (found == requests_.end() || found->second->over) continue;
     end(*found->second, Finish::cancelled, "");
     deliver(*found->second);
   }
 }
 
-void Engine::deliver_news() {
-  for (int64_t id : std::exchange(news_, {})) {
-    auto found = requests_.find(id);
-    if (found != requests_.end()) deliver(*found->second);
+int64_t Engine::next_cancelled() {
+  std::lock_guard lock(mutex_);
+  if (cancelled_.empty()) return 0;
+  int64_t id = cancelled_.back();
+  cancelled_.pop_back();
+  return id;
+}
+
+// All that its end will need is made ready now; if memory is out already, it ends here.
+void Engine::take_in(std::unique_ptr<Answering>& answering) {
+  Answering& request = *answering;
+  metrics_.requests++;
+  metrics_.prompt_tokens += int64_t(request.request.prompt.size());
+  try {
+    auto place = requests_.emplace(request.id, nullptr).first;
+    for (std::vector<int64_t>* list : {&news_, &ended_, &buried_})
+      if (list->capacity() < requests_.size()) list->reserve(2 * requests_.size());
+    scheduler_->add(request);
+    place->second = std::move(answering);
+  } catch (const std::bad_alloc& e) {
+    requests_.erase(request.id);
+    request.end(Finish::error, reason_of(e));
+    tell(request);
+    forget(1);
   }
 }
 
-// Tells the reader what is new in each answer. A reader that throws is gone: its request ends without another word.
-void Engine::deliver(Answering& request) {
-  bool ended = true;
-  for (auto& answer : request.answers) {
-    TokenEvent& news = answer->news;
-    if (!news.tokens.empty() || !news.text.empty() || !news.prompt.empty() || news.finish != Finish::none) {
-      try {
-        request.sink(news);
-      } catch (...) {
-        end(request, Finish::error, "its reader failed");
-        ended_.push_back(request.id);
-        return;
-      }
-      news.tokens.clear();
-      news.sampled.clear();
-      news.text.clear();
-      news.prompt.clear();
-      news.finish = Finish::none;
-    }
-    ended &= answer->finish != Finish::none;
+void Engine::has_news(Answering& request) {
+  if (std::exchange(request.has_news, true)) return;
+  news_.push_back(request.id);
+}
+
+void Engine::deliver_news() {
+  for (int64_t id : news_) {
+    auto found = requests_.find(id);
+    if (found == requests_.end()) continue;
+    found->second->has_news = false;
+    deliver(*found->second);
   }
-  if (ended) ended_.push_back(request.id);
+  news_.clear();
+}
+
+void Engine::deliver(Answering& request) {
+  if (request.over) return;
+  if (!tell(request)) end(request, Finish::error, "its reader failed");
+  if (!request.ended()) return;
+  request.over = true;
+  ended_.push_back(request.id);
+}
+
+// Tells the reader what is new in each answer. False: it threw, so it is gone, and its request ends without another word.
+bool Engine::tell(Answering& request) {
+  try {
+    for (auto& answer : request.answers) answer->tell(request.sink);
+    for (int i = request.n_made(); i < request.request.n && request.last_word.finish != Finish::none; i++) {
+      request.last_word.choice = request.request.first_choice + i;
+      request.sink(request.last_word);
+    }
+    return true;
+  } catch (...) {
+    return false;
+  }
 }
 
 void Engine::end(Answering& request, Finish why, const char* error) {
-  for (auto& answer : request.answers) {
-    scheduler_->remove(*answer);
-    answer->end(why, error);
-  }
+  scheduler_->remove(request);
+  request.end(why, error);
 }
 
 void Engine::fail(Answering& request, const char* why) {
@@ -221,18 +249,35 @@ void Engine::fail(Answering& request, const char* why) {
   deliver(request);
 }
 
-// A step failed, or the books are wrong: nobody's state can be trusted, nor what was published of it.
+// A step failed, or the books are wrong: nobody's state can be trusted, nor what was published of it. All books begin anew.
 void Engine::fail_all(const char* why) {
-  std::string reason = why;
   loop_->forget();
-  for (auto& [id, request] : requests_) fail(*request, reason.c_str());
-  states_->forget_prefixes();
+  scheduler_->clear();
+  states_->reset();
+  for (auto& [id, request] : requests_) {
+    for (auto& answer : request->answers) answer->state = {};
+    request->end(Finish::error, why);
+    deliver(*request);
+  }
 }
 
+// Those that are over go when no step in flight can name them any more.
 void Engine::bury() {
-  if (!loop_->in_flight()) buried_.insert(buried_.end(), ended_.begin(), ended_.end()), ended_.clear();
-  for (int64_t id : buried_) metrics_.finished += int64_t(requests_.erase(id));
-  buried_ = std::exchange(ended_, {});
+  auto erase = [this](std::vector<int64_t>& ids) {
+    for (int64_t id : ids) requests_.erase(id);
+    forget(int64_t(ids.size()));
+    ids.clear();
+  };
+  erase(buried_);
+  buried_.swap(ended_);
+  if (!loop_->in_flight()) erase(buried_);
+}
+
+void Engine::forget(int64_t n_over) {
+  if (n_over == 0) return;
+  metrics_.finished += n_over;
+  std::lock_guard lock(mutex_);
+  n_open_ -= n_over;
 }
 
 void Engine::check_invariants() const {

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <filesystem>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -51,6 +52,7 @@ struct EngineOptions {
   bool kv_cache = true;         // false: every token computes its whole context anew
 
   std::optional<uint64_t> random_weights;
+  std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>)> wrap_backend;  // an instrument around the device's; may be empty
   bool timed = false;                                         // note the time of every operation: Engine::backend() is a TimedBackend then
   std::function<void(int64_t done, int64_t total)> progress;  // of loading, in bytes
   std::function<void(const StepWork&)> on_step;               // after every step, on the engine's thread
@@ -88,12 +90,16 @@ class Engine : Desk {
   bool advance(bool more_may_come);
   void read_mail() override;
   void deliver_news() override;
-  void has_news(Answering& request) override { news_.push_back(request.id); }
+  void has_news(Answering&) override;
   void fail(Answering&, const char* why) override;
+  int64_t next_cancelled();  // 0: none
+  void take_in(std::unique_ptr<Answering>&);
   void deliver(Answering&);
+  bool tell(Answering&);
   void end(Answering&, Finish, const char* error);
   void fail_all(const char* why);
   void bury();
+  void forget(int64_t n_over);
   void note_progress();
 
   // In the order of construction.
@@ -110,15 +116,17 @@ class Engine : Desk {
 
   // The engine's thread's, or the companion's while a step runs.
   std::unordered_map<int64_t, std::unique_ptr<Answering>> requests_;
-  std::vector<int64_t> news_, ended_;  // requests that have something to tell, and that are over
-  std::vector<int64_t> buried_;        // over too, but a step in flight may still name them
-  std::unique_ptr<StepLoop> loop_;     // behind all that its companion may touch
+  std::list<std::unique_ptr<Answering>> arriving_;  // submitted ones that are being taken in
+  std::vector<int64_t> news_, ended_;               // requests that have something to tell, and that are over; each once
+  std::vector<int64_t> buried_;                     // over too, but a step in flight may still name them
+  std::unique_ptr<StepLoop> loop_;                  // behind all that its companion may touch
 
   // What other threads leave.
   std::mutex mutex_;
   std::condition_variable_any mail_came_;
-  std::vector<std::unique_ptr<Answering>> submitted_;
+  std::list<std::unique_ptr<Answering>> submitted_;
   std::vector<int64_t> cancelled_;
+  int64_t n_open_ = 0;  // requests that were submitted and are not over
   bool closed_ = false;
   int64_t next_id_ = 1;
   std::random_device entropy_;

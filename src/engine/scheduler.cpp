@@ -55,20 +55,34 @@ static bool must_wait(const Sequence& s) {
 Scheduler::Scheduler(const SchedulerLimits& limits, StateManager& states, Metrics& metrics, std::vector<int32_t> stop_tokens)
     : limits_(limits), states_(states), metrics_(metrics), stop_tokens_(std::move(stop_tokens)) {
   if (limits_.max_prompt_tokens == 0) limits_.max_prompt_tokens = limits_.max_batch_tokens;
+  failures_.reserve(size_t(limits_.max_seqs) + 1);
 }
 
-void Scheduler::add(Sequence& seq) { waiting_.insert(&seq); }
+void Scheduler::add(Answering& request) { arrived_.insert(&request); }
 
-void Scheduler::remove(Sequence& seq) {
+void Scheduler::remove(Answering& request) noexcept {
+  arrived_.erase(&request);
+  for (auto& answer : request.answers) remove(*answer);
+}
+
+void Scheduler::remove(Sequence& seq) noexcept {
   next_.remove(seq);
   waiting_.erase(&seq);
   std::erase(running_, &seq);
-  std::erase(impossible_, &seq);
   states_.release(seq.state);
   if (running_.empty()) end_padding();
 }
 
-void Scheduler::end_padding() {
+void Scheduler::clear() noexcept {
+  arrived_.clear();
+  waiting_.clear();
+  running_.clear();
+  padding_.clear();
+  failures_.clear();
+  next_.clear();
+}
+
+void Scheduler::end_padding() noexcept {
   next_.remove_padding();
   for (SequenceState& state : padding_) states_.release(state);
   padding_.clear();
@@ -81,9 +95,12 @@ void Scheduler::each_state(const std::function<void(const SequenceState&)>& f) c
 }
 
 void Scheduler::count() {
-  metrics_.running = int(running_.size());
-  metrics_.waiting = int(waiting_.size());
-  metrics_.waits_for = waiting_.empty() ? Waits::none : waits_for_;
+  int waiting = 0;
+  for (const Sequence* seq : waiting_) waiting += places(*seq);
+  for (const Answering* request : arrived_) waiting += request->unmade();
+  metrics_.running = places();
+  metrics_.waiting = waiting;
+  metrics_.waits_for = waiting ? waits_for_ : Waits::none;
 }
 
 // Over the groups that keep all tokens: what a window leaves behind is never held.
@@ -105,13 +122,14 @@ int Scheduler::budget(bool prompt) const {
   return prompt ? std::min(n, limits_.max_prompt_tokens - next_.n_prompt_tokens) : n;
 }
 
-std::vector<Sequence*> Scheduler::plan(bool more_may_come) {
+void Scheduler::plan(bool more_may_come, FunctionRef<void(Answering&, const char*)> fail) {
+  failures_.clear();
   if (limits_.batching == Batching::continuous)
     plan_ragged();
   else
     plan_padded();
   run_waiting(more_may_come);
-  return std::exchange(impossible_, {});
+  for (auto [request, why] : failures_) fail(*request, why);
 }
 
 void Scheduler::plan_ragged() {
@@ -144,7 +162,7 @@ void Scheduler::plan_padded() {
 void Scheduler::run_waiting(bool more_may_come) {
   waits_for_ = Waits::none;
   batch_waits_ = false;
-  if (waiting_.empty()) return;
+  if (waiting_.empty() && arrived_.empty()) return;
   if (limits_.batching != Batching::continuous && !batch_is_ready(more_may_come)) {
     waits_for_ = Waits::batch;
     return;
@@ -154,22 +172,45 @@ void Scheduler::run_waiting(bool more_may_come) {
 }
 
 void Scheduler::admit() {
-  while (!waiting_.empty()) {
-    Sequence& seq = **waiting_.begin();
-    if (seq.in_flight) return;  // preempted while its last token is computed: it begins again when that is known
-    waits_for_ = blocked(seq);
+  while (!waiting_.empty() || !arrived_.empty()) {
+    Sequence* seq = first_waiting();
+    if (!seq) return;
+    if (seq->in_flight) return;  // preempted while its last token is computed: it begins again when that is known
+    waits_for_ = blocked(*seq);
     if (waits_for_ != Waits::none) {
-      if (waits_for_ == Waits::tokens || !make_way(seq)) return;
+      if (waits_for_ == Waits::tokens || !make_way(seq->request, seq->turn())) return;
       continue;
     }
-    if (!start(seq)) return;
-    if (limits_.batching == Batching::continuous && !plan_rows(seq)) return;
+    if (!start(*seq)) return;
+    if (limits_.batching == Batching::continuous && !plan_rows(*seq)) return;
   }
 }
 
-Waits Scheduler::blocked(const Sequence& seq) const {
+// An answer is made when there is a place for it and for those that begin with it, and rows for its prompt; those when it starts.
+Sequence* Scheduler::first_waiting() {
+  Answering* request = arrived_.empty() ? nullptr : *arrived_.begin();
+  if (!request || (!waiting_.empty() && (*waiting_.begin())->turn() < request->turn())) return *waiting_.begin();
+  while ((waits_for_ = blocked(limits_.shared_state ? request->unmade() : 1)) != Waits::none)
+    if (waits_for_ == Waits::tokens || !make_way(*request, request->turn())) return nullptr;
+  try {
+    Sequence& seq = request->make_answer();
+    seq.state.tokens = request->request.prompt;
+    waiting_.insert(&seq);
+    if (limits_.shared_state || request->unmade() == 0) arrived_.erase(request);
+    return &seq;
+  } catch (const std::bad_alloc& e) {
+    failures_.emplace_back(request, reason_of(e));
+    return nullptr;
+  }
+}
+
+Waits Scheduler::blocked(int n_places) const {
   if (limits_.batching == Batching::continuous && budget(true) <= 0) return Waits::tokens;
-  if (places() + 1 + int(seq.followers.size()) > limits_.max_seqs) return Waits::sequences;
+  return places() + n_places > limits_.max_seqs ? Waits::sequences : Waits::none;
+}
+
+Waits Scheduler::blocked(const Sequence& seq) const {
+  if (Waits waits = blocked(places(seq)); waits != Waits::none) return waits;
   // Who starts without room for all its tokens, beside what the others still need for theirs, is soon preempted again.
   growing_.assign({&seq.state});
   for (const Sequence* other : running_) growing_.push_back(&other->state);
@@ -178,17 +219,21 @@ Waits Scheduler::blocked(const Sequence& seq) const {
 }
 
 // For a request of better priority the last of the running ones goes back to wait.
-bool Scheduler::make_way(const Sequence& seq) {
+bool Scheduler::make_way(const Answering& request, const Turn& turn) {
   if (running_.empty()) return false;
   Sequence& last = *running_.back();
-  if (last.request.request.priority <= seq.request.request.priority || !seq.before(last)) return false;
+  if (last.request.request.priority <= request.request.priority || last.turn() <= turn) return false;
   preempt(last);
   return true;
 }
 
+int Scheduler::places(const Sequence& seq) const {
+  return 1 + int(seq.followers.size()) + (limits_.shared_state ? seq.request.unmade() : 0);
+}
+
 int Scheduler::places() const {
   int n = 0;
-  for (const Sequence* seq : running_) n += 1 + int(seq->followers.size());
+  for (const Sequence* seq : running_) n += places(*seq);
   return n;
 }
 
@@ -197,21 +242,29 @@ bool Scheduler::batch_is_ready(bool more_may_come) {
   if (!running_.empty()) return false;
   longest_ = 0;
   int wanted = 0;
-  for (const Sequence* seq : waiting_) wanted += 1 + int(seq->followers.size());
+  for (const Sequence* seq : waiting_) wanted += places(*seq);
+  for (const Answering* request : arrived_) wanted += request->unmade();
   bool waited = limits_.batching == Batching::dynamic && Clock::now() >= held_until();
   batch_waits_ = more_may_come && wanted < limits_.max_seqs && !waited;
   return !batch_waits_;
 }
 
 Clock::time_point Scheduler::held_until() const {
-  if (limits_.batching != Batching::dynamic || waiting_.empty()) return Clock::time_point::max();
-  Clock::time_point first = (*waiting_.begin())->request.submitted;
+  if (limits_.batching != Batching::dynamic || (waiting_.empty() && arrived_.empty())) return Clock::time_point::max();
+  Clock::time_point first = Clock::time_point::max();
   for (const Sequence* seq : waiting_) first = std::min(first, seq->request.submitted);
+  for (const Answering* request : arrived_) first = std::min(first, request->submitted);
   return first + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(limits_.batch_delay_s));
 }
 
-// False: its swapped state finds no room yet.
+// False: its swapped state finds no room yet, or there is no memory for the answers that begin with it.
 bool Scheduler::start(Sequence& seq) {
+  try {
+    while (limits_.shared_state && seq.request.unmade() > 0) seq.followers.push_back(&seq.request.make_answer());
+  } catch (const std::bad_alloc& e) {
+    failures_.emplace_back(&seq.request, reason_of(e));
+    return false;
+  }
   int n_hit = 0;
   if (seq.state.swapped()) {
     if (!states_.swap_in(seq.state, next_.copies)) return false;
@@ -259,7 +312,7 @@ bool Scheduler::plan_rows(Sequence& seq, int padding) {
     }
     Sequence* victim = choose_victim();
     if (!victim) {
-      impossible_.push_back(&seq);
+      failures_.emplace_back(&seq.request, "the state of this sequence does not fit into the memory for it, even alone");
       return false;
     }
     preempt(*victim);
@@ -358,7 +411,7 @@ void Scheduler::absorb(StepPlan& step, std::span<const Sampled> sampled, Functio
       absorb(part, sampled);
       tell(*part.seq, nullptr);
     } catch (const std::exception& e) {
-      tell(*part.seq, e.what());
+      tell(*part.seq, reason_of(e));
     }
   }
 }

@@ -4,7 +4,7 @@
 // is a placeholder (-1 - its output row) until absorb() fills it in. Where the backend queues its work, the next step is launched
 // too before the last one's results are known: then at most two are in flight.
 //
-// Nobody starves. Every sequence has its place in one order (Sequence::before), which a later request of better priority
+// Nobody starves. Every answer has its place in one order (Turn), which a later request of better priority
 // enters at most `overtakes` places ahead for each level. Nobody passes the first that waits; the first of all is never
 // preempted and gets a row in every step. So a request has ended when all before it in the order and those that ran when it
 // became the first to wait have: at most the sum of their prompt and answer tokens, in steps.
@@ -79,9 +79,10 @@ class Scheduler {
  public:
   Scheduler(const SchedulerLimits&, StateManager&, Metrics&, std::vector<int32_t> stop_tokens);
 
-  void add(Sequence&);     // it waits
-  void remove(Sequence&);  // at any moment; gives its state back
-  bool idle() const { return running_.empty() && waiting_.empty(); }
+  void add(Answering&);              // it waits; its answers are made when they can run
+  void remove(Answering&) noexcept;  // at any moment; its answers give their state back
+  void clear() noexcept;             // everyone; no state can be trusted, and none is given back
+  bool idle() const { return running_.empty() && waiting_.empty() && arrived_.empty(); }
   bool holds_back() const { return batch_waits_; }                          // the next batch is not full yet
   Clock::time_point held_until() const;                                     // then it starts as it is
   void count();                                                             // tells the metrics how many run and wait, and why
@@ -89,8 +90,9 @@ class Scheduler {
   void each_state(const std::function<void(const SequenceState&)>&) const;  // of all that run
 
   // Plans what can be planned now, and more if called again. May be called while a launched step runs. more_may_come: a batch
-  // that is not full may wait for others. Returns those that are alone on the machine and still without room: the caller fails them.
-  std::vector<Sequence*> plan(bool more_may_come);
+  // that is not full may wait for others. `fail` hears of requests that can never run: their state does not fit even alone, or there is
+  // no memory for their answers; it must end them.
+  void plan(bool more_may_come, FunctionRef<void(Answering&, const char* why)> fail);
   const StepPlan& planned() const { return next_; }
   // Some running sequence must know the results in flight before its next rows can be written down.
   bool needs_results() const;
@@ -103,18 +105,23 @@ class Scheduler {
 
  private:
   struct Order {
-    bool operator()(const Sequence* a, const Sequence* b) const { return a->before(*b); }
+    bool operator()(const auto* a, const auto* b) const { return a->turn() < b->turn(); }
   };
-  int places() const;  // that running sequences take of max_seqs
+  using Failure = std::pair<Answering*, const char*>;
+  void remove(Sequence&) noexcept;
+  int places(const Sequence&) const;  // that it and the answers which begin with it take of max_seqs
+  int places() const;                 // that all running ones take
   int budget(bool prompt) const;
   void plan_ragged();
   void plan_padded();
   void run_waiting(bool more_may_come);
   bool batch_is_ready(bool more_may_come);
   void admit();
-  void end_padding();  // where its memory is needed, and at the end of a batch
+  Waits blocked(int n_places) const;  // before anything of an answer is made
+  Sequence* first_waiting();          // made, if it was not; null: it cannot be yet
+  void end_padding() noexcept;        // where its memory is needed, and at the end of a batch
   Waits blocked(const Sequence&) const;
-  bool make_way(const Sequence&);
+  bool make_way(const Answering&, const Turn&);
   bool start(Sequence&);
   bool plan_rows(Sequence&, int padding = 0);
   void plan_padding(SequenceState&, Sequence*, int padding);
@@ -132,11 +139,12 @@ class Scheduler {
   StateManager& states_;
   Metrics& metrics_;
   std::vector<int32_t> stop_tokens_;
-  std::vector<Sequence*> running_;  // in order
-  std::set<Sequence*, Order> waiting_;
+  std::vector<Sequence*> running_;       // in order
+  std::set<Sequence*, Order> waiting_;   // made already: they were preempted, or there is no memory for their tokens
+  std::set<Answering*, Order> arrived_;  // those that have answers nobody has made
   StepPlan next_, launched_[2];
-  int turn_ = 0;  // launched_[turn_] is the current step
-  std::vector<Sequence*> impossible_;
+  int turn_ = 0;                                       // launched_[turn_] is the current step
+  std::vector<Failure> failures_;                      // of the plan that is being made
   std::vector<Sequence*> pass_;                        // scratch: running_ as it was when a pass over it began
   mutable std::vector<const SequenceState*> growing_;  // scratch of blocked()
   Waits waits_for_ = Waits::none;                      // what the first that waits lacks

@@ -1,7 +1,7 @@
 #include "engine/sequence.h"
 
 #include <algorithm>
-#include <tuple>
+#include <new>
 
 namespace mr {
 
@@ -21,29 +21,40 @@ std::string_view name_of(Finish finish) {
   return "";
 }
 
+const char* reason_of(const std::exception& e) {
+  return dynamic_cast<const std::bad_alloc*>(&e) ? "there is no memory left for this request" : e.what();
+}
+
+static void set_reason(std::string& to, const char* why) noexcept {
+  try {
+    to = why;
+  } catch (...) {
+    to = "out of memory";  // short enough to need none
+  }
+}
+
 static double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-Sequence::Sequence(Answering& of, int choice, const Tokenizer* tokenizer)
+Sequence::Sequence(Answering& of, int choice)
     : request(of),
       choice(choice),
-      order(of.id),
       max_tokens(of.request.sampling.max_tokens),
       decoding(make_autoregressive()),
-      sampling(of.request.sampling, of.seed, choice, of.request.prompt),
+      sampling(of.request.sampling, of.seed, choice, of.edits),
       stop(of.request.sampling.stop) {
   state.id = uint64_t(of.id);
   state.salt = of.salt;
-  state.tokens = of.request.prompt;
   state.n_prompt = int(of.request.prompt.size());
-  if (tokenizer) detokenizer.emplace(*tokenizer, /*skip_special=*/true, /*continues=*/true);
+  if (of.tokenizer) detokenizer.emplace(*of.tokenizer, /*skip_special=*/true, /*continues=*/true);
   news.choice = choice;
   news.timing.n_prompt = state.n_prompt;
 }
 
-bool Sequence::before(const Sequence& other) const {
-  auto place = [](const Sequence& s) { return std::tuple(s.order + overtakes * s.request.request.priority, s.order, s.choice); };
-  return place(*this) < place(other);
+static Turn turn_of(const Answering& request, int choice) {
+  return {request.id + Sequence::overtakes * request.request.priority, request.id, choice};
 }
+
+Turn Sequence::turn() const { return turn_of(request, choice); }
 
 bool Sequence::scoring() const { return request.request.score_prompt && this == request.answers[0].get() && n_scored < state.n_prompt; }
 
@@ -51,6 +62,9 @@ bool Sequence::needs_results() const { return decoding->needs_result() || sampli
 
 void Sequence::append(const Sampled& sampled, std::span<const int32_t> stop_tokens) {
   const SamplingParams& params = request.request.sampling;
+  news.tokens.reserve(news.tokens.size() + 1);  // both lists grow, or none
+  news.sampled.push_back(sampled);
+  news.tokens.push_back(sampled.token);
   Timing& timing = news.timing;
   timing.last_token_s = seconds_since(request.submitted);
   const size_t place = request.request.prompt.size() + size_t(timing.n_generated);
@@ -58,8 +72,6 @@ void Sequence::append(const Sampled& sampled, std::span<const int32_t> stop_toke
   state.tokens.resize(std::max(state.tokens.size(), place + 1));
   state.tokens[place] = sampled.token;
   sampling.add(sampled.token);
-  news.tokens.push_back(sampled.token);
-  news.sampled.push_back(sampled);
 
   if (!params.ignore_eos && std::ranges::find(stop_tokens, sampled.token) != stop_tokens.end()) return end(Finish::stop);
   if (detokenizer && stop.push(detokenizer->push(sampled.token), news.text)) {
@@ -69,25 +81,56 @@ void Sequence::append(const Sampled& sampled, std::span<const int32_t> stop_toke
   if (timing.n_generated >= max_tokens) end(Finish::length);
 }
 
-void Sequence::end(Finish why, std::string error) {
+// Memory may be what is lacking: then a few words are lost, never the end.
+void Sequence::end(Finish why, const char* error) noexcept {
   if (finish != Finish::none) return;
   finish = why;
-  if (detokenizer) {
-    bool stopped = stop.push(detokenizer->finish(), news.text);
-    if (!stopped) stop.finish(news.text);
-    if (stopped && why == Finish::length) finish = Finish::stop;
+  try {
+    if (detokenizer) {
+      bool stopped = stop.push(detokenizer->finish(), news.text);
+      if (!stopped) stop.finish(news.text);
+      if (stopped && why == Finish::length) finish = Finish::stop;
+    }
+  } catch (...) {
   }
   news.finish = finish;
-  news.error = std::move(error);
+  set_reason(news.error, error);
   Timing& timing = news.timing;
   if (request.started) timing.started_s = std::chrono::duration<double>(*request.started - request.submitted).count();
   timing.n_cached = request.n_cached;
 }
 
-Answering::Answering(int64_t id, Request asked, Sink sink, const Tokenizer* tokenizer, uint64_t seed, std::string salt, bool shared)
-    : id(id), request(std::move(asked)), sink(std::move(sink)), seed(seed), salt(std::move(salt)), submitted(Clock::now()) {
-  for (int i = 0; i < request.n; i++) answers.push_back(std::make_unique<Sequence>(*this, request.first_choice + i, tokenizer));
-  for (int i = 1; i < request.n && shared; i++) answers[0]->followers.push_back(answers[size_t(i)].get());
+void Sequence::tell(const Sink& sink) {
+  if (news.tokens.empty() && news.text.empty() && news.prompt.empty() && news.finish == Finish::none) return;
+  sink(news);
+  news.tokens.clear();
+  news.sampled.clear();
+  news.text.clear();
+  news.prompt.clear();
+  news.finish = Finish::none;
+}
+
+Answering::Answering(Request asked, Sink sink, const Tokenizer* tokenizer, std::string salt)
+    : request(std::move(asked)), sink(std::move(sink)), tokenizer(tokenizer), salt(std::move(salt)), submitted(Clock::now()) {}
+
+Turn Answering::turn() const { return turn_of(*this, request.first_choice + n_made()); }
+
+Sequence& Answering::make_answer() {
+  if (!edits) edits = std::make_shared<LogitEdits>(request.sampling, request.prompt);
+  return *answers.emplace_back(std::make_unique<Sequence>(*this, request.first_choice + n_made()));
+}
+
+void Answering::end(Finish why, const char* error) noexcept {
+  for (auto& answer : answers) answer->end(why, error);
+  if (unmade() == 0 || last_word.finish != Finish::none) return;
+  last_word.finish = why;
+  set_reason(last_word.error, error);
+  last_word.timing.n_prompt = int(request.prompt.size());
+}
+
+bool Answering::ended() const {
+  auto has_ended = [](const auto& answer) { return answer->finish != Finish::none; };
+  return (unmade() == 0 || last_word.finish != Finish::none) && std::ranges::all_of(answers, has_ended);
 }
 
 }  // namespace mr

@@ -1,8 +1,10 @@
-// A running answer, and the request it belongs to. The scheduler moves its state forward; the answer itself knows when it is
-// over (a stop token, a stop string, its length) and what its reader has not yet seen.
+// A running answer, and the request it belongs to. A request that waits is its prompt and its wishes alone; its answers are made when
+// they are about to run. The scheduler moves their state forward; an answer itself knows when it is over (a stop token, a stop string,
+// its length) and what its reader has not yet seen.
 #pragma once
 
 #include <chrono>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -19,13 +21,21 @@ using Clock = std::chrono::steady_clock;
 
 struct Answering;
 
-struct Sequence {
-  Sequence(Answering&, int choice, const Tokenizer*);
+// What every answer of the engine is ordered by: arrival, where a level of priority is worth so many arrivals, then choice. The
+// scheduler serves the first and preempts the last.
+struct Turn {
+  int64_t late, arrival;
+  int choice;
+  auto operator<=>(const Turn&) const = default;
+};
 
-  // What every answer of the engine is ordered by: arrival, where a level of priority is worth `overtakes` arrivals, then
-  // choice. The scheduler serves the first and preempts the last.
+struct Sequence {
   static constexpr int64_t overtakes = 1024;
-  bool before(const Sequence&) const;
+
+  Sequence(Answering&, int choice);
+
+  Turn turn() const;
+  bool before(const Sequence& other) const { return turn() < other.turn(); }
 
   bool scoring() const;  // some of the prompt's logits are still to be handed out
 
@@ -33,11 +43,11 @@ struct Sequence {
 
   // The next token. Sets `finish` when it ends the answer; nothing may follow then.
   void append(const Sampled&, std::span<const int32_t> stop_tokens);
-  void end(Finish, std::string error = {});
+  void end(Finish, const char* error = "") noexcept;
+  void tell(const Sink&);  // what is new
 
   Answering& request;
   int choice;
-  int64_t order;  // of the request's arrival
   int max_tokens;
   SequenceState state;
   std::unique_ptr<Decoding> decoding;
@@ -54,20 +64,32 @@ struct Sequence {
   TokenEvent news;  // since the last delivery
 };
 
+const char* reason_of(const std::exception&);  // for a reader, as long as the exception lives
+
 // A request while it is answered.
 struct Answering {
-  // shared: all answers go on from the prompt's state, which is computed once.
-  Answering(int64_t id, Request, Sink, const Tokenizer*, uint64_t seed, std::string salt, bool shared);
+  Answering(Request, Sink, const Tokenizer*, std::string salt);
 
-  int64_t id;
+  Turn turn() const;  // of the answer that is made next
+  int n_made() const { return int(answers.size()); }
+  int unmade() const { return request.n - n_made(); }
+  Sequence& make_answer();                       // the next one; its state has no tokens yet
+  void end(Finish, const char* error) noexcept;  // every answer, those too that were never made
+  bool ended() const;
+
+  int64_t id = 0;
   Request request;
   Sink sink;
-  uint64_t seed;
+  const Tokenizer* tokenizer;  // may be null
+  uint64_t seed = 0;
   std::string salt;  // of its state: the request's, and whatever else prefixes may not be shared across
   Clock::time_point submitted;
   std::optional<Clock::time_point> started;
   int n_cached = 0;
-  std::vector<std::unique_ptr<Sequence>> answers;  // [n]
+  std::vector<std::unique_ptr<Sequence>> answers;  // those that were made, from first_choice on
+  std::shared_ptr<const LogitEdits> edits;         // that all answers begin with; made with the first of them
+  TokenEvent last_word;                            // for those that were never made
+  bool has_news = false, over = false;             // it stands in the engine's list of these
 };
 
 }  // namespace mr

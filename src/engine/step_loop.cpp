@@ -15,8 +15,7 @@ static bool wants_logits(const StepPlan& step) {
 }
 
 void StepLoop::plan(bool more_may_come) {
-  for (Sequence* seq : parts_.scheduler.plan(more_may_come))
-    parts_.desk.fail(seq->request, "the state of this sequence does not fit into the memory for it, even alone");
+  parts_.scheduler.plan(more_may_come, [this](Answering& request, const char* why) { parts_.desk.fail(request, why); });
 }
 
 StepLoop::Launched StepLoop::launch() {
@@ -42,7 +41,7 @@ void StepLoop::hand_out_logits(const StepPlan& step, Tensor logits) {
       for (int r = part.score_from; r < part.score_to; r++) request.request.on_logits(part.position + r, row(output++));
       if (part.n_sampled() > 0) request.request.on_logits(part.position + part.sample_from, row(output));
     } catch (const std::exception& e) {
-      parts_.desk.fail(request, e.what());
+      parts_.desk.fail(request, reason_of(e));
     } catch (...) {
       parts_.desk.fail(request, "the reader of its logits failed");
     }

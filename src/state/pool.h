@@ -2,6 +2,7 @@
 // refers to is idle: nobody reads it now, so eviction may free it, and it counts as available.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -13,7 +14,15 @@ class UnitPool {
  public:
   explicit UnitPool(int n_units) : refs_(size_t(n_units)), cached_(size_t(n_units)) {
     free_.reserve(refs_.size());
-    for (int unit = n_units - 1; unit > 0; unit--) free_.push_back(unit);
+    reset();
+  }
+
+  void reset() noexcept {  // all units are free; free_ has room for them
+    std::ranges::fill(refs_, 0);
+    std::ranges::fill(cached_, 0);
+    n_idle_ = 0;
+    free_.clear();
+    for (int unit = n_units(); unit > 0; unit--) free_.push_back(unit);
   }
 
   int n_units() const { return int(refs_.size()) - 1; }  // that can be handed out

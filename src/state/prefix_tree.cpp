@@ -22,14 +22,13 @@ PrefixTree::PrefixTree(std::vector<UnitPool>& pools, std::vector<bool> spine)
 PrefixTree::~PrefixTree() = default;
 
 PrefixTree::Node* PrefixTree::root(const std::string& salt) {
-  auto [it, is_new] = roots_.try_emplace(salt);
-  if (is_new) {
-    it->second = std::make_unique<Node>();
-    it->second->salt = &it->first;
-    it->second->hash = std::hash<std::string>{}(salt);
-    it->second->held.resize(pools_.size());
-  }
-  return it->second.get();
+  if (auto found = roots_.find(salt); found != roots_.end()) return found->second.get();
+  auto root = std::make_unique<Node>();
+  root->hash = std::hash<std::string>{}(salt);
+  root->held.resize(pools_.size());
+  auto& [kept_salt, node] = *roots_.emplace(salt, std::move(root)).first;
+  node->salt = &kept_salt;
+  return node.get();
 }
 
 PrefixTree::Node* PrefixTree::child(const Node* parent, std::span<const int32_t> block) const {
@@ -46,8 +45,9 @@ PrefixTree::Node* PrefixTree::grow(Node* parent, std::span<const int32_t> block)
   node->hash = hash_block(parent->hash, block);
   node->tokens.assign(block.begin(), block.end());
   node->held.resize(pools_.size());
+  Node* grown = nodes_.emplace(node->hash, std::move(node))->second.get();
   parent->n_children++;
-  return nodes_.emplace(node->hash, std::move(node))->second.get();
+  return grown;
 }
 
 PrefixTree::Node* PrefixTree::ancestor(Node* node, int depth) {
@@ -61,8 +61,8 @@ void PrefixTree::unpin(Node* node) {
 }
 
 void PrefixTree::hold(Node* node, int group, int32_t unit, bool temporary) {
-  pools_[group].cache(unit);
   node->held[group] = {unit, temporary, order_[group].insert(order_[group].end(), node)};
+  pools_[group].cache(unit);
 }
 
 void PrefixTree::drop(Node* node, int group) {
@@ -98,6 +98,12 @@ void PrefixTree::remove(Node* node) {
   for (size_t g = 0; g < pools_.size(); g++)
     if (node->held[g].unit >= 0) drop(node, int(g));
   unpin(node);
+}
+
+void PrefixTree::clear() noexcept {
+  for (std::list<Node*>& order : order_) order.clear();
+  nodes_.clear();
+  roots_.clear();
 }
 
 void PrefixTree::prune(Node* node) {

@@ -58,11 +58,12 @@ class PrefixTree {
   void each(F f) const {  // every node but the roots
     for (auto& [hash, node] : nodes_) f(*node);
   }
+  void clear() noexcept;  // the pools are the caller's to reset
+  void remove(Node*);     // a leaf, with all it holds
   void check_invariants() const;
 
  private:
-  void remove(Node*);  // a leaf, with all it holds
-  void prune(Node*);   // from here upwards: leaves that hold nothing and are not pinned
+  void prune(Node*);  // from here upwards: leaves that hold nothing and are not pinned
 
   std::vector<UnitPool>& pools_;
   std::vector<bool> spine_;

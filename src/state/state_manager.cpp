@@ -171,9 +171,10 @@ int64_t StateManager::stranded_units() const {
   return n;
 }
 
-void StateManager::forget_prefixes() {
-  for (int g = 0; g < n_groups(); g++)
-    while (pool(g).n_idle() > 0) tree_.evict(g);
+void StateManager::reset() noexcept {
+  tree_.clear();
+  for (UnitPool& p : pools_) p.reset();
+  for (UnitPool& p : host_pools_) p.reset();
 }
 
 bool StateManager::reserve(SequenceState& seq, int rows, int scratch, std::vector<UnitCopy>& copies, int padding) {
@@ -293,8 +294,8 @@ void StateManager::accept_slots(SequenceState& seq, int g, std::span<const int> 
     int at = seq.committed + int(i) + 1;
     int32_t unit = t.dst[rows[i]];
     if (unit < 0 || at % page_tokens_ != 0) continue;
-    pool(g).retain(unit);
     t.snapshot.push_back({at, unit});
+    pool(g).retain(unit);
   }
   pool(g).retain(last);
   if (t.src > 0) pool(g).release(t.src);
@@ -311,8 +312,14 @@ void StateManager::publish(SequenceState& seq) {
   while (seq.node->depth < n_blocks) {
     auto block = tokens.subspan(size_t(seq.node->depth * page_tokens_), size_t(page_tokens_));
     Node* next = tree_.child(seq.node, block);
-    if (!next) next = tree_.grow(seq.node, block);
-    publish_pages(seq, next);
+    const bool grown = !next;
+    if (grown) next = tree_.grow(seq.node, block);
+    try {
+      publish_pages(seq, next);
+    } catch (...) {
+      if (grown) tree_.remove(next);
+      throw;
+    }
     tree_.pin(next);
     tree_.unpin(std::exchange(seq.node, next));
   }
@@ -338,17 +345,22 @@ void StateManager::publish_pages(SequenceState& seq, Node* node) {
 // Of the snapshots that nobody asked to keep, the tree holds only our last one.
 void StateManager::publish_snapshots(SequenceState& seq) {
   for (int g = 0; g < n_groups(); g++) {
-    std::erase_if(seq.table[g].snapshot, [&](Table::Snapshot s) {
-      if (s.at > seq.node->depth * page_tokens_) return false;
+    std::vector<Table::Snapshot>& waiting = seq.table[g].snapshot;
+    for (size_t i = 0; i < waiting.size();) {
+      const Table::Snapshot s = waiting[i];
+      if (s.at > seq.node->depth * page_tokens_) {
+        i++;
+        continue;
+      }
       Node* node = PrefixTree::ancestor(seq.node, s.at / page_tokens_);
       if (node->held[g].unit < 0) {
         tree_.hold(node, g, s.unit, s.at != seq.keep_at[0] && s.at != seq.keep_at[1]);
         if (seq.rolling && seq.rolling->depth < node->depth && seq.rolling->held[g].temporary) tree_.drop(seq.rolling, g);
         seq.rolling = node;
       }
+      waiting.erase(waiting.begin() + long(i));
       pool(g).release(s.unit);
-      return true;
-    });
+    }
   }
 }
 
@@ -393,7 +405,7 @@ void StateManager::fork(const SequenceState& parent, SequenceState& child) {
   if (child.node) tree_.pin(child.node);
 }
 
-void StateManager::release(SequenceState& seq) {
+void StateManager::release(SequenceState& seq) noexcept {
   for (size_t g = 0; g < seq.host.size(); g++) release_host(seq.host[g], int(g));
   seq.host.clear();
   if (!seq.attached()) {
@@ -401,7 +413,10 @@ void StateManager::release(SequenceState& seq) {
     return;
   }
   drop_plan(seq);
-  publish(seq);
+  try {
+    publish(seq);
+  } catch (const std::bad_alloc&) {  // then fewer blocks are shared
+  }
   for (Node* node = seq.node; node && node->depth > 0; node = node->parent)
     for (int g = 0; g < n_groups(); g++) {
       int32_t unit = node->held[g].unit;

@@ -68,7 +68,9 @@ class StateManager {
   void fork(const SequenceState& parent, SequenceState& child);
 
   // Gives all units back. What is published stays in the tree until it is evicted: the sequence may attach again.
-  void release(SequenceState&);
+  void release(SequenceState&) noexcept;
+  // The books as they were at the beginning: every unit is free, whoever held it, and no prefix is known.
+  void reset() noexcept;
 
   // Moves its units to host memory, or back; between, it holds nothing else. False: no room there, nothing changed.
   bool swap_out(SequenceState&, std::vector<UnitCopy>& copies);
@@ -76,7 +78,6 @@ class StateManager {
 
   StateStats stats() const;
   int64_t stranded_units() const;  // free, but in holes too short for a contiguous sequence
-  void forget_prefixes();          // all that only the prefix tree holds
   // Throws unless the reference counts are exactly those of the tree and of these sequences, which must be all there are.
   void check_invariants(std::span<const SequenceState* const>) const;
 

@@ -47,7 +47,7 @@ TEST(SamplingParams, EveryFieldIsNamedWithItsRange) {
 TEST(SamplingState, KeepsNoCountsUnlessSomethingNeedsThem) {
   SamplingParams params;
   std::vector<int32_t> prompt = {1, 2, 3};
-  SamplingState state(params, 5, 2, prompt);
+  SamplingState state(params, 5, 2, std::make_shared<LogitEdits>(params, prompt));
   state.add(7);
   EXPECT_TRUE(state.edits().empty());
   SampleRow row = state.row(4);
@@ -64,7 +64,7 @@ TEST(SamplingState, CountsEqualCountingTheTokensAgain) {
   params.logit_bias = {{4, 1.5f}, {60, -2.f}};
   std::vector<int32_t> prompt, answer;
   for (int i = 0; i < 20; i++) prompt.push_back(int32_t(rng() % 30));
-  SamplingState state(params, 0, 0, prompt);
+  SamplingState state(params, 0, 0, std::make_shared<LogitEdits>(params, prompt));
   for (int i = 0; i < 100; i++) {
     answer.push_back(int32_t(rng() % 50));
     state.add(answer.back());
@@ -86,12 +86,44 @@ TEST(SamplingState, FrequencyCountsTheAnswerAndNotThePrompt) {
   SamplingParams params;
   params.frequency_penalty = 1;
   std::vector<int32_t> prompt = {1, 2};
-  SamplingState state(params, 0, 0, prompt);
+  SamplingState state(params, 0, 0, std::make_shared<LogitEdits>(params, prompt));
   EXPECT_TRUE(state.edits().empty());
   state.add(9);
   ASSERT_EQ(state.edits().size(), 1u);
   EXPECT_EQ(state.edits()[0].token, 9);
   EXPECT_EQ(state.edits()[0].n_generated, 1);
+}
+
+TEST(SamplingState, PresenceAloneCountsTheAnswerAndNotThePrompt) {
+  SamplingParams params;
+  params.presence_penalty = 0.5f;
+  std::vector<int32_t> prompt = {1, 2};
+  SamplingState state(params, 0, 0, std::make_shared<LogitEdits>(params, prompt));
+  EXPECT_TRUE(state.counts());
+  EXPECT_TRUE(state.edits().empty());
+  state.add(2);
+  state.add(9);
+  state.add(9);
+  ASSERT_EQ(state.edits().size(), 2u);
+  EXPECT_EQ(state.edits()[0].token, 2);
+  EXPECT_EQ(state.edits()[0].n_generated, 1);
+  EXPECT_EQ(state.edits()[1].token, 9);
+  EXPECT_EQ(state.edits()[1].n_generated, 2);
+  EXPECT_EQ(state.row(5).presence_penalty, 0.5f);
+  EXPECT_EQ(state.row(5).n_edits, 2);
+}
+
+TEST(SamplingState, AnswersShareTheEditsThatTheyBeginWith) {
+  SamplingParams params;
+  params.frequency_penalty = 1;
+  params.logit_bias = {{4, 1.5f}, {60, -2.f}};
+  auto first = std::make_shared<LogitEdits>(params, std::vector<int32_t>{1, 2});
+  SamplingState a(params, 0, 0, first), b(params, 0, 1, first);
+  EXPECT_EQ(a.edits().data(), b.edits().data());
+  a.add(60);
+  EXPECT_EQ(b.edits()[1].n_generated, 0) << "one answer's counts are another's";
+  EXPECT_EQ(a.edits()[1].n_generated, 1);
+  EXPECT_EQ(a.edits()[1].bias, -2.f);
 }
 
 }  // namespace

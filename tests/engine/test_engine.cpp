@@ -168,15 +168,16 @@ TEST(Engine, StopStringsCutTheTextAndEndTheAnswer) {
 }
 
 // Greedy with penalties, against the definition: the logits of the whole sequence, changed by hand, their largest taken.
-TEST(Engine, PenaltiesCountPromptAndAnswer) {
-  auto engine = open("llama_gqa", {.kv_dtype = DType::f32});
+void expect_penalties(Engine& engine, float repetition, float frequency, float presence, std::map<int32_t, float> bias) {
+  SCOPED_TRACE(fmt::format("repetition {}, frequency {}, presence {}", repetition, frequency, presence));
   std::mt19937 rng(8);
   Request r = greedy(random_prompt(rng, 12), 20);
-  r.sampling.repetition_penalty = 1.4f;
-  r.sampling.frequency_penalty = 0.3f;
-  r.sampling.presence_penalty = 0.4f;
-  r.sampling.logit_bias = {{7, 1.5f}, {100, -3.f}};
-  Answer answer = run_one(*engine, r);
+  r.sampling.repetition_penalty = repetition;
+  r.sampling.frequency_penalty = frequency;
+  r.sampling.presence_penalty = presence;
+  r.sampling.logit_bias = bias;
+  r.sampling.ignore_eos = true;
+  Answer answer = run_one(engine, r);
   ASSERT_EQ(answer.tokens.size(), 20u);
 
   Request score = greedy(r.prompt, 0);
@@ -187,7 +188,7 @@ TEST(Engine, PenaltiesCountPromptAndAnswer) {
     ASSERT_EQ(position, int(logits.size()));
     logits.emplace_back(row.begin(), row.end());
   };
-  run_one(*engine, score);
+  run_one(engine, score);
   ASSERT_EQ(logits.size(), score.prompt.size());
 
   bool changed = false;
@@ -197,15 +198,26 @@ TEST(Engine, PenaltiesCountPromptAndAnswer) {
     for (int32_t t = 0; t < 131; t++) {
       auto n = std::count(answer.tokens.begin(), answer.tokens.begin() + long(i), t);
       float& x = row[size_t(t)];
-      if (n || std::ranges::count(r.prompt, t)) x = x > 0 ? x / 1.4f : x * 1.4f;
-      x -= 0.3f * float(n);
-      if (n) x -= 0.4f;
-      if (r.sampling.logit_bias.count(t)) x += r.sampling.logit_bias[t];
+      if (n || std::ranges::count(r.prompt, t)) x = x > 0 ? x / repetition : x * repetition;
+      x -= frequency * float(n);
+      if (n) x -= presence;
+      if (bias.count(t)) x += bias[t];
     }
     EXPECT_EQ(answer.tokens[i], std::ranges::max_element(row) - row.begin()) << "token " << i;
     changed |= answer.tokens[i] != plain;
   }
   EXPECT_TRUE(changed) << "the penalties changed nothing";
+}
+
+TEST(Engine, PenaltiesCountPromptAndAnswer) {
+  for (bool ahead : {false, true}) {
+    auto engine = open("llama_gqa", {.kv_dtype = DType::f32, .launch_ahead = ahead});
+    expect_penalties(*engine, 1.4f, 0.3f, 0.4f, {{7, 1.5f}, {100, -3.f}});
+    expect_penalties(*engine, 1, 0, 1.5f, {});
+    expect_penalties(*engine, 1, 0, -1.5f, {});
+    expect_penalties(*engine, 1, 0.5f, 0, {});
+    expect_penalties(*engine, 1.3f, 0, 0, {});
+  }
 }
 
 TEST(Engine, LogitsAreThoseThatScoresComeFrom) {

@@ -136,6 +136,97 @@ TEST(Scheduling, PromptRowsHaveALimitOfTheirOwn) {
   EXPECT_EQ(engine->stats().steps, 6);
 }
 
+// Decodes have their rows first: while a long prompt is read, an answer that runs gets a token in every step.
+TEST(Scheduling, APromptNeverTakesTheRowOfADecode) {
+  std::vector<StepWork> steps;
+  EngineOptions options{.max_seqs = 3, .max_batch_tokens = 8, .max_context = 128};
+  options.on_step = [&](const StepWork& work) { steps.push_back(work); };
+  auto engine = open("llama_gqa", options);
+  Request talks = greedy(prompt_of(4), 9), reads = greedy(prompt_of(100, 1), 1);
+  talks.sampling.ignore_eos = true;
+  talks.priority = 1;  // the prompt stands before it in the order, and still its rows come last
+  engine->submit(talks, [](const TokenEvent&) {});
+  engine->step();
+  engine->submit(reads, [](const TokenEvent&) {});
+  while (engine->step()) {
+  }
+  int next = 5;  // the context of the next token
+  for (const StepWork& work : steps) {
+    int rows = 0;
+    bool decoded = false;
+    for (const StepWork::Part& part : work.parts) rows += part.rows, decoded |= part.rows == 1 && part.context == next;
+    EXPECT_LE(rows, 8);
+    if (decoded) next++;
+    const bool reading = std::ranges::any_of(work.parts, [](const StepWork::Part& p) { return p.rows > 1 && p.context > 4; });
+    EXPECT_TRUE(!reading || decoded || next > 12) << "step of " << rows << " rows without the token at " << next;
+  }
+  EXPECT_EQ(next, 13);  // 4 tokens of the prompt, 8 that were computed of 9
+}
+
+// All answers of a request take places among those that may run at once, from its first row on.
+TEST(Scheduling, EveryAnswerOfARequestTakesAPlace) {
+  for (bool contiguous : {false, true}) {
+    size_t most = 0;
+    EngineOptions options{.max_seqs = 4, .max_batch_tokens = 64, .max_context = 128};
+    options.contiguous = contiguous;
+    options.on_step = [&](const StepWork& work) { most = std::max(most, work.parts.size()); };
+    auto engine = open("llama_gqa", options);
+    const int n[] = {3, 2, 1};
+    for (int i = 0; i < 3; i++) {
+      Request r = greedy(prompt_of(10, i), 6);
+      r.n = n[i];
+      r.sampling.ignore_eos = true;
+      engine->submit(r, [](const TokenEvent&) {});
+    }
+    engine->step();
+    Stats stats = engine->stats();
+    EXPECT_EQ(stats.running, contiguous ? 4 : 3);  // contiguous: each answer is a sequence of its own from the start
+    EXPECT_EQ(stats.waiting, contiguous ? 2 : 3);
+    EXPECT_EQ(stats.waits_for, Waits::sequences);
+    while (engine->step()) engine->check_invariants();
+    EXPECT_EQ(most, contiguous ? 4u : 3u);  // the second request starts when the first has ended, and takes the third along
+    EXPECT_EQ(engine->stats().finished, 3);
+    EXPECT_EQ(engine->stats().waiting, 0);
+  }
+}
+
+// Whoever has to wait for memory does not throw out another of the same priority.
+TEST(Scheduling, EqualsDoNotPreemptEachOther) {
+  int64_t page = open("llama_gqa")->model().layout().bytes_per_token() * 16;
+  EngineOptions options{.max_seqs = 3, .max_context = 128, .state_bytes = page * 9, .page_tokens = 16};
+  options.victim = Victim::largest;
+  options.prefix_cache = false;
+  auto engine = open("llama_gqa", options);
+  // After 13 tokens each they want 3, 4 and 2 pages of 8. The second gives its own back, and waits until the third has ended.
+  std::vector<Request> requests{greedy(prompt_of(20), 30), greedy(prompt_of(40, 1), 30), greedy(prompt_of(10, 2), 20)};
+  for (Request& r : requests) r.sampling.ignore_eos = true;
+  run_all(*engine, requests);
+  EXPECT_EQ(engine->stats().preemptions, 1);
+}
+
+// An answer that nobody has begun yet still has its last word, once.
+TEST(Scheduling, ARequestThatWaitsIsCancelledInEachOfItsAnswers) {
+  auto engine = open("llama_gqa", {.max_seqs = 2, .max_context = 128});
+  Request r = greedy(prompt_of(10), 20);
+  r.n = 2;
+  r.sampling.ignore_eos = true;
+  Answers answers(2, std::vector<Answer>(2));
+  std::vector<int64_t> ids;
+  for (size_t i = 0; i < 2; i++)
+    ids.push_back(engine->submit(r, [&answers, i](const TokenEvent& e) { answers[i][size_t(e.choice)].take(e); }));
+  for (int i = 0; i < 3; i++) engine->step();
+  engine->cancel(ids[1]);
+  engine->cancel(ids[1]);
+  while (engine->step()) engine->check_invariants();
+  for (const Answer& a : answers[0]) EXPECT_EQ(a.tokens.size(), 20u);
+  for (const Answer& a : answers[1]) {
+    EXPECT_EQ(a.finish, Finish::cancelled);
+    EXPECT_EQ(a.n_events, 1);
+    EXPECT_EQ(a.timing.n_prompt, 10);
+  }
+  EXPECT_EQ(engine->stats().finished, 2);
+}
+
 TEST(Scheduling, AWaitingRequestSaysWhy) {
   auto reason = [](EngineOptions options, std::vector<Request> requests) {
     options.max_context = 128;

@@ -1,0 +1,26 @@
+// Faults of the whole test program: allocations that fail, a system clock that is wrong. Off unless a test turns them on.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace mr {
+
+struct Faults {
+  std::atomic<bool> armed{false};
+  std::atomic<int64_t> seen{0}, bytes{0};  // allocations while armed
+  int64_t first = 0, count = 0;            // allocations [first, first + count) fail
+  std::atomic<int64_t> seconds_ahead{0};   // of the system's clock
+};
+extern Faults faults;
+
+void arm(int64_t first, int64_t count);
+bool disarm();  // whether any allocation failed
+
+// What a test itself allocates on this thread is no fault of the engine, and is not counted.
+struct Spared {
+  Spared();
+  ~Spared();
+};
+
+}  // namespace mr
