@@ -99,14 +99,71 @@ TEST_P(Cuda, WhatIsGeneratedIsWhatOnePassScores) {
   for (const StateStats::Group& g : engine->state_stats().group) EXPECT_EQ(g.n_used, 0);
 }
 
+// A folder with this configuration alone: weights are made up.
+std::filesystem::path made_up(const std::string& name, const std::string& config) {
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / name;
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder / "config.json") << config;
+  return folder;
+}
+
+// The difference between log-probabilities of answers and what another engine scores them with, root mean square. Logits of made-up
+// weights have unit variance; a log-probability is a difference of two.
+double difference_of_scores(Engine& other, const std::vector<Request>& requests, const Answers& answers) {
+  double error = 0;
+  int n = 0;
+  for (size_t i = 0; i < requests.size(); i++) {
+    const Answer& a = answers[i][0];
+    Request score = greedy(requests[i].prompt, 0);
+    score.prompt.insert(score.prompt.end(), a.tokens.begin(), a.tokens.end());
+    score.score_prompt = true;
+    const Answer scored = run_one(other, score);
+    for (size_t t = 0; t < a.tokens.size(); t++, n++)
+      error += std::pow(scored.prompt[requests[i].prompt.size() + t].logprob - a.logprobs[t], 2);
+  }
+  return std::sqrt(error / n);
+}
+
+// Layers so large that steps of up to 16 rows are one kernel each: the CPU scores what the GPU generated so.
+TEST(CudaEngine, ChainsOfRowsAreWhatTheCpuScores) {
+  if (!cuda_available()) GTEST_SKIP() << "no GPU";
+  const std::filesystem::path model = made_up("millrace_large_layers", R"({"model_type": "llama", "hidden_size": 4096,
+    "intermediate_size": 8192, "num_hidden_layers": 2, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+    "vocab_size": 1000, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_theta": 10000.0})");
+  EngineOptions options{.device = "cuda", .max_seqs = 16, .max_batch_tokens = 512, .max_context = 1024, .state_bytes = 1 << 28};
+  options.random_weights = 5;
+  auto gpu = Engine::create(model, options);
+  options.device = "cpu";
+  auto cpu = Engine::create(model, options);
+  std::vector<std::string> launched;
+  auto* backend = dynamic_cast<CudaBackend*>(&gpu->backend());
+  ASSERT_NE(backend, nullptr);
+  backend->log_launches([&](const std::string& line) { launched.push_back(line); });
+  auto has = [&](const std::string& kernel) {
+    return std::ranges::any_of(launched, [&](const std::string& line) { return line.starts_with(kernel); });
+  };
+  std::mt19937 rng(6);
+  for (auto [n, kernel] : {std::pair{1, "chain_kernel<false>"}, {2, "rows_kernel<8>"}, {7, "rows_kernel<8>"}, {16, "rows_kernel<16>"}}) {
+    launched.clear();
+    std::vector<Request> requests;
+    for (int i = 0; i < n; i++) {
+      requests.push_back(greedy({}, 12));
+      requests.back().sampling.ignore_eos = true;
+      for (int k = 3 + 17 * i; k > 0; k--) requests.back().prompt.push_back(int32_t(rng() % 1000));
+    }
+    const Answers answers = run_all(*gpu, requests);
+    for (const auto& a : answers) ASSERT_EQ(a[0].tokens.size(), 12u) << a[0].error;
+    EXPECT_TRUE(has(kernel)) << n << " rows did not reach " << kernel;
+    EXPECT_LT(difference_of_scores(*cpu, requests, answers), 2 * bf16_bound(*gpu)) << n << " rows";
+  }
+}
+
 // A shape whose heads the fast kernels take, behind a prefix that they read once for all: the CPU scores what the GPU generated.
 TEST(CudaEngine, AnswersBehindASharedPrefixAreWhatTheCpuScores) {
   if (!cuda_available()) GTEST_SKIP() << "no GPU";
-  std::filesystem::path model = std::filesystem::path(testing::TempDir()) / "millrace_cuda_shape";
-  std::filesystem::create_directories(model);
-  std::ofstream(model / "config.json") << R"({"model_type": "llama", "hidden_size": 512, "intermediate_size": 1024,
-    "num_hidden_layers": 3, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 1000,
-    "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_theta": 10000.0})";
+  const std::filesystem::path model = made_up("millrace_cuda_shape", R"({"model_type": "llama", "hidden_size": 512,
+    "intermediate_size": 1024, "num_hidden_layers": 3, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64,
+    "vocab_size": 1000, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_theta": 10000.0})");
   EngineOptions options{.device = "cuda", .max_seqs = 32, .max_batch_tokens = 512, .max_context = 2048, .random_weights = 3};
   auto gpu = Engine::create(model, options);
   options.device = "cpu";
@@ -123,19 +180,8 @@ TEST(CudaEngine, AnswersBehindASharedPrefixAreWhatTheCpuScores) {
   }
   Answers answers = run_all(*gpu, requests);
   EXPECT_GT(gpu->stats().prefix_hit_tokens, 20 * 1000);
-  double error = 0;
-  int n = 0;
-  for (size_t i = 0; i < requests.size(); i++) {
-    const Answer& a = answers[i][0];
-    ASSERT_EQ(a.tokens.size(), 40u) << a.error;
-    Request score = greedy(requests[i].prompt, 0);
-    score.prompt.insert(score.prompt.end(), a.tokens.begin(), a.tokens.end());
-    score.score_prompt = true;
-    Answer scored = run_one(*cpu, score);
-    for (size_t t = 0; t < a.tokens.size(); t++, n++)
-      error += std::pow(scored.prompt[requests[i].prompt.size() + t].logprob - a.logprobs[t], 2);
-  }
-  EXPECT_LT(std::sqrt(error / n), 2 * bf16_bound(*gpu));  // logits have unit variance; a log-probability is a difference of two
+  for (const auto& a : answers) ASSERT_EQ(a[0].tokens.size(), 40u) << a[0].error;
+  EXPECT_LT(difference_of_scores(*cpu, requests, answers), 2 * bf16_bound(*gpu));
 }
 
 TEST(CudaEngine, MadeUpWeightsAreThoseOfTheCpu) {

@@ -77,6 +77,20 @@ EngineOptions random_options(std::mt19937& rng, const Engine& reference) {
   return o;
 }
 
+// Memory for little more than one sequence, some of it swapped out, and prefixes shared: few crowds are enough to see all of it happen.
+void make_tight(EngineOptions& o, const Engine& reference) {
+  o.max_seqs = 6;
+  o.max_batch_tokens = 48;
+  o.page_tokens = 16;
+  o.prefix_cache = o.kv_cache = true;
+  o.contiguous = false;
+  o.batching = Batching::continuous;
+  o.state_bytes = bytes_for(reference, 128 + 64, o.max_seqs);
+  o.swap_bytes = o.state_bytes / 2;
+}
+
+constexpr int few_crowds = 6;  // where they take long
+
 struct Seen {
   int64_t preemptions = 0, hits = 0, swaps = 0, cancelled = 0;
 };
@@ -139,6 +153,7 @@ void compare_crowds(const std::string& model, const std::string& device, int n_s
     std::mt19937 rng(unsigned(seed) * 977 + 5);
     std::vector<Request> requests = crowd(rng, 131, 8);
     EngineOptions options = random_options(rng, *reference);
+    if (n_seeds <= few_crowds && seed % 2) make_tight(options, *reference);
     options.device = device;
     options.deterministic = true;
     const bool cancels = rng() % 2;
@@ -167,26 +182,24 @@ constexpr int n_crowds = 20;
 constexpr int n_crowds = 100;
 #endif
 
-TEST_P(Law4, AloneOrInACrowd) {
+// Compares and expects that all happened which could change an answer. Under a rope that scales by the prompt's length only prompts of
+// one length share a prefix: that is rare.
+void expect_same_in_crowds(const std::string& model, const std::string& device, int n_seeds) {
   Seen seen;
-  compare_crowds(GetParam(), "cpu", n_crowds, seen);
-  EXPECT_GT(seen.hits, 0);
+  compare_crowds(model, device, n_seeds, seen);
+  if (n_seeds > few_crowds || model.find("rope_dynamic") == std::string::npos) EXPECT_GT(seen.hits, 0);
   EXPECT_GT(seen.cancelled, 0);
-  if (bytes_for(*alone(GetParam()), 1, 1) > 0) {
+  if (bytes_for(*alone(model), 1, 1) > 0) {
     EXPECT_GT(seen.preemptions, 0);
     EXPECT_GT(seen.swaps, 0);
   }
 }
 
-TEST_P(Law4, AloneOrInACrowdOnTheReference) {
-  Seen seen;
-  compare_crowds(GetParam(), "ref", 4, seen);
-}
-
+TEST_P(Law4, AloneOrInACrowd) { expect_same_in_crowds(GetParam(), "cpu", n_crowds); }
+TEST_P(Law4, AloneOrInACrowdOnTheReference) { expect_same_in_crowds(GetParam(), "ref", few_crowds); }
 TEST_P(Law4, AloneOrInACrowdOnTheGpu) {
   if (!cuda_available()) GTEST_SKIP() << "no GPU";
-  Seen seen;
-  compare_crowds(GetParam(), "cuda", 6, seen);
+  expect_same_in_crowds(GetParam(), "cuda", few_crowds);
 }
 
 TEST_P(Law4, HoweverThePromptIsChunked) {
