@@ -2,6 +2,8 @@
 // fixed seeds), penalties and log-probabilities against their definitions.
 #include "backend/sample.h"
 
+#include <set>
+
 #include "backend/world.h"
 
 namespace mr::test {
@@ -84,6 +86,35 @@ TEST(Sample, draws_the_inverse_cdf_of_the_kept_tokens) {
           }
         }
       }
+    }
+  }
+}
+
+// min_p keeps what is at least min_p times as likely as the likeliest: its edge belongs to what is kept (transformers' MinPLogitsWarper
+// removes what is less), at any depth.
+TEST(Sample, min_p_keeps_its_edge) {
+  std::vector<NamedBackend> all = cpu_backends();
+  all.push_back({"ref", make_ref_backend()});
+  auto draws = [&](const Problem& problem, Backend& backend) {
+    Problem p = problem;
+    p.row.temperature = 1;
+    std::set<int> seen;
+    for (int i = 0; i < 60; i++) p.row.position = i, seen.insert(p.run(backend).token);
+    return seen;
+  };
+  for (auto& [name, backend] : all) {
+    Problem ties{{2, 2, 1.999f, 2}};
+    ties.row.min_p = 1;
+    EXPECT_EQ(draws(ties, *backend), (std::set<int>{0, 1, 3})) << name;
+    // 20 tokens at distance 1, 5,000 at 6.5 and 7.5: where the edge lies decides who can be drawn.
+    for (float distance : {1.0f, 6.5f, 7.5f}) {
+      Problem p{std::vector<float>(1, 0)};
+      p.logits.resize(distance == 1 ? 20 : 5000, -distance);
+      const float edge = std::exp(-distance);
+      p.row.min_p = std::nextafter(edge, 0.0f);
+      EXPECT_GT(draws(p, *backend).size(), 3u) << name << ", distance " << distance;
+      p.row.min_p = std::nextafter(edge, 1.0f);
+      EXPECT_EQ(draws(p, *backend), std::set<int>{0}) << name << ", distance " << distance;
     }
   }
 }

@@ -231,5 +231,30 @@ TEST(Detokenizer, continuing_text_keeps_its_first_space) {
   EXPECT_EQ(b + continuing.finish(), " water");
 }
 
+// What the text grows by when tokens follow: decode(before + after) without decode(before), by whatever decoder.
+TEST(Detokenizer, continuing_text_is_what_the_whole_grows_by) {
+  for (const char* family : {"gpt2", "llama2", "llama2_metaspace", "words"}) {
+    Tokenizer tokenizer = load(family);
+    const Ids before = tokenizer.encode("The river", false);
+    for (const char* text : {"water falls", "a", "one two  three"}) {
+      const Ids after = tokenizer.encode(text, false);
+      Ids whole = before;
+      whole.insert(whole.end(), after.begin(), after.end());
+      Detokenizer continuing(tokenizer, true, true);
+      std::string grown = tokenizer.decode(before, true);
+      for (int32_t id : after) grown += continuing.push(id);
+      EXPECT_EQ(grown + continuing.finish(), tokenizer.decode(whole, true)) << family << ": " << text;
+    }
+  }
+  // With a Metaspace decoder every word that begins with its mark is led by a space, but for the text's first.
+  Tokenizer tokenizer = load("llama2_metaspace");
+  const Ids ids = tokenizer.encode("water", false);
+  Detokenizer continuing(tokenizer, true, true);
+  std::string text;
+  for (int32_t id : ids) text += continuing.push(id);
+  EXPECT_EQ(text + continuing.finish(), " water");
+  EXPECT_EQ(tokenizer.decode(ids, true), "water");
+}
+
 }  // namespace
 }  // namespace mr
