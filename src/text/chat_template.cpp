@@ -12,39 +12,54 @@ struct ChatTemplate::Program {
 
 namespace {
 
-using Variables = std::vector<std::pair<std::string, jinja::Value>>;
-
 // Never copies the JSON: it may come from a client and nest deeper than the stack bears.
 template <class J>
-Variables variables_of(const J& context) {
-  Variables variables;
+jinja::Variables variables_of(jinja::Meter& meter, const J& context) {
+  jinja::Variables variables;
   if (context.is_null()) return variables;
   check(context.is_object(), "a chat template's variables must be a JSON object");
-  for (const auto& [name, value] : context.items()) variables.emplace_back(name, jinja::from_json(value));
+  for (const auto& [name, value] : context.items()) variables.emplace_back(name, jinja::from_json(meter, value));
   return variables;
 }
 
+std::string run(const jinja::Body& body, jinja::Meter& meter, jinja::Variables variables, const TemplateLimits& limits) {
+  std::string text = jinja::Evaluator(meter, std::move(variables)).render(body);
+  check(text.size() <= limits.output, "the chat template writes {} bytes, more than the {} that are allowed", text.size(), limits.output);
+  return text;
+}
+
 template <class J>
-std::string render_with(const std::string& source, const J& messages, const J& extra) {
-  Variables variables = variables_of(extra);
-  variables.emplace_back("messages", jinja::from_json(messages));
-  return jinja::Evaluator(std::move(variables)).render(jinja::parse(source));
+std::string render_with(const jinja::Body& body, const J& context, const TemplateLimits& limits) {
+  jinja::Meter meter(limits);
+  return run(body, meter, variables_of(meter, context), limits);
+}
+
+template <class J>
+std::string render_once(const std::string& source, const J& messages, const J& extra) {
+  jinja::Body body = jinja::parse(source);
+  TemplateLimits limits;
+  jinja::Meter meter(limits);
+  jinja::Variables variables = variables_of(meter, extra);
+  variables.emplace_back("messages", jinja::from_json(meter, messages));
+  return run(body, meter, std::move(variables), limits);
 }
 
 }  // namespace
 
 ChatTemplate::ChatTemplate(const std::string& source) : program_(std::make_shared<const Program>(Program{jinja::parse(source)})) {}
 
-std::string ChatTemplate::render(const OrderedJson& context) const {
-  return jinja::Evaluator(variables_of(context)).render(program_->body);
+std::string ChatTemplate::render(const OrderedJson& context, const TemplateLimits& limits) const {
+  return render_with(program_->body, context, limits);
 }
 
-std::string ChatTemplate::render(const Json& context) const { return jinja::Evaluator(variables_of(context)).render(program_->body); }
+std::string ChatTemplate::render(const Json& context, const TemplateLimits& limits) const {
+  return render_with(program_->body, context, limits);
+}
 
 std::string render_chat(const std::string& source, const OrderedJson& messages, const OrderedJson& extra) {
-  return render_with(source, messages, extra);
+  return render_once(source, messages, extra);
 }
 
-std::string render_chat(const std::string& source, const Json& messages, const Json& extra) { return render_with(source, messages, extra); }
+std::string render_chat(const std::string& source, const Json& messages, const Json& extra) { return render_once(source, messages, extra); }
 
 }  // namespace mr

@@ -1,21 +1,33 @@
 // Chat templates: the Jinja that model files carry, rendered as transformers renders it (trim_blocks, lstrip_blocks,
-// loop controls, tojson as json.dumps writes). A template is untrusted: depth, steps and output are bounded.
+// loop controls, tojson as json.dumps writes). A template is untrusted: its size and nesting are bounded when it is read,
+// its work and memory when it runs.
 #pragma once
 
+#include <chrono>
 #include <memory>
+#include <stop_token>
 #include <string>
 
 #include "core/json.h"
 
 namespace mr {
 
+// What one rendering may cost; over it the rendering ends with an Error.
+struct TemplateLimits {
+  size_t work = 100'000'000;         // units of about a nanosecond: the same template stops at the same point on every machine
+  size_t bytes = size_t{64} << 20;   // of live values, the variables and the output included
+  size_t output = size_t{16} << 20;  // bytes: what is rendered is tokenized next
+  std::stop_token stop = {};         // looked at about once a millisecond, like the deadline
+  std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
+};
+
 class ChatTemplate {
  public:
   explicit ChatTemplate(const std::string& source);  // throws an Error with the line that it cannot read
   // The context's members are the template's variables: messages, tools, add_generation_prompt, bos_token, …
   // Plain Json has its keys sorted; parse tools and messages into OrderedJson where their order should show.
-  std::string render(const OrderedJson& context) const;
-  std::string render(const Json& context) const;
+  std::string render(const OrderedJson& context, const TemplateLimits& limits = {}) const;
+  std::string render(const Json& context, const TemplateLimits& limits = {}) const;
 
  private:
   struct Program;

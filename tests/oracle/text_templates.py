@@ -282,6 +282,14 @@ SNIPPETS = """
 {{ none }} {{ None }} {{ True }} {{ false }} {{ 'tab\\there' }} {{ '\\u00e9\\x41' }} {{ "a\\\\b" }} {{ missing }}|{{ [missing] | length }}
 {{ l | first }} {{ [] | first }}|{{ l | last }} {{ l | length }} {{ d | length }} {{ d | list }} {{ w | reverse | list }} {{ l | count }} {{ 'a' | string }} {{ 5 | string | length }}
 {{ missing | list }} {{ missing | length }} {{ missing | join(',') }}|{% for x in missing %}x{% endfor %} {{ z | selectattr('a') | list }}
+{{ 'xäöäx'.strip('äx') }} {{ 'abcab'.strip('ba') }} {{ 'aaa'.strip('a') }}| {{ 'ab'.strip('') }} {{ '\u3000x\u2003'.strip() }}| {{ ' é '|trim }}|
+{{ 'aXbXc'.rsplit('X', 1) }} {{ 'aXbXc'.rsplit('X', 0) }} {{ 'aXbXc'.rsplit('X', 5) }} {{ 'aXXbX'.split('XX', 9) }} {{ 'aXb'.split('X', 0) }} {{ ''.split(',') }} {{ ''.split() }} {{ ' a b c '.split(none, 1) }}
+{{ 'abcabc'.find('c', 3) }} {{ 'aaaa'.count('aa') }} {{ 'abababa'.rfind('aba') }} {{ 'héllo'.find('l') }} {{ 'aabaaab'.find('aaab') }} {{ ''.find('') }} {{ 'ab'.count('') }} {{ 'aabaabaaab'.replace('aab', 'é') }}
+{{ [1, 1.0, true, 'a', 'A', none, none] | unique | list }} {{ [(1, 2), (1, 2), (2, 1)] | unique | list }} {{ p | min(attribute='age') | tojson }} {{ p | max(attribute='age') | tojson }} {{ p | unique(attribute='age') | map(attribute='name') | list }}
+{{ 1e400 }} {{ -1e400 }} {{ 1e-400 }} {{ 'héy' | reverse }} {{ 'héllö'[::-2] }} {{ 'héllö'[3:0:-1] }} {{ 'héllö'[-1] }} {{ [1, 2, 3][9223372036854775807:] }} {{ [1, 2, 3][::-9223372036854775807] }} {{ 'ab'[-9223372036854775807:9223372036854775807] }}
+{{ {1: 'a', 1.0: 'b', true: 'c'} }} {{ {(1, 2): 3}[(1, 2)] }} {{ {none: 1}[none] }} {{ {'a': 1} == {'a': 1.0} }} {{ [1, [2]] == [1, [2]] }} {{ (1, 2) == [1, 2] }} {{ [1, 2] < [1, 3] }} {{ ['b', 1] > ['a', 2] }}
+{{ '%d' % 3.7 }} {{ '%x' % 255 }} {{ 'a' % [1] }} {{ 'a' % {'b': 1} }} {{ '%s %s' % ([1], {'a': 1}) }} {{ 'ÀÉß' | lower }} {{ 'straße' | upper }} {{ 'ÄB' is upper }} {{ 'a1' is lower }} {{ '1' is lower }} {{ 'x' * 0 }}| {{ [1] * -1 }}
+{% for x in [1, 2] %}{% for y in [loop] %}{{ y.index }}{{ loop.index }} {% endfor %}{% endfor %}{% set ns = namespace({'a': 1}, b=2) %}{{ ns.a }}{{ ns.b }} {% set q = namespace() %}{% for x in l %}{% set q.l = loop %}{% endfor %}{{ q.l.index }} {{ q.l.length }}
 """.strip().split("\n")
 
 WHITESPACE = [
@@ -294,6 +302,7 @@ ERRORS = [
     "{{ missing.x }}", "{{ 'a' + 1 }}", "{{ missing() }}", "{{ n() }}", "{{ 1 / 0 }}", "{{ l < 1 }}", "{% for x in n %}{% endfor %}", "{% if %}{% endif %}", "{% for x in l %}", "{{ 'open }}", "{{ 1 +", "{% endif %}",
     "{{ s | nofilter }}", "{{ s is notest }}", "{% nostatement %}", "{{ raise_exception('no') }}", "{% set l.x = 1 %}", "{{ (1 }}", "{{ {'a' 1} }}", "{{ l.append(4) }}", "{{ range(1000000000) }}", "{% macro m(a) %}{% endmacro %}{{ m(1, 2) }}",
     "{% macro r() %}{{ r() }}{% endmacro %}{{ r() }}", "{{ 1 2 }}", "{{ a b }}", "{% set %}", "{{ }}", "{# open", "{{ missing + 'a' }}", "{{ s.nomethod() }}", "{{ 'x' in n }}", "{{ missing[0] }}", "{% break %}",
+    "{{ [[1], [1]] | unique | list }}", "{{ {(1, 2): 3} | tojson }}", "{{ '%d' % 'x' }}", "{{ 'a'.split('') }}", "{{ '%d' % 1e400 }}", "{{ [1, 'a'] | sort }}", "{{ [1][::0] }}", "{{ 'a' % 2 }}", "{{ ['a'] | select('odd') | list }}", "{{ 'a' is divisibleby 2 }}", "{{ 2 is divisibleby 'a' }}", "{{ z is even }}", "{{ {[]: 1} }}",
 ]
 
 

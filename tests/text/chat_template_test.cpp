@@ -1,7 +1,6 @@
 // The template interpreter against jinja2 with transformers' settings, and its bounds against hostile templates.
 #include "text/chat_template.h"
 
-#include <chrono>
 #include <fstream>
 #include <random>
 
@@ -61,43 +60,21 @@ TEST(ChatTemplate, dates_follow_strftime) {
   EXPECT_GE(std::stoi(year), 2024);
 }
 
-TEST(ChatTemplate, hostile_templates_end_with_an_error) {
-  auto repeat = [](std::string_view part, int n) {
-    std::string out;
-    for (int i = 0; i < n; ++i) out += part;
-    return out;
-  };
-  std::vector<std::string> sources = {
-      "{{ " + repeat("(", 100000) + "1" + repeat(")", 100000) + " }}",
-      "{{ " + repeat("[", 100000),
-      "{{ " + repeat("-", 100000) + "1 }}",
-      "{{ " + repeat("not ", 100000) + "1 }}",
-      "{{ 1" + repeat("+1", 100000) + " }}",
-      "{{ a" + repeat(".a", 100000) + " }}",
-      "{{ a" + repeat("|string", 100000) + " }}",
-      repeat("{% if 1 %}", 100000),
-      "{% macro r(n) %}{{ r(n + 1) }}{% endmacro %}{{ r(0) }}",
-      "{% for a in range(100000) %}{% for b in range(100000) %}{% for c in range(100000) %}{% endfor %}{% endfor %}{% endfor %}",
-      "{% for a in range(100000) %}{% for b in range(100000) %}x{% endfor %}{% endfor %}",
-      "{% set ns = namespace(s='x') %}{% for i in range(100) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
-      "{% set ns = namespace(s='xx') %}{% for i in range(100) %}{% set ns.s = ns.s | replace('x', ns.s) %}{% endfor %}",
-      "{% set ns = namespace(l=[]) %}{% for i in range(100000) %}{% set ns.l = [ns.l] %}{% endfor %}",
-      "{% set ns = namespace(l=[1]) %}{% for i in range(300) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l }}",
-      "{% set ns = namespace(l=[1]) %}{% for i in range(300) %}{% set ns.l = ns.l + ns.l %}{% endfor %}",
-      "{{ 'x' * 1000000000000 }}",
-      "{{ [1] * 1000000000000 }}",
-      "{{ 9223372036854775807 + 1 }}",
-      "{{ 10 ** 1000 }}",
-      "{{ '%999999999d' % 1 }}",
-  };
-  for (const std::string& source : sources) {
-    auto begin = std::chrono::steady_clock::now();
-    EXPECT_THROW(ChatTemplate(source).render(OrderedJson::object()), Error) << source.substr(0, 100);
-    EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), 20.0) << source.substr(0, 100);
-  }
-  OrderedJson context = OrderedJson::parse("{\"d\": " + repeat("[", 10000) + repeat("]", 10000) + "}");
-  EXPECT_THROW(ChatTemplate("{{ d }}").render(context), Error);
-  EXPECT_THROW(render_chat("{{ d }}", context, context), Error);
+// Hostile templates are jinja_meter_test.cpp's.
+TEST(ChatTemplate, hostile_variables_end_with_an_error) {
+  auto parsed = [](const std::string& value) { return OrderedJson::parse("{\"d\": " + value + "}"); };
+  OrderedJson deep = parsed(std::string(10000, '[') + std::string(10000, ']'));
+  EXPECT_THROW(ChatTemplate("{{ d }}").render(deep), Error);
+  EXPECT_THROW(render_chat("{{ d }}", deep, deep), Error);
+  std::string many = "[";
+  for (int i = 0; i < 2'000'000; ++i) many += "[],";
+  EXPECT_THROW(ChatTemplate("{{ d }}").render(parsed(many + "0]")), Error);
+}
+
+TEST(ChatTemplate, output_is_bounded) {
+  ChatTemplate wide("{{ 'x' * 20000000 }}");
+  EXPECT_THROW(wide.render(OrderedJson::object()), Error);
+  EXPECT_EQ(wide.render(OrderedJson::object(), {.output = 20'000'000}).size(), 20'000'000u);
 }
 
 // Circles through namespaces and long chains of them must neither leak nor overflow the stack when they go.
@@ -105,7 +82,7 @@ TEST(ChatTemplate, namespaces_may_form_circles_and_chains) {
   ChatTemplate circle("{% set a = namespace() %}{% set a.me = a %}{{ a.me.me.me is defined }}");
   EXPECT_EQ(circle.render(OrderedJson::object()), "True");
   ChatTemplate chain(
-      "{% set top = namespace() %}{% set ns = namespace(cur=top) %}{% for i in range(90000) %}{% set x = ns.cur %}"
+      "{% set top = namespace() %}{% set ns = namespace(cur=top) %}{% for i in range(40000) %}{% set x = ns.cur %}"
       "{% set x.next = namespace() %}{% set ns.cur = x.next %}{% endfor %}done");
   EXPECT_EQ(chain.render(OrderedJson::object()), "done");
 }

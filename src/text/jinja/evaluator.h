@@ -1,10 +1,12 @@
-// Runs a parsed template. All that it makes is charged to one budget, so that no template runs or grows for ever.
+// Runs a parsed template. Steps, what is made and what is walked over are charged to one meter, so that no template runs or
+// grows for ever.
 #pragma once
 
 #include <deque>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "text/jinja/ast.h"
@@ -12,43 +14,49 @@
 namespace mr::jinja {
 
 struct Scope {
-  Scope* parent = nullptr;
-  std::unordered_map<std::string, Value> names;
-  bool captured = false;  // a macro was defined here and may still look it up
+  Scope(Meter& meter, Scope* parent) : parent(parent), names(meter) {}
+  Scope* parent;
+  CountedMap<std::string_view, Value> names;  // of the template or of the variables
+  bool captured = false;                      // a macro was defined here and may still look it up
 };
+
+using Variables = std::vector<std::pair<std::string, Value>>;
 
 class Evaluator {
  public:
-  explicit Evaluator(std::vector<std::pair<std::string, Value>> variables);
+  Evaluator(Meter& meter, Variables variables);
   ~Evaluator();
   Evaluator(const Evaluator&) = delete;
   Evaluator& operator=(const Evaluator&) = delete;
-  std::string render(const Body& body);
+  std::string render(const Body& body);  // the body must outlive the evaluator
 
   // For the builtins.
-  void charge(size_t bytes);  // call before making something of that size
+  Meter& meter() { return meter_; }
   Value call(const Value& callee, const Arguments& arguments);
-  Value filter(const std::string& name, const Value& input, const Arguments& arguments);
-  bool test(const std::string& name, const Value& input, const Arguments& arguments);
-  Value attribute(const Value& object, const std::string& name);  // object.name
-  Value item(const Value& object, const Value& key);              // object[key]
-  std::vector<Value> iterate(const Value& value);
+  Value filter(std::string_view name, const Value& input, const Arguments& arguments);
+  bool test(std::string_view name, const Value& input, const Arguments& arguments);
+  Value attribute(const Value& object, std::string_view name);  // object.name
+  Value item(const Value& object, const Value& key);            // object[key]
+  Value iterate(const Value& value);                            // a list of what a loop sees, its walk paid for
   Value make_namespace();
 
  private:
   enum class Flow : unsigned char { normal, leave, next };
-  struct Deeper;
+  struct Deeper {  // one level of recursion
+    explicit Deeper(Evaluator& evaluator);
+    ~Deeper() { --depth; }
+    int& depth;
+  };
 
   Flow run(const Body& body);
   Flow run(const Statement& statement);
   Flow run_loop(const Statement& statement);
-  Flow run_loop_items(const Statement& statement, const std::vector<Value>& items);
-  std::vector<Value> loop_items(const Statement& statement);
-  void set_loop_attributes(Namespace& loop, const std::vector<Value>& items, size_t at);
+  Flow run_loop_items(const Statement& statement, const std::shared_ptr<Loop>& loop);
+  Value loop_items(const Statement& statement);
   void run_set(const Statement& statement);
   void run_call_block(const Statement& statement);
   Flow run_scoped(const Statement& statement);
-  std::string captured(const Body& body);  // what the body writes, in a scope of its own
+  Value captured(const Body& body);  // what the body writes, in a scope of its own
   void assign(const Statement& statement, const Value& value);
   Value make_macro(const Statement& statement);
   Value call_macro(const Callable& macro, const Arguments& arguments);
@@ -64,36 +72,54 @@ class Evaluator {
   Value evaluate_call(const Expression& expression);
   Value evaluate_filter(const Expression& expression, const Value* block);
   Arguments arguments_of(const Expression& expression);
-  Value lookup(const std::string& name);
+  Value lookup(std::string_view name);
+  Value loop_attribute(const Value& object, std::string_view name);
 
+  void name(std::string_view name, Value value) { scope_->names.insert_or_assign(name, std::move(value)); }
   Scope& push_scope(Scope* parent);
   void pop_scope(Scope* previous);
 
-  std::deque<Scope> scopes_;  // front: the context and what the template sets at its top
+  Meter& meter_;
+  Variables variables_;                       // their names are the keys of the first scope
+  std::deque<Scope, Counted<Scope>> scopes_;  // front: the variables and what the template sets at its top
   Scope* scope_ = nullptr;
-  std::vector<std::shared_ptr<Namespace>> namespaces_;  // emptied at the end: they may hold one another in circles
-  std::string* out_ = nullptr;
-  size_t spent_ = 0;
+  std::vector<std::shared_ptr<Namespace>, Counted<std::shared_ptr<Namespace>>> namespaces_;  // emptied at the end: they may form circles
+  Text* out_ = nullptr;
   int depth_ = 0, line_ = 1;
 };
 
 // Arithmetic of two operands as Python does it; text is the operator.
-Value arithmetic(Evaluator& evaluator, const std::string& text, const Value& a, const Value& b);
+Value arithmetic(Evaluator& evaluator, std::string_view text, const Value& a, const Value& b);
 
-// Builtins by name; null: there is none.
-Callable::Function find_function(const std::string& name);
-Callable::Function find_filter(const std::string& name);
-Callable::Function find_test(const std::string& name);
-Callable::Function find_method(const Value& object, const std::string& name);
+// Builtins by name; null: there is none. Their names live for ever.
+using Builtins = std::unordered_map<std::string_view, Callable::Function>;
+using Builtin = Builtins::value_type;
+const Builtin* find_function(std::string_view name);
+const Builtin* find_filter(std::string_view name);
+const Builtin* find_test(std::string_view name);
+const Builtin* find_method(const Value& object, std::string_view name);
+inline const Builtin* find_in(const Builtins& table, std::string_view name) {
+  auto found = table.find(name);
+  return found == table.end() ? nullptr : &*found;
+}
 
-// What builtins ask of their arguments.
-const std::string& text_of(const Value& value, const char* what);
-int64_t integer_of(const Value& value, const char* what);
-std::string text_argument(const Arguments& arguments, size_t position, const char* name, const char* fallback);
+// What builtins ask of their arguments. Texts are paid for one pass over them; integers are clamped to what can be counted,
+// so that sums of them do not wrap.
+std::string_view text_of(Evaluator& evaluator, const Value& value, const char* what);
+int64_t integer_of(const Value& value, const char* what);  // as it is
+int64_t clamped(int64_t value);
+std::string_view text_argument(Evaluator& evaluator, const Arguments& arguments, size_t position, const char* name, const char* fallback);
 int64_t integer_argument(const Arguments& arguments, size_t position, const char* name, int64_t fallback);
 bool flag_argument(const Arguments& arguments, size_t position, const char* name, bool fallback);
-std::string replaced(Evaluator& evaluator, const std::string& text, const std::string& from, const std::string& to, int64_t count);
-std::string stripped(const std::string& text, const Value* characters, bool left, bool right);
-std::string capitalized(const std::string& text);
+
+// Strings, each paid for.
+Value as_string(Evaluator& evaluator, const Value& value);  // itself, or as it is printed
+Text replaced(Evaluator& evaluator, std::string_view text, std::string_view from, std::string_view to, int64_t count);
+std::string_view stripped(Evaluator& evaluator, std::string_view text, const Value* characters, bool left, bool right);
+Text lower(Evaluator& evaluator, std::string_view text);
+Text upper(Evaluator& evaluator, std::string_view text);
+Text capitalized(Evaluator& evaluator, std::string_view text);
+bool is_cased(Evaluator& evaluator, std::string_view text, bool as_upper);     // has letters of that case and none of the other
+Value pair_of(Evaluator& evaluator, const Value& first, const Value& second);  // a tuple
 
 }  // namespace mr::jinja

@@ -14,68 +14,77 @@ namespace {
 using E = Evaluator&;
 using V = const Value&;
 using A = const Arguments&;
-using Items = std::vector<Value>;
 
-Arguments rest_of(A a, size_t skip) {
-  Arguments rest;
-  rest.named = a.named;
+Arguments rest_of(E e, A a, size_t skip) {
+  Arguments rest(e.meter());
+  rest.named.assign(a.named.begin(), a.named.end());
   if (a.positional.size() > skip) rest.positional.assign(a.positional.begin() + static_cast<long>(skip), a.positional.end());
   return rest;
 }
+
+bool given(const Value* argument) { return argument != nullptr && !argument->is_none(); }
 
 // A dotted path of attributes or indices: "function.name", "0".
 Value path(E e, V object, V attribute) {
   if (!attribute.is_string()) return e.item(object, attribute);
   Value value = object;
-  std::string_view names = attribute.string();
+  std::string_view names = text_of(e, attribute, "an attribute");
   while (true) {
     size_t dot = names.find('.');
-    std::string name(names.substr(0, dot));
+    std::string_view name = names.substr(0, dot);
     int64_t number = 0;
     auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
     bool numeric = error == std::errc() && end == name.data() + name.size();
-    value = e.item(value, numeric ? Value(number) : Value(name));
+    value = e.item(value, numeric ? Value(number) : Value::text(e.meter(), name));
     if (dot == std::string_view::npos) return value;
     names.remove_prefix(dot + 1);
   }
 }
 
 Value sort_key(E e, V value, const Value* attribute, bool case_sensitive) {
-  Value key = attribute == nullptr || attribute->is_none() ? value : path(e, value, *attribute);
-  return key.is_string() && !case_sensitive ? Value(to_lower(key.string())) : key;
+  Value key = given(attribute) ? path(e, value, *attribute) : value;
+  return key.is_string() && !case_sensitive ? Value(lower(e, key.string())) : key;
 }
 
-Items sorted(E e, const Items& items, const Value* attribute, bool case_sensitive, bool reverse) {
-  std::vector<std::pair<Value, size_t>> order;
+// A list; comparisons charge themselves.
+Value sorted(E e, std::span<const Value> items, const Value* attribute, bool case_sensitive, bool reverse) {
+  using Place = std::pair<Value, size_t>;
+  std::vector<Place, Counted<Place>> order(e.meter());
+  order.reserve(items.size() + items.size() / 2);  // the sort's own scratch is half as large
   for (V item : items) order.emplace_back(sort_key(e, item, attribute, case_sensitive), order.size());
-  e.charge(items.size() * 256);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](const auto& a, const auto& b) { return reverse ? compare(b.first, a.first) < 0 : compare(a.first, b.first) < 0; });
-  Items out;
-  for (const auto& entry : order) out.push_back(items[entry.second]);
+  std::stable_sort(order.begin(), order.end(), [&](const Place& a, const Place& b) {
+    return reverse ? compare(e.meter(), b.first, a.first) < 0 : compare(e.meter(), a.first, b.first) < 0;
+  });
+  Items out(e.meter());
+  out.reserve(items.size());
+  for (const Place& place : order) out.push_back(items[place.second]);
   return out;
 }
 
 Value sort(E e, V v, A a) {
-  return sorted(e, e.iterate(v), a.get(2, "attribute"), flag_argument(a, 1, "case_sensitive", false),
+  Value items = e.iterate(v);
+  return sorted(e, items.items(), a.get(2, "attribute"), flag_argument(a, 1, "case_sensitive", false),
                 flag_argument(a, 0, "reverse", false));
 }
 
 Value dictsort(E e, V v, A a) {
   check(v.is_dict(), "dictsort needs a dict, not a {}", v.type_name());
-  Items items;
-  for (const auto& [key, value] : v.dict().entries) items.push_back(Value(Items{key, value}, true));
-  Value by(int64_t{text_argument(a, 1, "by", "key") == "value" ? 1 : 0});
+  Items items(e.meter());
+  for (const auto& [key, value] : v.dict().entries) items.push_back(pair_of(e, key, value));
+  Value by(int64_t{text_argument(e, a, 1, "by", "key") == "value" ? 1 : 0});
   return sorted(e, items, &by, flag_argument(a, 0, "case_sensitive", false), flag_argument(a, 2, "reverse", false));
 }
 
 Value unique(E e, V v, A a) {
-  Items kept, keys;
-  for (V item : e.iterate(v)) {
-    Value key = sort_key(e, item, a.get(1, "attribute"), flag_argument(a, 0, "case_sensitive", false));
-    e.charge(keys.size() * (8 + key.weight()));
-    if (contains(Value(keys), key)) continue;
-    keys.push_back(key);
+  const Value* attribute = a.get(1, "attribute");
+  bool case_sensitive = flag_argument(a, 0, "case_sensitive", false);
+  Value items = e.iterate(v);
+  Items kept(e.meter());
+  Dict seen(e.meter());
+  for (V item : items.items()) {
+    Value key = sort_key(e, item, attribute, case_sensitive);
+    if (seen.find(e.meter(), key) != nullptr) continue;
+    seen.set(key, Value());
     kept.push_back(item);
   }
   return kept;
@@ -83,42 +92,44 @@ Value unique(E e, V v, A a) {
 
 // min and max.
 Value extreme(E e, V v, A a, int sign) {
-  Items items = e.iterate(v);
-  if (items.empty()) return Value::undefined("the extreme of nothing");
-  size_t best = 0;
-  auto key = [&](size_t i) { return sort_key(e, items[i], a.get(1, "attribute"), flag_argument(a, 0, "case_sensitive", false)); };
-  for (size_t i = 1; i < items.size(); ++i) {
-    if (compare(key(i), key(best)) * sign > 0) best = i;
+  Value items = e.iterate(v), best, best_key;
+  if (items.items().empty()) return Value::undefined(e.meter(), "the extreme of nothing");
+  const Value* attribute = a.get(1, "attribute");
+  bool first = true, case_sensitive = flag_argument(a, 0, "case_sensitive", false);
+  for (V item : items.items()) {
+    Value key = sort_key(e, item, attribute, case_sensitive);
+    int order = first ? sign : compare(e.meter(), key, best_key);
+    first = false;
+    if (order == 0 || (order > 0) != (sign > 0)) continue;  // the first of equals stays
+    best = item;
+    best_key = std::move(key);
   }
-  return items[best];
+  return best;
 }
 
 Value sum(E e, V v, A a) {
   const Value* attribute = a.get(0, "attribute");
   const Value* start = a.get(1, "start");
-  Value total = start != nullptr ? *start : Value(int64_t{0});
-  for (V item : e.iterate(v)) total = arithmetic(e, "+", total, attribute && !attribute->is_none() ? path(e, item, *attribute) : item);
+  Value items = e.iterate(v), total = start != nullptr ? *start : Value(int64_t{0});
+  for (V item : items.items()) total = arithmetic(e, "+", total, given(attribute) ? path(e, item, *attribute) : item);
   return total;
 }
 
 Value join(E e, V v, A a) {
   const Value* separator = a.get(0, "d");
-  std::string between = separator == nullptr ? "" : to_string(*separator), out;
+  Value between = separator == nullptr ? Value::text(e.meter(), "") : as_string(e, *separator), items = e.iterate(v);
   const Value* attribute = a.get(1, "attribute");
+  Text out(e.meter());
   bool first = true;
-  for (V item : e.iterate(v)) {
-    if (!first) out += between;
+  for (V item : items.items()) {
+    if (!first) out += between.string();
     first = false;
-    e.charge(item.weight());
-    std::string part = to_string(attribute != nullptr ? path(e, item, *attribute) : item);
-    e.charge(part.size() + between.size());
-    out += part;
+    print(out, attribute != nullptr ? path(e, item, *attribute) : item);
   }
   return out;
 }
 
 Value map(E e, V v, A a) {
-  Items out;
   const Value* attribute = nullptr;
   const Value* fallback = nullptr;
   for (const auto& [name, value] : a.named) {
@@ -126,11 +137,13 @@ Value map(E e, V v, A a) {
     if (name == "default") fallback = &value;
   }
   check(attribute != nullptr || !a.positional.empty(), "map needs a filter or an attribute");
-  Arguments rest = rest_of(a, 1);
+  Arguments rest = rest_of(e, a, 1);
+  Items out(e.meter());
   if (!v.truthy()) return out;  // none too
-  for (V item : e.iterate(v)) {
-    Value made = attribute != nullptr ? path(e, item, *attribute) : e.filter(text_of(a.positional[0], "map"), item, rest);
-    out.push_back(made.is_undefined() && fallback != nullptr ? *fallback : made);
+  Value items = e.iterate(v);
+  for (V item : items.items()) {
+    Value made = attribute != nullptr ? path(e, item, *attribute) : e.filter(text_of(e, a.positional[0], "map"), item, rest);
+    out.push_back(made.is_undefined() && fallback != nullptr ? *fallback : std::move(made));
   }
   return out;
 }
@@ -140,12 +153,13 @@ Value select(E e, V v, A a, bool wanted, bool by_attribute) {
   size_t skip = by_attribute ? 1 : 0;
   check(a.positional.size() >= skip, "selectattr needs an attribute");
   bool has_test = a.positional.size() > skip;
-  Arguments rest = rest_of(a, skip + 1);
-  Items out;
+  Arguments rest = rest_of(e, a, skip + 1);
+  Items out(e.meter());
   if (!v.truthy()) return out;  // none too
-  for (V item : e.iterate(v)) {
+  Value items = e.iterate(v);
+  for (V item : items.items()) {
     Value tested = by_attribute ? path(e, item, a.positional[0]) : item;
-    bool passes = has_test ? e.test(text_of(a.positional[skip], "select"), tested, rest) : tested.truthy();
+    bool passes = has_test ? e.test(text_of(e, a.positional[skip], "select"), tested, rest) : tested.truthy();
     if (passes == wanted) out.push_back(item);
   }
   return out;
@@ -154,16 +168,15 @@ Value select(E e, V v, A a, bool wanted, bool by_attribute) {
 Value groupby(E e, V v, A a) {
   const Value* attribute = a.get(0, "attribute");
   check(attribute != nullptr, "groupby needs an attribute");
-  Items groups, members;
-  Value last;
+  Value all = e.iterate(v), in_order = sorted(e, all.items(), attribute, false, false), last;
+  Items groups(e.meter()), members(e.meter());
   auto close = [&] {
-    if (!members.empty()) groups.push_back(Value(Items{last, Value(members)}, true));
-    members.clear();
+    if (!members.empty()) groups.push_back(pair_of(e, last, Value(std::exchange(members, Items(e.meter())))));
   };
-  for (V item : sorted(e, e.iterate(v), attribute, false, false)) {
+  for (V item : in_order.items()) {
     Value key = path(e, item, *attribute);
-    if (!members.empty() && !equal(key, last)) close();
-    last = key;
+    if (!members.empty() && !equal(e.meter(), key, last)) close();
+    last = std::move(key);
     members.push_back(item);
   }
   close();
@@ -174,28 +187,28 @@ Value batch(E e, V v, A a) {
   int64_t size = integer_argument(a, 0, "linecount", 1);
   check(size > 0, "batch needs a positive count");
   const Value* fill = a.get(1, "fill_with");
-  Items rows, row;
-  for (V item : e.iterate(v)) {
+  Value items = e.iterate(v);
+  Items rows(e.meter()), row(e.meter());
+  auto close = [&] { rows.push_back(Value(std::exchange(row, Items(e.meter())))); };
+  for (V item : items.items()) {
     row.push_back(item);
-    if (static_cast<int64_t>(row.size()) == size) rows.emplace_back(std::exchange(row, {}));
+    if (static_cast<int64_t>(row.size()) == size) close();
   }
   if (row.empty()) return rows;
-  if (fill != nullptr && !fill->is_none()) {
-    e.charge(static_cast<size_t>(size) * 32);
-    row.resize(static_cast<size_t>(size), *fill);
-  }
-  rows.emplace_back(std::move(row));
+  if (given(fill)) row.resize(static_cast<size_t>(size), *fill);
+  close();
   return rows;
 }
 
 Value ends(E e, V v, bool first) {
-  if (v.is_list()) return v.items().empty() ? Value::undefined("an item of an empty list") : first ? v.items().front() : v.items().back();
-  Items items = e.iterate(v);
-  return items.empty() ? Value::undefined("an item of nothing") : first ? items.front() : items.back();
+  if (v.is_string()) return e.item(v, Value(int64_t{first ? 0 : -1}));
+  Value items = e.iterate(v);
+  if (items.items().empty()) return Value::undefined(e.meter(), "an item of nothing");
+  return first ? items.items().front() : items.items().back();
 }
 
-Value length(E, V v, A) {
-  if (v.is_string()) return static_cast<int64_t>(length_of(v.string()));
+Value length(E e, V v, A) {
+  if (v.is_string()) return static_cast<int64_t>(length_of(e.meter(), v.string()));
   if (v.is_list()) return static_cast<int64_t>(v.items().size());
   if (v.is_dict()) return static_cast<int64_t>(v.dict().entries.size());
   check(v.is_undefined(), "a {} has no length", v.type_name());
@@ -203,12 +216,20 @@ Value length(E, V v, A) {
 }
 
 Value reverse(E e, V v, A) {
-  Items items = e.iterate(v);
-  std::reverse(items.begin(), items.end());
-  if (!v.is_string()) return items;
-  std::string text;
-  for (V item : items) text += item.string();
-  return text;
+  if (v.is_string()) {
+    std::string_view text = text_of(e, v, "reverse");
+    Text out(e.meter());
+    out.reserve(text.size());
+    for (size_t end = text.size(); end > 0;) {
+      size_t begin = end - 1;
+      while (begin > 0 && (text[begin] & 0xC0) == 0x80) --begin;
+      out += text.substr(begin, end - begin);
+      end = begin;
+    }
+    return out;
+  }
+  Value all = e.iterate(v);
+  return Items(all.items().rbegin(), all.items().rend(), e.meter());
 }
 
 Value tojson(E e, V v, A a) {
@@ -216,60 +237,63 @@ Value tojson(E e, V v, A a) {
   style.ensure_ascii = flag_argument(a, 0, "ensure_ascii", false);
   style.indent = static_cast<int>(std::clamp<int64_t>(integer_argument(a, 1, "indent", -1), -1, 100));
   if (const Value* separators = a.get(2, "separators"); separators != nullptr && separators->is_list() && separators->items().size() == 2) {
-    style.item_separator = text_of(separators->items()[0], "separators");
-    style.key_separator = text_of(separators->items()[1], "separators");
+    style.item_separator = text_of(e, separators->items()[0], "separators");
+    style.key_separator = text_of(e, separators->items()[1], "separators");
   }
   style.sort_keys = flag_argument(a, 3, "sort_keys", false);
-  e.charge(v.weight() * 8);
-  std::string text = to_json(v, style);
-  e.charge(text.size());
-  return text;
+  return to_json(e.meter(), v, style);
 }
 
 Value indent(E e, V v, A a) {
   const Value* width = a.get(0, "width");
-  std::string margin;
+  Text margin(e.meter());
   if (width != nullptr && width->is_string()) {
     margin = width->string();
   } else {
     margin.assign(static_cast<size_t>(std::clamp<int64_t>(integer_argument(a, 0, "width", 4), 0, 1000)), ' ');
   }
   bool first = flag_argument(a, 1, "first", false), blank = flag_argument(a, 2, "blank", false);
-  const std::string text = to_string(v);
-  std::string out;
+  Value printed = as_string(e, v);
+  std::string_view text = text_of(e, printed, "indent");
+  Text out(e.meter());
   for (size_t pos = 0, line = 0;; ++line) {
     size_t end = std::min(text.find('\n', pos), text.size());
-    e.charge(margin.size() + end - pos + 1);
     if (line > 0) out += '\n';
     if (line == 0 ? first : (blank || end > pos)) out += margin;
-    out.append(text, pos, end - pos);
+    out.append(text.substr(pos, end - pos));
     if (end == text.size()) return out;
     pos = end + 1;
   }
 }
 
-std::string title(const std::string& text) {
-  std::string out, word;
-  auto flush = [&] { out += capitalized(std::exchange(word, {})); };
+Value title(E e, V v, A) {
+  Value printed = as_string(e, v);
+  std::string_view text = text_of(e, printed, "title");
+  e.meter().work(text.size() * 8);
+  Text out(e.meter());
+  size_t word = 0;  // where it begins
+  auto flush = [&](size_t end) { out += capitalized(e, text.substr(word, end - word)); };
   for (size_t pos = 0; pos < text.size();) {
     size_t begin = pos;
     char32_t c = next_code_point(text, pos);
-    bool boundary = is_space(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<';
-    if (boundary) flush();
-    (boundary ? out : word).append(text, begin, pos - begin);
+    if (!is_space(c) && c != '-' && c != '(' && c != '{' && c != '[' && c != '<') continue;
+    flush(begin);
+    out += text.substr(begin, pos - begin);
+    word = pos;
   }
-  flush();
+  flush(text.size());
   return out;
 }
 
-Value to_int(E, V v, A a) {
-  const Value* given = a.get(0, "default");
-  Value fallback = given != nullptr ? *given : Value(int64_t{0});
+Value to_int(E e, V v, A a) {
+  const Value* otherwise = a.get(0, "default");
+  Value fallback = otherwise != nullptr ? *otherwise : Value(int64_t{0});
   if (v.is_integral()) return v.integer();
   if (v.is_float()) return std::abs(v.number()) < 9e18 ? Value(static_cast<int64_t>(v.number())) : fallback;
   if (!v.is_string()) return fallback;
-  std::string text = stripped(v.string(), nullptr, true, true);
-  if (text.starts_with("+")) text.erase(0, 1);
+  std::string_view text = stripped(e, v.string(), nullptr, true, true);
+  if (text.starts_with("+")) text.remove_prefix(1);
+  e.meter().work(text.size() * 4);
   int64_t number = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number,
                                       static_cast<int>(std::clamp<int64_t>(integer_argument(a, 1, "base", 10), 2, 36)));
@@ -280,22 +304,23 @@ Value to_int(E, V v, A a) {
   return good ? Value(static_cast<int64_t>(real)) : fallback;
 }
 
-Value to_float(E, V v, A a) {
-  const Value* given = a.get(0, "default");
+Value to_float(E e, V v, A a) {
+  const Value* otherwise = a.get(0, "default");
   if (v.is_number()) return v.number();
   if (v.is_string()) {
-    std::string text = stripped(v.string(), nullptr, true, true);
+    std::string_view text = stripped(e, v.string(), nullptr, true, true);
+    e.meter().work(text.size() * 4);
     double real = 0;
     auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), real);
     if (error == std::errc() && end == text.data() + text.size()) return real;
   }
-  return given != nullptr ? *given : Value(0.0);
+  return otherwise != nullptr ? *otherwise : Value(0.0);
 }
 
-Value round(E, V v, A a) {
+Value round(E e, V v, A a) {
   check(v.is_number(), "round needs a number, not a {}", v.type_name());
   int64_t precision = std::clamp<int64_t>(integer_argument(a, 0, "precision", 0), -300, 300);
-  std::string method = text_argument(a, 1, "method", "common");
+  std::string_view method = text_argument(e, a, 1, "method", "common");
   double scale = std::pow(10.0, static_cast<double>(precision)), x = v.number() * scale;
   double rounded = method == "ceil" ? std::ceil(x) : method == "floor" ? std::floor(x) : std::nearbyint(x);
   return rounded / scale;
@@ -306,42 +331,60 @@ Value absolute(E e, V v, A) {
   return v.number() < 0 ? arithmetic(e, "-", Value(int64_t{0}), v) : v.is_bool() ? Value(v.integer()) : v;
 }
 
-Value fallback(E, V v, A a) {
-  const Value* given = a.get(0, "default_value");
+Value fallback(E e, V v, A a) {
+  const Value* otherwise = a.get(0, "default_value");
   bool missing = v.is_undefined() || (flag_argument(a, 1, "boolean", false) && !v.truthy());
-  return !missing ? v : given != nullptr ? *given : Value("");
+  return !missing ? v : otherwise != nullptr ? *otherwise : Value::text(e.meter(), "");
 }
 
 Value items(E e, V v, A) {
-  if (v.is_undefined()) return Items{};
+  if (v.is_undefined()) return Items(e.meter());
   check(v.is_dict(), "items needs a dict, not a {}", v.type_name());
-  return find_method(v, "items")(e, v, {});
+  return find_method(v, "items")->second(e, v, Arguments(e.meter()));
 }
 
 Value escape(E e, V v, A) {
-  std::string text = to_string(v);
-  for (auto [from, to] : {std::pair{"&", "&amp;"}, {">", "&gt;"}, {"<", "&lt;"}, {"'", "&#39;"}, {"\"", "&#34;"}})
-    text = replaced(e, text, from, to, -1);
-  return text;
+  Value printed = as_string(e, v);
+  std::string_view text = text_of(e, printed, "escape");
+  static constexpr std::string_view special = "&><'\"";
+  static constexpr std::string_view names[] = {"&amp;", "&gt;", "&lt;", "&#39;", "&#34;"};
+  e.meter().work(text.size() * 4);
+  Text out(e.meter());
+  for (size_t pos = 0; pos < text.size(); ++pos) {
+    size_t known = special.find(text[pos]);
+    out += known == std::string_view::npos ? text.substr(pos, 1) : names[known];
+  }
+  return out;
 }
 
-Value truncate(E, V v, A a) {
-  std::string text = to_string(v), tail = text_argument(a, 2, "end", "...");
+Value truncate(E e, V v, A a) {
+  Value printed = as_string(e, v);
+  std::string_view text = printed.string(), tail = text_argument(e, a, 2, "end", "...");
   int64_t limit = integer_argument(a, 0, "length", 255), leeway = integer_argument(a, 3, "leeway", 5);
-  if (static_cast<int64_t>(length_of(text)) <= limit + leeway) return text;
-  text = substring(text, 0, std::max<int64_t>(0, limit - static_cast<int64_t>(length_of(tail))));
+  if (static_cast<int64_t>(length_of(e.meter(), text)) <= limit + leeway) return printed;
+  text = substring(e.meter(), text, 0, std::max<int64_t>(0, limit - static_cast<int64_t>(length_of(e.meter(), tail))));
   if (!flag_argument(a, 1, "killwords", false)) text = text.substr(0, std::min(text.rfind(' '), text.size()));
-  return text + tail;
+  Text out(text, e.meter());
+  out += tail;
+  return out;
 }
 
-using Table = std::unordered_map<std::string, Callable::Function>;
+Value trim(E e, V v, A a) {
+  Value printed = as_string(e, v);
+  return Value::text(e.meter(), stripped(e, printed.string(), a.get(0, "chars"), true, true));
+}
 
-const Table& filter_table() {
-  static const Table table = {
+Value wordcount(E e, V v, A) {
+  return static_cast<int64_t>(
+      find_method(Value::text(e.meter(), ""), "split")->second(e, as_string(e, v), Arguments(e.meter())).items().size());
+}
+
+const Builtins& filter_table() {
+  static const Builtins table = {
       {"abs", absolute},
-      {"attr", [](E e, V v, A a) -> Value { return e.attribute(v, text_argument(a, 0, "name", "")); }},
+      {"attr", [](E e, V v, A a) -> Value { return e.attribute(v, text_argument(e, a, 0, "name", "")); }},
       {"batch", batch},
-      {"capitalize", [](E, V v, A) -> Value { return capitalized(to_string(v)); }},
+      {"capitalize", [](E e, V v, A) -> Value { return capitalized(e, as_string(e, v).string()); }},
       {"count", length},
       {"d", fallback},
       {"default", fallback},
@@ -358,7 +401,7 @@ const Table& filter_table() {
       {"last", [](E e, V v, A) -> Value { return ends(e, v, false); }},
       {"length", length},
       {"list", [](E e, V v, A) -> Value { return e.iterate(v); }},
-      {"lower", [](E, V v, A) -> Value { return to_lower(to_string(v)); }},
+      {"lower", [](E e, V v, A) -> Value { return lower(e, as_string(e, v).string()); }},
       {"map", map},
       {"max", [](E e, V v, A a) -> Value { return extreme(e, v, a, 1); }},
       {"min", [](E e, V v, A a) -> Value { return extreme(e, v, a, -1); }},
@@ -366,40 +409,30 @@ const Table& filter_table() {
       {"rejectattr", [](E e, V v, A a) -> Value { return select(e, v, a, false, true); }},
       {"replace",
        [](E e, V v, A a) -> Value {
-         return replaced(e, to_string(v), text_argument(a, 0, "old", ""), text_argument(a, 1, "new", ""),
+         return replaced(e, as_string(e, v).string(), text_argument(e, a, 0, "old", ""), text_argument(e, a, 1, "new", ""),
                          integer_argument(a, 2, "count", -1));
        }},
       {"reverse", reverse},
       {"round", round},
-      {"safe", [](E, V v, A) -> Value { return to_string(v); }},
+      {"safe", [](E e, V v, A) -> Value { return as_string(e, v); }},
       {"select", [](E e, V v, A a) -> Value { return select(e, v, a, true, false); }},
       {"selectattr", [](E e, V v, A a) -> Value { return select(e, v, a, true, true); }},
       {"sort", sort},
-      {"string",
-       [](E e, V v, A) -> Value {
-         e.charge(v.weight() * 8);
-         return to_string(v);
-       }},
+      {"string", [](E e, V v, A) -> Value { return as_string(e, v); }},
       {"sum", sum},
-      {"title", [](E, V v, A) -> Value { return title(to_string(v)); }},
+      {"title", title},
       {"tojson", tojson},
-      {"trim", [](E, V v, A a) -> Value { return stripped(to_string(v), a.get(0, "chars"), true, true); }},
+      {"trim", trim},
       {"truncate", truncate},
       {"unique", unique},
-      {"upper", [](E, V v, A) -> Value { return to_upper(to_string(v)); }},
-      {"wordcount",
-       [](E e, V v, A) -> Value {
-         return static_cast<int64_t>(find_method(Value(""), "split")(e, Value(to_string(v)), {}).items().size());
-       }},
+      {"upper", [](E e, V v, A) -> Value { return upper(e, as_string(e, v).string()); }},
+      {"wordcount", wordcount},
   };
   return table;
 }
 
 }  // namespace
 
-Callable::Function find_filter(const std::string& name) {
-  auto found = filter_table().find(name);
-  return found == filter_table().end() ? nullptr : found->second;
-}
+const Builtin* find_filter(std::string_view name) { return find_in(filter_table(), name); }
 
 }  // namespace mr::jinja

@@ -12,7 +12,6 @@ namespace {
 using E = Evaluator&;
 using V = const Value&;
 using A = const Arguments&;
-using Table = std::unordered_map<std::string, Callable::Function>;
 
 const Value& operand(A a) {
   check(!a.positional.empty(), "a test lacks its argument");
@@ -26,104 +25,77 @@ Value range(E e, V, A a) {
   auto [begin, end, step] = numbers;
   if (a.positional.size() == 1) std::swap(begin, end);
   check(step != 0, "range needs a step that is not 0");
-  std::vector<Value> out;
+  Items out(e.meter());
   for (int64_t i = begin; step > 0 ? i < end : i > end;) {
     check(out.size() < 100'000, "range is longer than 100000");
     out.emplace_back(i);
     if (__builtin_add_overflow(i, step, &i)) break;
   }
-  e.charge(out.size() * 32);
   return out;
 }
 
-Value dict(E, V, A a) {
-  auto made = std::make_shared<Dict>();
+Value dict(E e, V, A a) {
+  Dict made(e.meter());
   if (!a.positional.empty()) {
     check(a.positional[0].is_dict(), "dict needs a dict, not a {}", a.positional[0].type_name());
-    *made = a.positional[0].dict();
+    for (const auto& [key, value] : a.positional[0].dict().entries) made.set(key, value);
   }
-  for (const auto& [name, value] : a.named) made->set(Value(name), value);
-  return std::shared_ptr<const Dict>(std::move(made));
+  for (const auto& [name, value] : a.named) made.set(Value::text(e.meter(), name), value);
+  return made;
 }
 
 Value make_namespace(E e, V, A a) {
   Value made = e.make_namespace();
   auto& attributes = made.space().attributes;
   if (!a.positional.empty() && a.positional[0].is_dict()) {
-    for (const auto& [key, value] : a.positional[0].dict().entries) attributes.emplace_back(to_string(key), value);
+    for (const auto& [key, value] : a.positional[0].dict().entries)
+      attributes.insert_or_assign(Text(as_string(e, key).string(), e.meter()), value);
   }
-  for (const auto& [name, value] : a.named) attributes.emplace_back(name, value);
+  for (const auto& [name, value] : a.named) attributes.insert_or_assign(Text(name, e.meter()), value);
   return made;
 }
 
-Value raise(E, V, A a) {
-  fail("{}", a.positional.empty() ? std::string("the template refuses this conversation") : to_string(a.positional[0]));
+Value raise(E e, V, A a) {
+  if (a.positional.empty()) fail("the template refuses this conversation");
+  fail("{}", as_string(e, a.positional[0]).string());
 }
 
-Value time_now(E, V, A a) {
-  std::string format = text_argument(a, 0, "format", "%Y-%m-%d");
+Value time_now(E e, V, A a) {
+  std::string format(text_argument(e, a, 0, "format", "%Y-%m-%d"));
   check(format.size() < 200, "strftime_now needs a shorter format");
+  e.meter().work(4000);
   std::time_t now = std::time(nullptr);
   std::tm local{};
   localtime_r(&now, &local);
   char text[1024];
-  return std::string(text, std::strftime(text, sizeof text, format.c_str(), &local));
+  return Value::text(e.meter(), std::string_view(text, std::strftime(text, sizeof text, format.c_str(), &local)));
 }
 
-Value* find_attribute(V self, const char* name) {
-  for (auto& [key, value] : self.space().attributes) {
-    if (key == name) return &value;
-  }
-  return nullptr;
-}
-
-Value loop_cycle(E, V self, A a) {
-  check(!a.positional.empty(), "loop.cycle needs values");
-  return a.positional[static_cast<size_t>(find_attribute(self, "index0")->integer()) % a.positional.size()];
-}
-
-// True unless the arguments equal those of the last call in this loop.
-Value loop_changed(E e, V self, A a) {
-  Value now(a.positional);
-  e.charge(now.weight());
-  Value* last = find_attribute(self, " changed");
-  bool changed = last == nullptr || !equal(*last, now);
-  if (last == nullptr) {
-    self.space().attributes.emplace_back(" changed", now);
-  } else {
-    *last = now;
-  }
-  return changed;
-}
-
-const Table& function_table() {
-  static const Table table = {{"range", range},
-                              {"dict", dict},
-                              {"namespace", make_namespace},
-                              {"raise_exception", raise},
-                              {"strftime_now", time_now},
-                              {"loop.cycle", loop_cycle},
-                              {"loop.changed", loop_changed}};
+const Builtins& function_table() {
+  static const Builtins table = {
+      {"range", range}, {"dict", dict}, {"namespace", make_namespace}, {"raise_exception", raise}, {"strftime_now", time_now}};
   return table;
 }
 
+double rest_of_division(E e, V v, V by) {
+  check(v.is_number() && by.is_number(), "a {} cannot be divided by a {}", v.type_name(), by.type_name());
+  return arithmetic(e, "%", v, by).number();
+}
+
 template <int low, int high>
-Value ordered(E, V v, A a) {
-  int order = compare(v, operand(a));
+Value ordered(E e, V v, A a) {
+  int order = compare(e.meter(), v, operand(a));
   int sign = order < 0 ? -1 : order > 0;
   return sign >= low && sign <= high;
 }
 
-const Table& test_table() {
-  static constexpr auto equal_to = [](E e, V v, A a) -> Value {
-    e.charge(v.weight());
-    return equal(v, operand(a));
+const Builtins& test_table() {
+  static constexpr auto equal_to = [](E e, V v, A a) -> Value { return equal(e.meter(), v, operand(a)); };
+  static constexpr auto different = [](E e, V v, A a) -> Value { return !equal(e.meter(), v, operand(a)); };
+  static constexpr auto same_as = [](E e, V v, A a) -> Value {
+    return std::string_view(v.type_name()) == operand(a).type_name() && equal(e.meter(), v, operand(a));
   };
-  static constexpr auto different = [](E e, V v, A a) -> Value {
-    e.charge(v.weight());
-    return !equal(v, operand(a));
-  };
-  static const Table table = {
+  static const Builtins table = {
       {"defined", [](E, V v, A) -> Value { return !v.is_undefined(); }},
       {"undefined", [](E, V v, A) -> Value { return v.is_undefined(); }},
       {"none", [](E, V v, A) -> Value { return v.is_none(); }},
@@ -138,13 +110,13 @@ const Table& test_table() {
       {"true", [](E, V v, A) -> Value { return v.is_bool() && v.integer() != 0; }},
       {"false", [](E, V v, A) -> Value { return v.is_bool() && v.integer() == 0; }},
       {"callable", [](E, V v, A) -> Value { return v.is_callable(); }},
-      {"odd", [](E e, V v, A) -> Value { return arithmetic(e, "%", v, Value(int64_t{2})).number() == 1; }},
-      {"even", [](E e, V v, A) -> Value { return arithmetic(e, "%", v, Value(int64_t{2})).number() == 0; }},
-      {"divisibleby", [](E e, V v, A a) -> Value { return arithmetic(e, "%", v, operand(a)).number() == 0; }},
-      {"lower", [](E, V v, A) -> Value { return to_lower(to_string(v)) == to_string(v) && to_upper(to_string(v)) != to_string(v); }},
-      {"upper", [](E, V v, A) -> Value { return to_upper(to_string(v)) == to_string(v) && to_lower(to_string(v)) != to_string(v); }},
-      {"in", [](E, V v, A a) -> Value { return contains(operand(a), v); }},
-      {"sameas", [](E, V v, A a) -> Value { return std::string_view(v.type_name()) == operand(a).type_name() && equal(v, operand(a)); }},
+      {"odd", [](E e, V v, A) -> Value { return rest_of_division(e, v, Value(int64_t{2})) == 1; }},
+      {"even", [](E e, V v, A) -> Value { return rest_of_division(e, v, Value(int64_t{2})) == 0; }},
+      {"divisibleby", [](E e, V v, A a) -> Value { return rest_of_division(e, v, operand(a)) == 0; }},
+      {"lower", [](E e, V v, A) -> Value { return is_cased(e, as_string(e, v).string(), false); }},
+      {"upper", [](E e, V v, A) -> Value { return is_cased(e, as_string(e, v).string(), true); }},
+      {"in", [](E e, V v, A a) -> Value { return contains(e.meter(), operand(a), v); }},
+      {"sameas", same_as},
       {"equalto", equal_to},
       {"eq", equal_to},
       {"==", equal_to},
@@ -166,14 +138,7 @@ const Table& test_table() {
 
 }  // namespace
 
-Callable::Function find_function(const std::string& name) {
-  auto found = function_table().find(name);
-  return found == function_table().end() ? nullptr : found->second;
-}
-
-Callable::Function find_test(const std::string& name) {
-  auto found = test_table().find(name);
-  return found == test_table().end() ? nullptr : found->second;
-}
+const Builtin* find_function(std::string_view name) { return find_in(function_table(), name); }
+const Builtin* find_test(std::string_view name) { return find_in(test_table(), name); }
 
 }  // namespace mr::jinja

@@ -12,6 +12,9 @@ namespace {
 
 using Kind = Token::Kind;
 
+constexpr size_t max_tokens = 100'000;
+constexpr size_t max_name = 200;  // names are compared at every step
+
 bool blank(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r' || c == '\v' || c == '\f'; }
 bool digit(char c) { return c >= '0' && c <= '9'; }
 bool letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || (c & 0x80) != 0; }
@@ -50,11 +53,16 @@ class Lexer {
           break;
       }
     }
-    tokens_.push_back({Kind::end, "", line_});
+    put({Kind::end, "", line_});
     return std::move(tokens_);
   }
 
  private:
+  void put(Token token) {
+    check(tokens_.size() < max_tokens, "chat template, line {}: more than {} words and signs", line_, max_tokens);
+    tokens_.push_back(std::move(token));
+  }
+
   size_t find_tag(size_t from) const {
     for (size_t at = source_.find('{', from); at != std::string::npos && at + 1 < source_.size(); at = source_.find('{', at + 1)) {
       char next = source_[at + 1];
@@ -64,7 +72,7 @@ class Lexer {
   }
 
   void add_data(std::string text) {
-    if (!text.empty()) tokens_.push_back({Kind::data, std::move(text), line_});
+    if (!text.empty()) put({Kind::data, std::move(text), line_});
   }
 
   // The text before the tag at `tag`, stripped as the tag's sign or lstrip_blocks asks.
@@ -141,7 +149,7 @@ class Lexer {
   }
 
   void inside(std::string_view closing, Kind begin, Kind end) {
-    tokens_.push_back({begin, "", line_});
+    put({begin, "", line_});
     pos_ += 2;
     if (pos_ < source_.size() && (source_[pos_] == '-' || source_[pos_] == '+')) ++pos_;
     int brackets = 0;
@@ -151,7 +159,7 @@ class Lexer {
       char sign = source_[pos_];
       bool signed_end = (sign == '-' || (sign == '+' && closing == "%}")) && source_.compare(pos_ + 1, 2, closing) == 0;
       if (brackets == 0 && (signed_end || source_.compare(pos_, 2, closing) == 0)) {
-        tokens_.push_back({end, "", line_});
+        put({end, "", line_});
         pos_ += signed_end ? 3 : 2;
         finish_tag(signed_end ? sign : ' ', closing == "%}");
         return;
@@ -172,7 +180,8 @@ class Lexer {
     if (letter(c)) {
       size_t end = pos_;
       while (end < source_.size() && (letter(source_[end]) || digit(source_[end]))) ++end;
-      tokens_.push_back({Kind::name, source_.substr(pos_, end - pos_), line_});
+      check(end - pos_ <= max_name, "chat template, line {}: a name is longer than {} bytes", line_, max_name);
+      put({Kind::name, source_.substr(pos_, end - pos_), line_});
       pos_ = end;
       return;
     }
@@ -180,7 +189,7 @@ class Lexer {
                                                                  "=",  "(",  ")",  "[",  "]",  "{",  "}", ",", ":", ".", "|", ";", "!"};
     for (std::string_view symbol : symbols) {
       if (source_.compare(pos_, symbol.size(), symbol) == 0) {
-        tokens_.push_back({Kind::symbol, std::string(symbol), line_});
+        put({Kind::symbol, std::string(symbol), line_});
         pos_ += symbol.size();
         return;
       }
@@ -212,7 +221,7 @@ class Lexer {
     }
     std::string text = source_.substr(pos_, end - pos_);
     std::erase(text, '_');
-    tokens_.push_back({real ? Kind::real : Kind::integer, std::move(text), line_});
+    put({real ? Kind::real : Kind::integer, std::move(text), line_});
     pos_ = end;
   }
 
@@ -261,7 +270,7 @@ class Lexer {
         text += c;
       }
     }
-    tokens_.push_back({Kind::string, std::move(text), line});
+    put({Kind::string, std::move(text), line});
   }
 
   std::string source_;

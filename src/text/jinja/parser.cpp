@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <initializer_list>
 
 #include "core/error.h"
@@ -17,6 +18,8 @@ using SKind = Statement::Kind;
 
 constexpr int max_nesting = 100;  // of brackets and blocks
 constexpr int max_tree = 400;     // operations in one chain
+constexpr size_t max_source = size_t{1} << 20;
+constexpr size_t max_arguments = 255;  // they are found by name one after another
 
 class Parser {
  public:
@@ -39,7 +42,7 @@ class Parser {
 
   const Token& here() const { return tokens_[pos_]; }
   const Token& ahead() const { return tokens_[std::min(pos_ + 1, tokens_.size() - 1)]; }
-  Token take() { return tokens_[pos_ + 1 < tokens_.size() ? pos_++ : pos_]; }
+  const Token& take() { return tokens_[pos_ + 1 < tokens_.size() ? pos_++ : pos_]; }
   bool accept_symbol(std::string_view text) { return here().symbol(text) && (take(), true); }
   bool accept_name(std::string_view text) { return here().name(text) && (take(), true); }
 
@@ -212,6 +215,7 @@ class Parser {
       }
       if (!here().symbol(")")) expect_symbol(",");
     }
+    check(macro.targets.size() <= max_arguments, "chat template, line {}: more than {} parameters", here().line, max_arguments);
   }
 
   std::unique_ptr<Statement> macro() {
@@ -265,11 +269,13 @@ class Parser {
     return made;
   }
 
+  void deepen(Expression& parent, const Expression& child) {
+    parent.depth = std::max(parent.depth, child.depth + 1);
+    check(parent.depth <= max_tree, "chat template, line {}: an expression of more than {} nested operations", parent.line, max_tree);
+  }
+
   void adopt(Expression& parent, ExpressionPtr child) {
-    if (child != nullptr) {
-      parent.depth = std::max(parent.depth, child->depth + 1);
-      check(parent.depth <= max_tree, "chat template, line {}: an expression of more than {} nested operations", parent.line, max_tree);
-    }
+    if (child != nullptr) deepen(parent, *child);
     parent.children.push_back(std::move(child));
   }
 
@@ -363,7 +369,7 @@ class Parser {
   ExpressionPtr left_chain(std::initializer_list<std::string_view> symbols, Next next) {
     ExpressionPtr left = next();
     while (here().kind == Kind::symbol && std::find(symbols.begin(), symbols.end(), here().text) != symbols.end()) {
-      Token op = take();
+      const Token& op = take();
       left = binary(op.text, op.line, std::move(left), next());
     }
     return left;
@@ -386,7 +392,7 @@ class Parser {
     ExpressionPtr made;
     if (here().symbol("-") || here().symbol("+")) {
       Nested nested(*this);
-      Token sign = take();
+      const Token& sign = take();
       made = node(EKind::unary, sign.text, sign.line);
       adopt(*made, unary(false));
     } else {
@@ -398,13 +404,13 @@ class Parser {
 
   ExpressionPtr primary() {
     size_t at = pos_;
-    const Token token = take();
+    const Token& token = take();
     ExpressionPtr made = node(EKind::constant, "", token.line);
     switch (token.kind) {
       case Kind::string: {
         std::string text = token.text;
         while (here().kind == Kind::string) text += take().text;
-        made->value = Value(std::move(text));
+        made->value = Value::text(Counted<char>(nullptr), text);
         return made;
       }
       case Kind::integer: {
@@ -416,7 +422,7 @@ class Parser {
         return made;
       }
       case Kind::real:
-        made->value = Value(std::stod("0" + token.text));
+        made->value = Value(std::strtod(token.text.c_str(), nullptr));  // as in Python: infinite if too large, 0 if too small
         return made;
       case Kind::name:
         return named_primary(token, std::move(made));
@@ -533,12 +539,14 @@ class Parser {
         std::string name = take().text;
         take();
         call.named.emplace_back(std::move(name), expression());
-        call.depth = std::max(call.depth, call.named.back().second->depth + 1);
+        deepen(call, *call.named.back().second);
       } else {
         adopt(call, expression());
       }
       if (!here().symbol(")")) expect_symbol(",");
     }
+    check(call.children.size() + call.named.size() <= max_arguments + 1, "chat template, line {}: more than {} arguments", here().line,
+          max_arguments);
   }
 
   // | filter, is test and ( call ) in any order. Without a value: the filters of a block, the first perhaps without its bar.
@@ -590,6 +598,9 @@ class Parser {
 
 }  // namespace
 
-Body parse(const std::string& source) { return Parser(tokenize(source)).run(); }
+Body parse(const std::string& source) {
+  check(source.size() <= max_source, "the chat template is longer than {} bytes", max_source);
+  return Parser(tokenize(source)).run();
+}
 
 }  // namespace mr::jinja

@@ -1,142 +1,197 @@
 // What a template computes with: Python's values as far as templates see them. Lists and dicts never change once made,
-// so they are shared, not copied; only a namespace can be written to.
+// so they are shared, not copied; only a namespace can be written to. How deeply values hold one another is bounded
+// where they are made, and with it every recursion over them, destructors included.
 #pragma once
 
+#include <compare>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "text/chat_template.h"
+#include "text/jinja/meter.h"
 
 namespace mr::jinja {
 
 class Value;
 class Evaluator;
-struct Arguments;
-
-struct Undefined {
-  std::string name;  // what was looked up
-};
+struct Undefined;
 struct None {};
 struct List;
 struct Dict;
 struct Namespace;
+struct Loop;
 struct Callable;
+
+using Items = std::vector<Value, Counted<Value>>;
+template <class Key, class Mapped>
+using CountedMap = std::map<Key, Mapped, std::less<>, Counted<std::pair<const Key, Mapped>>>;
 
 class Value {
  public:
   Value() : data_(None{}) {}
-  Value(Undefined v) : data_(std::make_shared<const Undefined>(std::move(v))) {}
   Value(bool v) : data_(v) {}
   Value(int64_t v) : data_(v) {}
   Value(double v) : data_(v) {}
-  Value(std::string v) : data_(std::make_shared<const std::string>(std::move(v))) {}
-  Value(const char* v) : Value(std::string(v)) {}
-  Value(std::vector<Value> items, bool tuple = false);
-  Value(std::shared_ptr<const Dict> v) : data_(std::move(v)) {}
+  Value(Text&& text);
+  Value(Items&& items, bool tuple = false);
+  Value(Dict&& dict);
+  Value(Callable&& callable, Meter& meter);
   Value(std::shared_ptr<Namespace> v) : data_(std::move(v)) {}
-  Value(std::shared_ptr<const Callable> v) : data_(std::move(v)) {}
-  static Value undefined(std::string name) { return Value(Undefined{std::move(name)}); }
+  Value(std::shared_ptr<Loop> v) : data_(std::move(v)) {}
+  template <class T>
+  Value(T*) = delete;  // not a bool
+  static Value text(Counted<char> pays, std::string_view text) { return Text(text, pays); }
+  static Value undefined(Meter& meter, std::string_view name);  // name: what was looked up
 
-  bool is_undefined() const { return std::holds_alternative<std::shared_ptr<const Undefined>>(data_); }
-  bool is_none() const { return std::holds_alternative<None>(data_); }
-  bool is_bool() const { return std::holds_alternative<bool>(data_); }
-  bool is_int() const { return std::holds_alternative<int64_t>(data_); }
-  bool is_float() const { return std::holds_alternative<double>(data_); }
+  bool is_undefined() const { return holds<std::shared_ptr<const Undefined>>(); }
+  bool is_none() const { return holds<None>(); }
+  bool is_bool() const { return holds<bool>(); }
+  bool is_int() const { return holds<int64_t>(); }
+  bool is_float() const { return holds<double>(); }
   bool is_number() const { return is_int() || is_float() || is_bool(); }
   bool is_integral() const { return is_int() || is_bool(); }  // Python's bool is an int
-  bool is_string() const { return std::holds_alternative<std::shared_ptr<const std::string>>(data_); }
-  bool is_list() const { return std::holds_alternative<std::shared_ptr<const List>>(data_); }
-  bool is_dict() const { return std::holds_alternative<std::shared_ptr<const Dict>>(data_); }
-  bool is_namespace() const { return std::holds_alternative<std::shared_ptr<Namespace>>(data_); }
-  bool is_callable() const { return std::holds_alternative<std::shared_ptr<const Callable>>(data_); }
+  bool is_string() const { return holds<std::shared_ptr<const Text>>(); }
+  bool is_list() const { return holds<std::shared_ptr<const List>>(); }
+  bool is_dict() const { return holds<std::shared_ptr<const Dict>>(); }
+  bool is_namespace() const { return holds<std::shared_ptr<Namespace>>(); }
+  bool is_loop() const { return holds<std::shared_ptr<Loop>>(); }
+  bool is_callable() const { return holds<std::shared_ptr<const Callable>>(); }
 
-  const std::string& undefined_name() const { return std::get<std::shared_ptr<const Undefined>>(data_)->name; }
-  const std::string& string() const { return *std::get<std::shared_ptr<const std::string>>(data_); }
+  std::string_view undefined_name() const;
+  std::string_view string() const { return *std::get<std::shared_ptr<const Text>>(data_); }
   int64_t integer() const { return is_bool() ? std::get<bool>(data_) : std::get<int64_t>(data_); }
   double number() const { return is_float() ? std::get<double>(data_) : static_cast<double>(integer()); }
-  const std::vector<Value>& items() const;  // of a list
+  std::span<const Value> items() const;  // of a list
   bool is_tuple() const;
   const Dict& dict() const { return *std::get<std::shared_ptr<const Dict>>(data_); }
   Namespace& space() const { return *std::get<std::shared_ptr<Namespace>>(data_); }
+  Loop& loop() const { return *std::get<std::shared_ptr<Loop>>(data_); }
   const Callable& callable() const { return *std::get<std::shared_ptr<const Callable>>(data_); }
 
   bool truthy() const;
   const char* type_name() const;  // as Python names it
-  int depth() const;              // how deeply lists and dicts nest: 0 for anything else
-  size_t weight() const;          // what walking over all of it costs, shared parts counted each time
+  int depth() const;              // how deeply lists, dicts, loops and methods hold one another: 0 for anything else
 
  private:
-  std::variant<std::shared_ptr<const Undefined>, None, bool, int64_t, double, std::shared_ptr<const std::string>,
-               std::shared_ptr<const List>, std::shared_ptr<const Dict>, std::shared_ptr<Namespace>, std::shared_ptr<const Callable>>
+  template <class T>
+  bool holds() const {
+    return std::holds_alternative<T>(data_);
+  }
+
+  std::variant<std::shared_ptr<const Undefined>, None, bool, int64_t, double, std::shared_ptr<const Text>, std::shared_ptr<const List>,
+               std::shared_ptr<const Dict>, std::shared_ptr<Namespace>, std::shared_ptr<Loop>, std::shared_ptr<const Callable>>
       data_;
 };
 
-struct List {
-  std::vector<Value> items;
-  bool tuple = false;
-  int depth = 1;
-  size_t weight = 1;
+struct Undefined {
+  Text name;
 };
 
-// Keeps the order of insertion. Keys are strings, numbers, booleans or none.
-struct Dict {
-  std::vector<std::pair<Value, Value>> entries;
-  std::unordered_map<std::string, size_t> index;
-  int depth = 1;
-  size_t weight = 1;
+struct List {
+  Items items;
+  bool tuple;
+  int depth;
+};
 
+// Keeps the order of insertion. Keys are strings, numbers, booleans, none or tuples. The index is a tree: hashes of
+// strings can be made to collide.
+struct Dict {
+  struct Key {
+    char type;
+    int64_t number;
+    std::string_view text;  // of the entry's key, or of a tuple's repr
+    auto operator<=>(const Key&) const = default;
+  };
+  std::vector<std::pair<Value, Value>, Counted<std::pair<Value, Value>>> entries;
+  CountedMap<Key, size_t> index;
+  Items tuples;  // the repr of each tuple that is a key
+  int depth = 1;
+
+  explicit Dict(Meter& meter) : entries(meter), index(meter), tuples(meter) {}
   void set(const Value& key, Value value);
-  const Value* find(const Value& key) const;
-  const Value* find(std::string_view key) const { return find(Value(std::string(key))); }
+  const Value* find(Meter& meter, const Value& key) const;
+  const Value* find(Meter& meter, std::string_view key) const;
+
+ private:
+  size_t locate(Meter& meter, const Key& key) const;  // among the entries; their number: nowhere
 };
 
 struct Namespace {
-  std::vector<std::pair<std::string, Value>> attributes;
+  CountedMap<Text, Value> attributes;
+};
+
+// The variable `loop`.
+struct Loop {
+  Value items;  // a list
+  int depth;
+  size_t at = 0;
+  Value changed = {};  // the arguments of the last loop.changed(); none once the loop has ended, so that no circle remains
+  bool running = true;
 };
 
 // Arguments of a call, of a filter and of a test.
 struct Arguments {
-  std::vector<Value> positional;
-  std::vector<std::pair<std::string, Value>> named;
+  Items positional;
+  std::vector<std::pair<std::string_view, Value>, Counted<std::pair<std::string_view, Value>>> named;  // names of the template
 
+  explicit Arguments(Meter& meter) : positional(meter), named(meter) {}
   // The argument at `position` or of that name; null if it was not given.
   const Value* get(size_t position, std::string_view name) const;
 };
 
 struct Callable {
   using Function = Value (*)(Evaluator&, const Value& self, const Arguments&);
-  std::string name;
+  std::string_view name;        // of a table or of the template
   Function function = nullptr;  // a builtin or a method of `self`
-  Value self;
+  Value self = {};
   const struct Statement* macro = nullptr;  // else a macro, with the scope it was defined in
   struct Scope* scope = nullptr;
+  int depth = 1;
 };
 
-bool equal(const Value& a, const Value& b);
-int compare(const Value& a, const Value& b);  // < 0, 0, > 0; throws for values without an order
-bool contains(const Value& container, const Value& item);
+// Each charges what it visits, shared parts each time that it comes to them.
+bool equal(Meter& meter, const Value& a, const Value& b);
+int compare(Meter& meter, const Value& a, const Value& b);  // < 0, 0, > 0; throws for values without an order
+bool contains(Meter& meter, const Value& container, const Value& item);
 
-std::string to_string(const Value& value);  // Python's str()
-std::string to_repr(const Value& value);    // Python's repr()
-std::string float_text(double value);       // Python's repr() of a float
-// Json or OrderedJson; throws where it nests deeper than a value may.
-template <class J>
-Value from_json(const J& json, int depth = 0);
+void print(Text& out, const Value& value);       // Python's str()
+void print_repr(Text& out, const Value& value);  // Python's repr()
+std::string float_text(double value);            // Python's repr() of a float
 struct JsonStyle {
   int indent = -1;  // < 0: on one line
   bool ensure_ascii = false, sort_keys = false;
-  std::string item_separator = ", ", key_separator = ": ";
+  std::string_view item_separator = ", ", key_separator = ": ";
 };
-std::string to_json(const Value& value, const JsonStyle& style);  // Python's json.dumps()
+Text to_json(Meter& meter, const Value& value, const JsonStyle& style);  // Python's json.dumps()
+
+// Json or OrderedJson; throws where it nests deeper than a value may.
+template <class J>
+Value from_json(Meter& meter, const J& json, int depth = 0);
+
+// Finds one string in others, in time linear in both (Knuth, Morris and Pratt, 1977). `wanted` must live as long.
+class Search {
+ public:
+  Search(Meter& meter, std::string_view wanted);
+  size_t first(std::string_view text, size_t from = 0) { return run(text, from, false); }  // npos: nowhere
+  size_t last(std::string_view text) { return run(text, 0, true); }
+
+ private:
+  size_t run(std::string_view text, size_t pos, bool last);
+
+  Meter& meter_;
+  std::string_view wanted_;
+  std::vector<uint32_t, Counted<uint32_t>> border_;  // [n]: the longest proper prefix of wanted[0, n) that is also its suffix
+};
 
 // Python indexes strings by character.
-size_t length_of(std::string_view text);
-std::string substring(const std::string& text, int64_t begin, int64_t end);  // characters; 0 <= begin <= end <= length
+size_t length_of(Meter& meter, std::string_view text);
+std::string_view substring(Meter& meter, std::string_view text, int64_t begin, int64_t end);  // characters; 0 <= begin, end
 
 }  // namespace mr::jinja

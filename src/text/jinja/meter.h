@@ -1,0 +1,83 @@
+// What one rendering costs. Everything that a template makes is allocated through Counted, which charges its bytes before
+// they are taken; everything that walks over values is handed the meter and charges what it visits. A unit of work is
+// about a nanosecond on a slow core.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "text/chat_template.h"
+
+namespace mr::jinja {
+
+class Meter {
+ public:
+  explicit Meter(TemplateLimits limits = {}) : limits_(std::move(limits)) {}
+  Meter(const Meter&) = delete;
+  Meter& operator=(const Meter&) = delete;
+
+  // Call before doing that much; throws when the budget does not allow it or when the rendering is to stop.
+  void work(size_t units) {
+    if (units >= next_look_ - spent_) [[unlikely]]
+      look(units);
+    spent_ += units;
+  }
+  void take(size_t bytes);
+  void give_back(size_t bytes) noexcept { held_ -= bytes; }
+
+  size_t spent() const { return spent_; }
+  size_t held() const { return held_; }
+  size_t peak() const { return peak_; }
+
+ private:
+  void look(size_t units);
+
+  TemplateLimits limits_;
+  size_t spent_ = 0, next_look_ = 0;  // next_look_ >= spent_
+  size_t held_ = 0, peak_ = 0;
+};
+
+// The allocator of all that a rendering makes. Whoever makes or copies something says which meter pays for it: there is no
+// default, and implicit copies of containers do not compile. A null meter belongs to the constants of a parsed template,
+// whose size bounds them.
+template <class T>
+struct Counted {
+  using value_type = T;
+  static constexpr size_t overhead = 16;  // of a block of malloc's
+
+  Counted(Meter& meter) : meter(&meter) {}
+  explicit Counted(std::nullptr_t) {}
+  template <class U>
+  Counted(const Counted<U>& other) : meter(other.meter) {}
+
+  T* allocate(size_t n) {  // containers never ask for more than PTRDIFF_MAX bytes
+    if (meter != nullptr) meter->take(n * sizeof(T) + overhead);
+    try {
+      return std::allocator<T>().allocate(n);
+    } catch (...) {
+      if (meter != nullptr) meter->give_back(n * sizeof(T) + overhead);
+      throw;
+    }
+  }
+  void deallocate(T* at, size_t n) noexcept {
+    std::allocator<T>().deallocate(at, n);
+    if (meter != nullptr) meter->give_back(n * sizeof(T) + overhead);
+  }
+  Counted select_on_container_copy_construction() const {
+    static_assert(sizeof(T) == 0, "a copy must say which meter pays for it");
+    return *this;
+  }
+  template <class U>
+  bool operator==(const Counted<U>& other) const {
+    return meter == other.meter;
+  }
+
+  Meter* meter = nullptr;
+};
+
+using Text = std::basic_string<char, std::char_traits<char>, Counted<char>>;
+
+}  // namespace mr::jinja
