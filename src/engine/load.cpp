@@ -1,40 +1,38 @@
 #include "engine/load.h"
 
-#include <fstream>
-#include <sstream>
-
 #include "core/error.h"
 
 namespace mr {
 
 namespace fs = std::filesystem;
 
-static std::string read_text(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  check(file.good(), "cannot read {}", path.string());
-  std::ostringstream text;
-  text << file.rdbuf();
-  return std::move(text).str();
+static std::string read_template(const fs::path& path) {
+  constexpr size_t most = size_t(16) << 20;
+  MappedFile file(path);
+  check(file.bytes().size() <= most, "'{}' has {} bytes, but templates of at most {} are read", path.native(), file.bytes().size(), most);
+  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
 }
 
 // tokenizer.json; tokenizer_config.json and chat_template.jinja beside it are optional.
 static std::optional<Tokenizer> tokenizer_in(const fs::path& directory) {
   if (!fs::exists(directory / "tokenizer.json")) return std::nullopt;
   Json config = Json::object();
-  if (fs::exists(directory / "tokenizer_config.json")) config = read_json(directory / "tokenizer_config.json");
-  if (fs::exists(directory / "chat_template.jinja")) config["chat_template"] = read_text(directory / "chat_template.jinja");
+  if (fs::exists(directory / "tokenizer_config.json")) config = read_json_object(directory / "tokenizer_config.json");
+  fs::path chat_template = directory / "chat_template.jinja";
+  if (fs::exists(chat_template) && !fs::is_empty(chat_template)) config["chat_template"] = read_template(chat_template);
   return Tokenizer::from_json(read_json(directory / "tokenizer.json"), &config);
 }
 
 // A number or a list of numbers.
 static void add_eos(const fs::path& generation_config, std::vector<int32_t>& stop_tokens) {
   if (!fs::exists(generation_config)) return;
-  Json config = read_json(generation_config);
+  Json config = read_json_object(generation_config);
   auto eos = config.find("eos_token_id");
   if (eos == config.end() || eos->is_null()) return;
   Json list = eos->is_array() ? *eos : Json::array({*eos});
   for (const Json& id : list) {
-    check(id.is_number_integer(), "eos_token_id in {} is not a number or a list of numbers", generation_config.string());
+    bool ok = id.is_number_integer() && id >= 0 && id <= INT32_MAX;
+    check(ok, "eos_token_id in {} is not a token's number or a list of them", generation_config.string());
     stop_tokens.push_back(id.get<int32_t>());
   }
 }

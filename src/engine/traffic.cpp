@@ -7,6 +7,7 @@
 #include <numeric>
 #include <sstream>
 
+#include "core/bounded_json.h"
 #include "core/error.h"
 #include "core/random.h"
 
@@ -105,7 +106,8 @@ std::vector<LoadItem> parse_load(const std::string& lines, const std::string& wh
   std::istringstream in(lines);
   int n = 1;
   for (std::string line; std::getline(in, line); n++)
-    if (line.find_first_not_of(" \t\r") != std::string::npos) items.push_back(parse_item(Json::parse(line, nullptr, false), where, n));
+    if (line.find_first_not_of(" \t\r") != std::string::npos)
+      items.push_back(parse_item(parse_json<Json>(line, fmt::format("{}, line {}", where, n)), where, n));
   check(!items.empty(), "{} has no requests", where);
   return items;
 }

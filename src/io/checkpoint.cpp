@@ -3,6 +3,7 @@
 #include <map>
 #include <set>
 
+#include "core/bounded_json.h"
 #include "core/error.h"
 #include "io/gguf.h"
 #include "io/safetensors.h"
@@ -32,19 +33,25 @@ static std::string with_named_floats(std::string_view text) {
   return out;
 }
 
+// A tokenizer of 262,144 tokens has 35 MB and a million and a half values.
+constexpr size_t kMaxJsonFile = size_t(256) << 20;
+constexpr JsonLimits kFileLimits{.depth = 64, .keys = 1 << 22, .values = 1 << 24, .bytes = size_t(1) << 30};
+
 Json read_json(const fs::path& path) {
   MappedFile file(path);
   std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+  check(text.size() <= kMaxJsonFile, "'{}' has {} bytes, but JSON files of at most {} are read", path.native(), text.size(), kMaxJsonFile);
+  std::string what = sentence("'{}'", path.native());
   try {
-    return Json::parse(text);
-  } catch (const Json::parse_error& e) {
-    Json json = Json::parse(with_named_floats(text), nullptr, false);
-    if (!json.is_discarded()) return json;
-    fail("'{}' is not valid JSON at byte {}", path.native(), e.byte);
+    return parse_json<Json>(text, what, kFileLimits);
+  } catch (const Error&) {
+    std::string named = with_named_floats(text);
+    if (named.size() == text.size()) throw;
+    return parse_json<Json>(named, what, kFileLimits);
   }
 }
 
-static Json read_config(const fs::path& path) {
+Json read_json_object(const fs::path& path) {
   Json config = read_json(path);
   check(config.is_object(), "'{}' is not a JSON object", path.native());
   return config;
@@ -64,7 +71,7 @@ std::unique_ptr<Checkpoint> Checkpoint::open(const fs::path& path, Want want) {
       check(known, "'{}' is neither a GGUF nor a safetensors file", path.native());
       c->open_safetensors(std::move(file));
       fs::path config = path.parent_path() / "config.json";
-      if (fs::exists(config, ignored)) c->config_ = read_config(config);
+      if (fs::exists(config, ignored)) c->config_ = read_json_object(config);
     }
   }
   c->index_names();
@@ -74,7 +81,7 @@ std::unique_ptr<Checkpoint> Checkpoint::open(const fs::path& path, Want want) {
 void Checkpoint::open_directory(Want want) {
   std::error_code ignored;
   check(fs::exists(path_ / "config.json", ignored), "the directory '{}' has no config.json", path_.native());
-  config_ = read_config(path_ / "config.json");
+  config_ = read_json_object(path_ / "config.json");
   if (want == Want::configuration) return;
   fs::path single = path_ / "model.safetensors", index = path_ / "model.safetensors.index.json";
   if (fs::exists(single, ignored)) return open_safetensors(MappedFile(single));

@@ -56,6 +56,8 @@ class Checkpoint {
   std::unordered_map<std::string_view, const StoredTensor*> by_name_;
 };
 
-Json read_json(const std::filesystem::path& path);  // throws, naming the file, when it is missing or not JSON
+// Throw, naming the file, when it is missing, not JSON, or larger or deeper than any model's is.
+Json read_json(const std::filesystem::path& path);
+Json read_json_object(const std::filesystem::path& path);
 
 }  // namespace mr

@@ -16,6 +16,9 @@ namespace {
 
 constexpr size_t kMaxArrayElements = size_t(1) << 24;  // of the whole metadata: a JSON value takes 16 times an int8's memory
 constexpr int kMaxArrayDepth = 8;
+constexpr size_t kMaxName = 65535;                     // bytes of a key, as the specification, or of a tensor's name
+constexpr size_t kMaxStringBytes = size_t(512) << 20;  // of the whole metadata: sparse files can be larger than any memory
+constexpr size_t kMaxEntries = 1 << 20;                // metadata entries, and tensors
 
 enum class ValueType : uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, string, array, u64, i64, f64 };
 
@@ -37,7 +40,15 @@ class Reader {
   std::string string(std::string_view what) {
     uint64_t length = number<uint64_t>(what);
     const std::byte* begin = take(length, what);
+    string_bytes_ += length;
+    check(string_bytes_ <= kMaxStringBytes, "'{}' has more than {} bytes of strings in its header", name_, kMaxStringBytes);
     return std::string(reinterpret_cast<const char*>(begin), length);
+  }
+
+  std::string name(std::string_view what) {
+    std::string text = string(what);
+    check(text.size() <= kMaxName, "'{}' has a {} of {} bytes: at most {} are possible", name_, what, text.size(), kMaxName);
+    return text;
   }
 
   // A count of things that take at least `least` bytes each.
@@ -46,6 +57,12 @@ class Reader {
     check(n <= (bytes_.size() - at_) / least, "'{}' is broken or cut short: its {} is {}, but only {} bytes follow", name_, what, n,
           bytes_.size() - at_);
     return size_t(n);
+  }
+
+  size_t entries(std::string_view what, size_t least) {
+    size_t n = count(what, least);
+    check(n <= kMaxEntries, "the {} of '{}' is {}: at most {} are possible", what, name_, n, kMaxEntries);
+    return n;
   }
 
   Json value(ValueType type, const std::string& key, int depth = 0) {
@@ -124,7 +141,7 @@ class Reader {
 
   std::span<const std::byte> bytes_;
   std::string name_;
-  size_t at_ = 0, array_elements_ = 0;
+  size_t at_ = 0, array_elements_ = 0, string_bytes_ = 0;
 };
 
 const StoredFormat& format_of(uint32_t type, const std::string& tensor, const std::string& file) {
@@ -143,7 +160,7 @@ int read_version(Reader& in) {
 
 void read_metadata(Reader& in, size_t n, Json& metadata) {
   for (size_t i = 0; i < n; i++) {
-    std::string key = in.string("metadata key");
+    std::string key = in.name("metadata key");
     auto type = ValueType(in.number<uint32_t>(key));
     bool fresh = metadata.emplace(key, in.value(type, key)).second;
     check(fresh, "'{}' has the metadata key '{}' twice", in.file(), key);
@@ -169,7 +186,7 @@ struct TensorInfo {
 TensorInfo read_tensor_info(Reader& in) {
   TensorInfo info;
   StoredTensor& t = info.tensor;
-  t.name = in.string("tensor name");
+  t.name = in.name("tensor name");
   uint32_t rank = in.number<uint32_t>(t.name);
   check(rank <= 4, "tensor '{}' of '{}' has {} dimensions: at most 4 are possible", t.name, in.file(), rank);
   for (uint32_t i = 0; i < rank; i++) {
@@ -192,8 +209,8 @@ GgufFile::GgufFile(MappedFile mapped) : file(std::move(mapped)) {
   Reader in(file);
   check(recognizes(file.bytes()), "'{}' is not a GGUF file: it does not begin with the letters GGUF", in.file());
   version = read_version(in);
-  size_t n_tensors = in.count("number of tensors", 24);
-  size_t n_metadata = in.count("number of metadata entries", 13);
+  size_t n_tensors = in.entries("number of tensors", 24);
+  size_t n_metadata = in.entries("number of metadata entries", 13);
   read_metadata(in, n_metadata, metadata);
   uint64_t alignment = alignment_of(metadata, in.file());
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <unordered_set>
 
+#include "core/bounded_json.h"
 #include "core/error.h"
 
 namespace mr {
@@ -12,6 +12,8 @@ namespace mr {
 namespace {
 
 constexpr uint64_t kMaxHeader = 100'000'000;  // as the reference implementation
+constexpr JsonLimits kHeaderLimits{.depth = 8, .keys = 1 << 21, .values = 1 << 24, .bytes = size_t(1) << 30};
+constexpr size_t kMaxRank = 64;
 
 uint64_t header_length(std::span<const std::byte> bytes) {
   uint64_t length;
@@ -26,22 +28,10 @@ Json read_header(std::span<const std::byte> bytes, const std::string& file) {
         kMaxHeader);
   check(length <= bytes.size() - 8, "'{}' is broken or cut short: its header has {} bytes, but only {} follow", file, length,
         bytes.size() - 8);
-  auto text = reinterpret_cast<const char*>(bytes.data()) + 8;
-  std::unordered_set<std::string> names;
-  auto no_duplicates = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (event == Json::parse_event_t::key && depth == 1) {
-      bool fresh = names.insert(parsed.get_ref<const std::string&>()).second;
-      check(fresh, "'{}' has the tensor '{}' twice", file, parsed.get_ref<const std::string&>());
-    }
-    return true;
-  };
-  try {
-    Json header = Json::parse(text, text + length, no_duplicates);
-    check(header.is_object(), "the header of '{}' is not a JSON object", file);
-    return header;
-  } catch (const Json::parse_error& e) {
-    fail("the header of '{}' is not valid JSON at byte {}", file, 8 + e.byte);
-  }
+  std::string_view text(reinterpret_cast<const char*>(bytes.data()) + 8, length);
+  Json header = parse_json<Json>(text, sentence("the header of '{}'", file), kHeaderLimits);
+  check(header.is_object(), "the header of '{}' is not a JSON object", file);
+  return header;
 }
 
 const StoredFormat& format_of(const Json& dtype, const std::string& tensor, const std::string& file) {
@@ -55,6 +45,8 @@ const StoredFormat& format_of(const Json& dtype, const std::string& tensor, cons
 // A list of whole numbers, each at most int64's largest.
 std::vector<int64_t> numbers(const Json& list, std::string_view what, const std::string& tensor, const std::string& file) {
   bool ok = list.is_array();
+  check(!ok || list.size() <= kMaxRank, "the {} of tensor '{}' of '{}' has {} entries: at most {} are possible", what, tensor, file,
+        list.size(), kMaxRank);
   std::vector<int64_t> values;
   for (size_t i = 0; ok && i < list.size(); i++) {
     ok = list[i].is_number_unsigned() && list[i].get<uint64_t>() <= uint64_t(std::numeric_limits<int64_t>::max());

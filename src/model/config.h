@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/error.h"
@@ -19,19 +20,21 @@ class Config {
   int64_t integer(const char* name) const;  // 0 ... 2^31 - 1
   int64_t integer(const char* name, int64_t otherwise) const { return has(name) ? integer(name) : otherwise; }
   int64_t positive(const char* name) const;
-  int64_t layers() const;  // num_hidden_layers, in a range that any model keeps to: a broken file must not fill the memory
-  double number(const char* name) const;
+  int64_t layers() const;                 // num_hidden_layers, in a range that any model keeps to: a broken file must not fill the memory
+  double number(const char* name) const;  // one that a float can hold
   double number(const char* name, double otherwise) const { return has(name) ? number(name) : otherwise; }
   bool boolean(const char* name, bool otherwise) const;
   std::string text(const char* name, std::string otherwise) const;
   std::vector<float> numbers(const char* name) const;     // empty if absent
   std::vector<int32_t> integers(const char* name) const;  // an integer counts as a list of one
+  int narrow(double n, std::string_view what) const;      // what was computed of fields, as an int; throws when it is none
   Config object(const char* name) const;
   const Json& json() const { return json_; }
+  const std::string& where() const { return where_; }
 
   template <class... Args>
   void require(bool ok, fmt::format_string<Args...> text, Args&&... args) const {
-    if (!ok) fail("{}: {}", where_, fmt::format(text, std::forward<Args>(args)...));
+    if (!ok) throw Error(sentence("{}: ", where_) + sentence(text, std::forward<Args>(args)...));
   }
 
  private:

@@ -28,7 +28,7 @@ RopeSpec rope_from(const Config& config, int head_dim, const char* layer_type) {
 
   RopeSpec r;
   r.theta = float(p.number("rope_theta", config.number("rope_theta", 10000)));
-  r.dim = int(head_dim * p.number("partial_rotary_factor", config.number("partial_rotary_factor", 1)));
+  r.dim = config.narrow(head_dim * p.number("partial_rotary_factor", config.number("partial_rotary_factor", 1)), "the rope's size");
   config.require(r.dim > 0 && r.dim <= head_dim && r.dim % 2 == 0, "a rope of {} dimensions does not fit heads of {}", r.dim, head_dim);
   r.scaling = scaling_from(p, p.text("rope_type", p.text("type", "default")));
   if (r.scaling == RopeSpec::Scaling::proportional) r.pairs = r.dim / 2, r.dim = head_dim;

@@ -73,7 +73,7 @@ TEST_F(Directory, SaysWhatIsMissing) {
   fs::remove(dir_ / "model.safetensors.index.json");
   expect_says(error(), {dir_.path().native(), "neither model.safetensors nor model.safetensors.index.json"});
   write_file(dir_ / "config.json", "{\"a\": }");
-  expect_says(error(), {"config.json", "not valid JSON at byte 7"});
+  expect_says(error(), {"config.json", "not valid JSON", "at byte 7"});
   write_file(dir_ / "config.json", "[]");
   expect_says(error(), {"config.json", "not a JSON object"});
   fs::remove(dir_ / "config.json");

@@ -23,7 +23,7 @@ ModelSpec deepseek_v2_spec(const Config& config) {
     if (!config.has("n_routed_experts") || i < dense || i % every != 0) continue;
     MoeSpec moe = moe_from(config, "n_routed_experts", config.boolean("norm_topk_prob", false));
     moe.hidden = int(config.positive("moe_intermediate_size"));
-    moe.shared = int(config.integer("n_shared_experts", 0)) * moe.hidden;
+    moe.shared = config.narrow(double(config.integer("n_shared_experts", 0)) * moe.hidden, "the width of the shared experts");
     spec.layers[size_t(i)].ffn = moe;
   }
   return spec;

@@ -82,7 +82,8 @@ ModelSpec gemma4_spec(const Config& config) {
       if (attention(spec, j).window == a.window) a.kv_owner = int(j);
     config.require(a.kv_owner >= 0 && attention(spec, size_t(a.kv_owner)).head_dim == a.head_dim,
                    "layer {} has no earlier layer whose keys and values it could share", i);
-    if (config.boolean("use_double_wide_mlp", false)) std::get<MlpSpec>(spec.layers[i].ffn).hidden *= 2;
+    MlpSpec& mlp = std::get<MlpSpec>(spec.layers[i].ffn);
+    if (config.boolean("use_double_wide_mlp", false)) mlp.hidden = config.narrow(2.0 * mlp.hidden, "twice the 'intermediate_size'");
   }
   return spec;
 }

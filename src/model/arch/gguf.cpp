@@ -30,6 +30,9 @@ static void read_rope(const Checkpoint& files, const std::string& arch, Json& ou
   Json rope = Json::object();
   if (const StoredTensor* factors = files.find("rope_freqs.weight")) {
     check(factors->format == "f32", "rope_freqs.weight is stored as {}, not f32", factors->format);
+    constexpr size_t most = 8192;  // pairs of rotated dimensions
+    check(factors->bytes.size() / 4 <= most, "rope_freqs.weight has {} divisors, but at most {} are possible", factors->bytes.size() / 4,
+          most);
     const float* f = reinterpret_cast<const float*>(factors->bytes.data());
     std::vector<float> divisors(f, f + factors->bytes.size() / 4);
     rope = {{"rope_type", "factors"}, {"short_factor", divisors}, {"long_factor", divisors}};

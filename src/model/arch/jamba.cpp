@@ -5,10 +5,10 @@ namespace mr {
 
 static MambaSpec mamba_from(const Config& config, const ModelSpec& spec) {
   MambaSpec m;
-  m.inner = int(config.integer("mamba_expand", 2)) * spec.dim;
+  m.inner = config.narrow(double(config.integer("mamba_expand", 2)) * spec.dim, "'mamba_expand' times 'hidden_size'");
   m.n_state = int(config.positive("mamba_d_state"));
   m.conv = int(config.positive("mamba_d_conv"));
-  m.dt_rank = int(config.integer("mamba_dt_rank", (spec.dim + 15) / 16));
+  m.dt_rank = int(config.integer("mamba_dt_rank", (int64_t(spec.dim) + 15) / 16));
   m.conv_bias = config.boolean("mamba_conv_bias", true);
   m.proj_bias = config.boolean("mamba_proj_bias", false);
   m.norms = MambaSpec::Norms::weighted;

@@ -12,10 +12,11 @@ ModelSpec mamba_spec(const Config& config) {
   spec.tied = config.boolean("tie_word_embeddings", true);
   spec.eos = config.integers("eos_token_id");
   MambaSpec m;
-  m.inner = int(config.integer("intermediate_size", config.integer("expand", 2) * spec.dim));
+  m.inner =
+      config.narrow(double(config.integer("intermediate_size", config.integer("expand", 2) * spec.dim)), "'expand' times 'hidden_size'");
   m.n_state = int(config.positive("state_size"));
   m.conv = int(config.positive("conv_kernel"));
-  m.dt_rank = int(config.integer("time_step_rank", (spec.dim + 15) / 16));
+  m.dt_rank = int(config.integer("time_step_rank", (int64_t(spec.dim) + 15) / 16));
   m.conv_bias = config.boolean("use_conv_bias", true);
   m.proj_bias = config.boolean("use_bias", false);
   if (config.boolean("dt_b_c_rms", false)) m.norms = MambaSpec::Norms::plain;  // a GGUF file of Falcon-Mamba

@@ -1,4 +1,6 @@
 // Mamba-2 (Dao & Gu 2024): blocks of one mixer with heads, no feed-forward.
+#include <algorithm>
+
 #include "model/arch/arch.h"
 
 namespace mr {
@@ -7,9 +9,9 @@ NameMap mamba_names();
 
 // An entry of time_step_limit: a number, or {"__float__": "Infinity"}.
 static float limit_from(const Config& config, const Json& j) {
-  if (j.is_number()) return j.get<float>();
+  if (j.is_number()) return float(std::clamp(j.get<double>(), -1e30, 1e30));
   bool infinite = j.is_object() && j.contains("__float__") && j["__float__"] == "Infinity";
-  config.require(infinite, "'time_step_limit' holds {}, which is not a number", j.dump());
+  config.require(infinite, "'time_step_limit' holds something that is not a number");
   return std::numeric_limits<float>::infinity();
 }
 
@@ -29,14 +31,13 @@ ModelSpec mamba2_spec(const Config& config) {
   m.conv = int(config.positive("conv_kernel"));
   m.conv_bias = config.boolean("use_conv_bias", true);
   m.proj_bias = config.boolean("use_bias", false);
-  config.require(m.heads % m.groups == 0, "{} heads cannot share {} groups", m.heads, m.groups);
-  config.require(m.inner() == config.integer("expand", 2) * spec.dim, "{} heads of {} are not {} times the hidden size of {}", m.heads,
-                 m.head_dim, config.integer("expand", 2), spec.dim);
+  config.require(int64_t(m.heads) * m.head_dim == config.integer("expand", 2) * spec.dim,
+                 "{} heads of {} are not {} times the hidden size of {}", m.heads, m.head_dim, config.integer("expand", 2), spec.dim);
   if (config.has("time_step_limit")) {
     const Json& limit = config.json().at("time_step_limit");
     config.require(limit.is_array() && limit.size() == 2, "'time_step_limit' must be a list of two numbers");
     m.dt_min = limit_from(config, limit[0]), m.dt_max = limit_from(config, limit[1]);
-    config.require(m.dt_min <= m.dt_max, "'time_step_limit' is {}, but must ascend", limit.dump());
+    config.require(m.dt_min <= m.dt_max, "'time_step_limit' is {} to {}, but must ascend", m.dt_min, m.dt_max);
   }
   for (int i = 0; i < config.layers(); i++) spec.layers.push_back({m, {}});
   return spec;

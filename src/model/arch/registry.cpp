@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "model/arch/arch.h"
+#include "model/validate.h"
 
 namespace mr {
 
@@ -65,6 +66,13 @@ std::string NameMap::name(std::string_view role, Place at) const {
   return fmt::format(fmt::runtime(e->pattern), at.layer, at.expert);
 }
 
+static ModelSpec checked_spec(const Arch& arch, const Config& config) {
+  ModelSpec spec = arch.spec(config);
+  spec.arch = arch.name;
+  validate(spec, config.where());
+  return spec;
+}
+
 Described describe(const Checkpoint& files) {
   const Json& raw = files.config();
   if (files.is_gguf()) {
@@ -73,9 +81,7 @@ Described describe(const Checkpoint& files) {
     const Arch& arch = arch_named(raw["general.architecture"].get<std::string>());
     check(arch.gguf_names, "GGUF files of architecture '{}' are not known", arch.name);
     Json json = config_from_gguf(files);
-    Described d{arch.spec(Config(json, files.path().filename().string())), arch.gguf_names()};
-    d.spec.arch = arch.name;
-    return d;
+    return {checked_spec(arch, Config(json, files.path().filename().string())), arch.gguf_names()};
   }
   ModelSpec spec = spec_from(raw, (files.path() / "config.json").string());
   NameMap names = arch_named(spec.arch).names();
@@ -84,10 +90,7 @@ Described describe(const Checkpoint& files) {
 
 ModelSpec spec_from(const Json& json, const std::string& where) {
   Config config(json, where);
-  const Arch& arch = arch_named(config.text("model_type", "(none given)"));
-  ModelSpec spec = arch.spec(config);
-  spec.arch = arch.name;
-  return spec;
+  return checked_spec(arch_named(config.text("model_type", "(none given)")), config);
 }
 
 }  // namespace mr
