@@ -68,8 +68,8 @@ std::vector<AddedTokenMatcher::Segment> AddedTokenMatcher::split(std::string_vie
     if (token.special && !parse_special) continue;
     if (token.single_word && (ends_with_word(text.substr(0, match.begin)) || starts_with_word(text.substr(match.end)))) continue;
     size_t begin = match.begin, end = match.end;
-    if (token.lstrip) begin -= trailing_space(text.substr(0, begin));
-    if (token.rstrip) end += leading_space(text.substr(end));
+    if (token.lstrip && done < begin) begin -= trailing_space(text.substr(done, begin - done));
+    if (token.rstrip) end = end < done ? done : end + leading_space(text.substr(end));  // before `done`, all is space that was stripped
     begin = std::max(begin, done);
     if (done < begin) segments.push_back({text.substr(done, begin - done), -1});
     segments.push_back({text.substr(begin, end - std::min(begin, end)), token.id});

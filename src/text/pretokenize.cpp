@@ -12,16 +12,33 @@ namespace {
 
 using Behavior = PreTokenizerStep::Behavior;
 
+// A text may grow while it is prepared: a space becomes three bytes, one ligature of Arabic thirty-three. A file whose rules make
+// more of it would fill the memory.
+constexpr size_t max_growth = 16;
+constexpr size_t max_rules = 256;
+
+size_t growth_limit(size_t bytes) { return std::min<size_t>(max_growth * bytes + 65536, INT32_MAX); }
+
+void check_growth(size_t bytes, size_t limit) {
+  check(bytes <= limit, "the tokenizer's rules make {} bytes of a text: at most {} are allowed", bytes, limit);
+}
+
+size_t replaced_size(std::string_view text, std::string_view from, std::string_view to) {
+  size_t hits = 0;
+  for (size_t at = 0; !from.empty() && (at = text.find(from, at)) != std::string_view::npos; at += from.size()) ++hits;
+  return text.size() - hits * from.size() + hits * to.size();
+}
+
 struct Span {
   size_t begin, end;
   bool match;
 };
 
 // The whole of `text` as matches and what lies between them.
-void find_spans(const Regex& regex, std::string_view text, bool invert, std::vector<Span>& spans) {
+void find_spans(const Regex& regex, std::string_view text, bool invert, MatchBudget& budget, std::vector<Span>& spans) {
   spans.clear();
   size_t pos = 0;
-  regex.each_match(text, [&](size_t begin, size_t end) {
+  regex.each_match(text, budget, [&](size_t begin, size_t end) {
     if (pos < begin) spans.push_back({pos, begin, invert});
     spans.push_back({begin, end, !invert});
     pos = end;
@@ -89,13 +106,13 @@ void apply_behavior(Behavior behavior, std::vector<Span>& spans) {
   }
 }
 
-void split_pieces(TextPieces& pieces, const Regex& regex, Behavior behavior, bool invert) {
+void split_pieces(TextPieces& pieces, const Regex& regex, Behavior behavior, bool invert, MatchBudget& budget) {
   std::vector<TextRange> out;
   out.reserve(pieces.text.size() / 4);
   std::vector<Span> spans;
   for (TextRange range : pieces.ranges) {
     std::string_view piece(pieces.text.data() + range.begin, range.end - range.begin);
-    find_spans(regex, piece, invert, spans);
+    find_spans(regex, piece, invert, budget, spans);
     apply_behavior(behavior, spans);
     for (const Span& span : spans) out.push_back({range.begin + span.begin, range.begin + span.end});
   }
@@ -103,7 +120,8 @@ void split_pieces(TextPieces& pieces, const Regex& regex, Behavior behavior, boo
 }
 
 // Puts `prefix` in front of each piece that lacks it, or of the first piece only.
-void prefix_pieces(TextPieces& pieces, std::string_view prefix, bool only_first) {
+void prefix_pieces(TextPieces& pieces, std::string_view prefix, bool only_first, size_t limit) {
+  check_growth(pieces.text.size() + (only_first ? 1 : pieces.ranges.size()) * prefix.size(), limit);
   TextPieces out;
   bool first = true;
   for (TextRange range : pieces.ranges) {
@@ -117,7 +135,8 @@ void prefix_pieces(TextPieces& pieces, std::string_view prefix, bool only_first)
   pieces = std::move(out);
 }
 
-void replace_in_pieces(TextPieces& pieces, std::string_view from, std::string_view to) {
+void replace_in_pieces(TextPieces& pieces, std::string_view from, std::string_view to, size_t limit) {
+  check_growth(replaced_size(pieces.text, from, to), limit);
   TextPieces out;
   for (TextRange range : pieces.ranges) {
     std::string piece = pieces.text.substr(range.begin, range.end - range.begin);
@@ -132,6 +151,7 @@ void replace_in_pieces(TextPieces& pieces, std::string_view from, std::string_vi
 }  // namespace
 
 Normalizer::Normalizer(const std::vector<NormalizerStep>& steps) {
+  check(steps.size() <= max_rules, "the tokenizer has {} normalizers: at most {} are allowed", steps.size(), max_rules);
   for (const NormalizerStep& rule : steps) {
     Step step{rule, {}};
     if (rule.kind == NormalizerStep::Kind::replace_regex) step.regex.emplace(rule.from);
@@ -142,6 +162,8 @@ Normalizer::Normalizer(const std::vector<NormalizerStep>& steps) {
 std::string Normalizer::apply(std::string_view input) const {
   using Kind = NormalizerStep::Kind;
   std::string text(input);
+  const size_t limit = growth_limit(input.size());
+  MatchBudget budget(input.size());
   for (const Step& step : steps_) {
     switch (step.rule.kind) {
       case Kind::nfc:
@@ -169,15 +191,18 @@ std::string Normalizer::apply(std::string_view input) const {
         text.erase(text.size() - trailing_space(text));
         break;
       case Kind::prepend:
+        check_growth(text.size() + step.rule.to.size(), limit);
         if (!text.empty()) text.insert(0, step.rule.to);
         break;
       case Kind::replace:
+        check_growth(replaced_size(text, step.rule.from, step.rule.to), limit);
         replace_all(text, step.rule.from, step.rule.to);
         break;
       case Kind::replace_regex: {
         std::string out;
         size_t pos = 0;
-        step.regex->each_match(text, [&](size_t begin, size_t end) {
+        step.regex->each_match(text, budget, [&](size_t begin, size_t end) {
+          check_growth(out.size() + begin - pos + step.rule.to.size(), limit);
           out.append(text, pos, begin - pos).append(step.rule.to);
           pos = end;
         });
@@ -185,11 +210,13 @@ std::string Normalizer::apply(std::string_view input) const {
         break;
       }
     }
+    check_growth(text.size(), limit);
   }
   return text;
 }
 
 PreTokenizer::PreTokenizer(const std::vector<PreTokenizerStep>& steps) {
+  check(steps.size() <= max_rules, "the tokenizer has {} pre-tokenizers: at most {} are allowed", steps.size(), max_rules);
   for (const PreTokenizerStep& rule : steps) {
     Step step{rule, {}};
     if (rule.kind == PreTokenizerStep::Kind::split) step.regex.emplace(rule.pattern);
@@ -202,20 +229,22 @@ PreTokenizer::PreTokenizer(const std::vector<PreTokenizerStep>& steps) {
 
 TextPieces PreTokenizer::apply(std::string text, bool first) const {
   using Kind = PreTokenizerStep::Kind;
+  const size_t limit = growth_limit(text.size());
+  MatchBudget budget(text.size());
   TextPieces pieces{std::move(text), {}};
   if (!pieces.text.empty()) pieces.ranges.push_back({0, pieces.text.size()});
   for (const Step& step : steps_) {
     switch (step.rule.kind) {
       case Kind::split:
-        split_pieces(pieces, *step.regex, step.rule.behavior, step.rule.invert);
+        split_pieces(pieces, *step.regex, step.rule.behavior, step.rule.invert, budget);
         break;
       case Kind::prefix_space:
-        prefix_pieces(pieces, " ", false);
+        prefix_pieces(pieces, " ", false, limit);
         break;
       case Kind::metaspace:
-        replace_in_pieces(pieces, " ", step.rule.replacement);
-        if (step.rule.prefix && (first || !step.rule.only_first)) prefix_pieces(pieces, step.rule.replacement, step.rule.only_first);
-        if (step.regex) split_pieces(pieces, *step.regex, step.rule.behavior, false);
+        replace_in_pieces(pieces, " ", step.rule.replacement, limit);
+        if (step.rule.prefix && (first || !step.rule.only_first)) prefix_pieces(pieces, step.rule.replacement, step.rule.only_first, limit);
+        if (step.regex) split_pieces(pieces, *step.regex, step.rule.behavior, false, budget);
         break;
     }
   }

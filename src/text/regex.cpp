@@ -4,11 +4,18 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <algorithm>
+
 #include "core/error.h"
 
 namespace mr {
 
 namespace {
+
+constexpr size_t max_pattern = 65536;     // bytes
+constexpr uint32_t max_heap = 64 << 10;   // KiB that the interpreter may take for what it must come back to
+constexpr uint32_t quick_steps = 16'384;  // of backtracking, of one attempt
+constexpr size_t quick_starts = 256;      // of one call: 4 million steps at worst, some tens of milliseconds
 
 constexpr std::string_view space_class =
     R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
@@ -58,6 +65,11 @@ std::string translate(const std::string& pattern) {
 
 }  // namespace
 
+MatchBudget::MatchBudget(size_t text_bytes)
+    : end_(std::chrono::steady_clock::now() + std::chrono::seconds(1) + std::chrono::microseconds(4 * text_bytes)) {}
+
+bool MatchBudget::allows_a_call() { return ++calls_ % 16 != 0 || std::chrono::steady_clock::now() < end_; }
+
 struct Regex::Code {
   std::string pattern;
   pcre2_code* code = nullptr;
@@ -68,13 +80,14 @@ struct Regex::Code {
 };
 
 Regex::Regex(const std::string& pattern) {
+  check(pattern.size() <= max_pattern, "a split pattern has {} bytes: at most {} are allowed", pattern.size(), max_pattern);
   auto made = std::make_shared<Code>();
   made->pattern = pattern;
   std::string source = translate(pattern);
   int error = 0;
   size_t offset = 0;
-  made->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(source.data()), source.size(), PCRE2_UTF | PCRE2_UCP | PCRE2_NO_UTF_CHECK, &error,
-                             &offset, nullptr);
+  constexpr uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_USE_OFFSET_LIMIT | PCRE2_NEVER_BACKSLASH_C;
+  made->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(source.data()), source.size(), options, &error, &offset, nullptr);
   if (made->code == nullptr) {
     PCRE2_UCHAR text[256] = {};
     pcre2_get_error_message(error, text, sizeof text);
@@ -93,18 +106,39 @@ std::string Regex::escape(std::string_view literal) {
   return out;
 }
 
-void Regex::each_match(std::string_view text, const std::function<void(size_t begin, size_t end)>& visit) const {
+// Steps of one attempt are few at first, so that one call may try many starts before the clock is looked at. Where they do not
+// suffice, as in a long run of spaces that is tried from its end, the next attempt may take as many as the text is long.
+void Regex::each_match(std::string_view text, MatchBudget& budget, const Visit& visit) const {
   std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> match(pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
+  std::unique_ptr<pcre2_match_context, void (*)(pcre2_match_context*)> context(pcre2_match_context_create(nullptr),
+                                                                               pcre2_match_context_free);
+  check(match && context, "no memory to match a split pattern");
+  pcre2_set_heap_limit(context.get(), max_heap);
   auto subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+  auto attempt = [&](size_t pos, uint32_t options) {
+    options |= PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY;
+    return pcre2_match(code_->code, subject, text.size(), pos, options, match.get(), context.get());
+  };
+  bool patient = false;
   for (size_t pos = 0; pos < text.size();) {
-    int found = pcre2_match(code_->code, subject, text.size(), pos, PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, match.get(), nullptr);
-    // The JIT's stack is small; the interpreter keeps its own on the heap.
-    if (found == PCRE2_ERROR_JIT_STACKLIMIT) {
-      found = pcre2_match(code_->code, subject, text.size(), pos, PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY | PCRE2_NO_JIT, match.get(), nullptr);
+    check(budget.allows_a_call(), "the split pattern '{}' takes too long on a text of {} bytes", code_->pattern, text.size());
+    size_t last = std::min(pos + (patient ? 0 : quick_starts), text.size());
+    pcre2_set_offset_limit(context.get(), last);
+    pcre2_set_match_limit(context.get(), static_cast<uint32_t>(patient ? std::min<size_t>(8 * text.size(), UINT32_MAX) : quick_steps));
+    int found = attempt(pos, 0);
+    if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = attempt(pos, PCRE2_NO_JIT);  // the interpreter's stack is on the heap
+    if (found == PCRE2_ERROR_MATCHLIMIT && !patient && 8 * text.size() > quick_steps) {
+      patient = true;
+      continue;
     }
-    if (found == PCRE2_ERROR_NOMATCH) return;
+    patient = false;
+    if (found == PCRE2_ERROR_NOMATCH) {
+      for (pos = last + 1; pos < text.size() && (text[pos] & 0xC0) == 0x80;) ++pos;
+      continue;
+    }
     check(found >= 0, "the split pattern '{}' gave up on a text of {} bytes (PCRE2 error {})", code_->pattern, text.size(), found);
     const size_t* range = pcre2_get_ovector_pointer(match.get());
+    check(range[0] >= pos && range[0] < range[1], "the split pattern '{}' moves a match's begin behind its end", code_->pattern);
     visit(range[0], range[1]);
     pos = range[1];
   }

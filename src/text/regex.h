@@ -1,12 +1,24 @@
 // Regular expressions with Unicode classes: PCRE2, compiled just in time. Safe to share between threads.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 
 namespace mr {
+
+// What the patterns of a file may take for one text. Sane ones need a thousandth of it; others could need years.
+class MatchBudget {
+ public:
+  explicit MatchBudget(size_t text_bytes);
+  bool allows_a_call();  // of a bounded number of steps
+
+ private:
+  size_t calls_ = 0;
+  std::chrono::steady_clock::time_point end_;
+};
 
 class Regex {
  public:
@@ -15,7 +27,9 @@ class Regex {
   static std::string escape(std::string_view literal);
 
   // Calls visit(begin, end) for each non-empty, non-overlapping match from left to right. `text` is valid UTF-8.
-  void each_match(std::string_view text, const std::function<void(size_t begin, size_t end)>& visit) const;
+  // Throws when the pattern backtracks without end or the budget is spent.
+  using Visit = std::function<void(size_t begin, size_t end)>;
+  void each_match(std::string_view text, MatchBudget& budget, const Visit& visit) const;
 
  private:
   struct Code;

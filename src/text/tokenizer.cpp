@@ -20,6 +20,30 @@ constexpr std::string_view stop_names[] = {
     "<|end|>",    "<|return|>", "<|call|>",   "<|eot|>",         "<|EOT|>",         "<EOT>",
     "</s>",       "<|user|>",   "<eos>",      "<turn|>",         "<|end_of_turn|>", "<｜end▁of▁sentence｜>"};
 
+constexpr size_t max_token_bytes = 4096;  // of a piece; vocabularies that exist stay below 600
+constexpr size_t max_added_bytes = 1024;  // of an added token: searching costs the text's length times this, at worst
+constexpr size_t max_added = 1 << 18;
+constexpr size_t max_decoder_rules = 64;
+constexpr size_t max_decoded = 65536;  // bytes that a token may add to a text
+constexpr size_t max_around = 64;      // tokens put around a text
+
+// What would make encoding or decoding slow or large, whatever the text.
+void check_sizes(const TokenizerData& data) {
+  for (const std::string& piece : data.pieces)
+    check(piece.size() <= max_token_bytes, "the token '{}' has {} bytes: at most {} are allowed", printable(piece, 40), piece.size(),
+          max_token_bytes);
+  check(data.added.size() <= max_added, "there are {} added tokens: at most {} are allowed", data.added.size(), max_added);
+  for (const AddedToken& token : data.added)
+    check(token.content.size() <= max_added_bytes, "the added token '{}' has {} bytes: at most {} are allowed",
+          printable(token.content, 40), token.content.size(), max_added_bytes);
+  check(data.decoder.replace.size() <= max_decoder_rules, "the tokenizer has {} decoders: at most {} are allowed",
+        data.decoder.replace.size(), max_decoder_rules);
+  for (const auto& [from, to] : data.decoder.replace)
+    check(to.size() <= max_added_bytes, "a decoder replaces '{}' by {} bytes: at most {} are allowed", from, to.size(), max_added_bytes);
+  for (const auto* ids : {&data.prefix, &data.suffix})
+    check(ids->size() <= max_around, "the tokenizer puts {} tokens around a text: at most {} are allowed", ids->size(), max_around);
+}
+
 // The byte that "<0xNN>" stands for, or -1.
 int fallback_byte(std::string_view piece) {
   if (piece.size() != 6 || !piece.starts_with("<0x") || piece[5] != '>') return -1;
@@ -37,6 +61,7 @@ int fallback_byte(std::string_view piece) {
 struct Tokenizer::State {
   explicit State(TokenizerData source);
   void add_tokens();
+  void undo_rules();
   void find_stop_tokens();
   void encode_plain(std::string_view text, bool first, bool parse_special, std::vector<int32_t>& ids) const;
 
@@ -53,22 +78,37 @@ struct Tokenizer::State {
 
 Tokenizer::State::State(TokenizerData source)
     : data(std::move(source)), normalizer(data.normalizer), pre_tokenizer(data.pre_tokenizer), bpe(data) {
+  check_sizes(data);
   add_tokens();
+  undo_rules();
+  find_stop_tokens();
+}
+
+// What each token adds to a text.
+void Tokenizer::State::undo_rules() {
+  size_t before = 0, after = 0;
+  for (const std::string& text : bytes) before += text.size();
   for (size_t id = 0; id < bytes.size(); ++id) {
     if (int byte = data.byte_fallback ? fallback_byte(bytes[id]) : -1; byte >= 0) {
       bytes[id].assign(1, static_cast<char>(byte));
     } else {
-      for (const auto& [from, to] : data.decoder.replace) replace_all(bytes[id], from, to);
+      for (const auto& [from, to] : data.decoder.replace) {
+        replace_all(bytes[id], from, to);
+        check(bytes[id].size() <= max_decoded, "the tokenizer's decoders make {} bytes of the token {}: at most {} are allowed",
+              bytes[id].size(), id, max_decoded);
+      }
     }
+    after += bytes[id].size();
+    check(after <= 16 * before + max_decoded, "the tokenizer's decoders make more than {} bytes of {} bytes of tokens", after, before);
   }
-  find_stop_tokens();
 }
 
 void Tokenizer::State::add_tokens() {
   bytes = data.pieces;
   for (const auto& [id, text] : data.decode_only) bytes[id] = text;
   for (const AddedToken& token : data.added) {
-    check(token.id >= 0 && token.id < (1 << 24), "the added token '{}' has the impossible id {}", token.content, token.id);
+    bool possible = token.id >= 0 && size_t(token.id) < most_ids(data.pieces.size() + data.added.size());
+    check(possible, "the added token '{}' has the impossible id {}", token.content, token.id);
     if (bytes.size() <= static_cast<size_t>(token.id)) bytes.resize(token.id + 1);
   }
   special.resize(bytes.size());

@@ -54,6 +54,9 @@ struct DecoderRules {
   std::string separator;             // between tokens
 };
 
+// Ids are nearly dense: so many may be named by a list of n tokens. A single id of millions would fill the memory with nothing.
+inline size_t most_ids(size_t n) { return 2 * n + 65536; }
+
 struct TokenizerData {
   // Pieces by id, as raw bytes where byte_level is set (the printable alphabet of GPT-2 is undone on reading).
   std::vector<std::string> pieces;

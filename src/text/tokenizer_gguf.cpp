@@ -2,6 +2,7 @@
 // BPE by scores). Names, defaults and token types are those of llama.cpp.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <unordered_map>
 
 #include "core/error.h"
@@ -170,7 +171,8 @@ void read_llama(const Metadata& metadata, TokenizerData& data) {
   const Json& scores = metadata.array("tokenizer.ggml.scores");
   check(scores.size() == data.pieces.size(), "tokenizer.ggml.scores has {} entries for {} tokens", scores.size(), data.pieces.size());
   for (const Json& score : scores) {
-    check(score.is_number(), "tokenizer.ggml.scores holds something that is not a number");
+    bool ok = score.is_number() && std::abs(score.get<double>()) < 1e30;
+    check(ok, "tokenizer.ggml.scores holds something that is not a number, or is a huge one");
     data.scores.push_back(score.get<float>());
   }
 }

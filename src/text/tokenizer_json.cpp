@@ -29,6 +29,22 @@ T get(const Json& object, const char* key, T fallback) {
   }
 }
 
+// A whole number between low and high.
+int32_t number(const Json& json, const char* what, int32_t low, int32_t high) {
+  bool ok = json.is_number_integer() && json >= low && json <= high;
+  check(ok, "tokenizer.json: '{}' is not a whole number between {} and {}", what, low, high);
+  return json.get<int32_t>();
+}
+
+int32_t number(const Json& object, const char* key, int32_t fallback, int32_t low, int32_t high) {
+  const Json* value = member(object, key);
+  return value == nullptr ? fallback : number(*value, key, low, high);
+}
+
+// How deep Sequences may lie in each other.
+constexpr int max_nesting = 16;
+void check_nesting(int depth) { check(depth < max_nesting, "tokenizer.json: a Sequence nests more than {} levels deep", max_nesting); }
+
 std::string type_of(const Json& object) { return get<std::string>(object, "type", ""); }
 
 const Json& list(const Json& object, const char* key) {
@@ -55,7 +71,8 @@ Behavior behavior_of(const Json& object, const char* fallback) {
   fail("tokenizer.json: the split behavior '{}' is not known", name);
 }
 
-void read_normalizer(const Json& json, std::vector<NormalizerStep>& steps) {
+void read_normalizer(const Json& json, std::vector<NormalizerStep>& steps, int depth = 0) {
+  check_nesting(depth);
   using Kind = NormalizerStep::Kind;
   static const std::unordered_map<std::string, Kind> plain = {{"NFC", Kind::nfc},
                                                               {"NFD", Kind::nfd},
@@ -67,7 +84,7 @@ void read_normalizer(const Json& json, std::vector<NormalizerStep>& steps) {
   if (auto found = plain.find(type); found != plain.end()) {
     steps.push_back({found->second, "", ""});
   } else if (type == "Sequence") {
-    for (const Json& step : list(json, "normalizers")) read_normalizer(step, steps);
+    for (const Json& step : list(json, "normalizers")) read_normalizer(step, steps, depth + 1);
   } else if (type == "Strip") {
     if (get(json, "strip_left", true)) steps.push_back({Kind::strip_left, "", ""});
     if (get(json, "strip_right", true)) steps.push_back({Kind::strip_right, "", ""});
@@ -106,12 +123,13 @@ PreTokenizerStep metaspace_step(const Json& json) {
   return step;
 }
 
-void read_pre_tokenizer(const Json& json, TokenizerData& data) {
+void read_pre_tokenizer(const Json& json, TokenizerData& data, int depth = 0) {
+  check_nesting(depth);
   auto add = [&](PreTokenizerStep step) { data.pre_tokenizer.push_back(std::move(step)); };
   std::string type = type_of(json);
   check(!data.byte_level, "tokenizer.json: the pre-tokenizer '{}' comes after ByteLevel, which is not supported", type);
   if (type == "Sequence") {
-    for (const Json& step : list(json, "pretokenizers")) read_pre_tokenizer(step, data);
+    for (const Json& step : list(json, "pretokenizers")) read_pre_tokenizer(step, data, depth + 1);
   } else if (type == "ByteLevel") {
     if (get(json, "add_prefix_space", true)) {
       PreTokenizerStep step;
@@ -145,9 +163,9 @@ void read_pre_tokenizer(const Json& json, TokenizerData& data) {
 void read_vocabulary(const Json& model, TokenizerData& data) {
   const Json* vocab = member(model, "vocab");
   check(vocab != nullptr && vocab->is_object(), "tokenizer.json: the model lacks its vocab");
+  const size_t most = most_ids(vocab->size());
   for (const auto& [piece, id] : vocab->items()) {
-    check(id.is_number_integer() && id.get<int64_t>() >= 0 && id.get<int64_t>() < (1 << 24),
-          "tokenizer.json: the token '{}' has no usable id", piece);
+    check(id.is_number_integer() && id >= 0 && id < most, "tokenizer.json: the token '{}' has no usable id", piece);
     auto at = id.get<size_t>();
     if (data.pieces.size() <= at) data.pieces.resize(at + 1);
     data.pieces[at] = piece;
@@ -206,7 +224,7 @@ void read_model(const Json& json, TokenizerData& data) {
 void read_added_tokens(const Json& json, TokenizerData& data) {
   if (member(json, "added_tokens") == nullptr) return;
   for (const Json& token : list(json, "added_tokens")) {
-    data.added.push_back({get<std::string>(token, "content", ""), get(token, "id", -1), get(token, "special", false),
+    data.added.push_back({get<std::string>(token, "content", ""), number(token, "id", -1, -1, INT32_MAX), get(token, "special", false),
                           get(token, "lstrip", false), get(token, "rstrip", false), get(token, "single_word", false),
                           get(token, "normalized", true)});
   }
@@ -224,22 +242,22 @@ void read_template(const Json& json, TokenizerData& data) {
     std::string name = get<std::string>(*token, "id", "");
     const Json* entry = special ? member(*special, name.c_str()) : nullptr;
     check(entry != nullptr, "tokenizer.json: the post-processor's token '{}' is not defined", name);
-    for (int32_t id : get<std::vector<int32_t>>(*entry, "ids", {})) (before ? data.prefix : data.suffix).push_back(id);
+    for (const Json& id : list(*entry, "ids")) (before ? data.prefix : data.suffix).push_back(number(id, "ids", 0, INT32_MAX));
   }
 }
 
-void read_post_processor(const Json& json, TokenizerData& data) {
+void read_post_processor(const Json& json, TokenizerData& data, int depth = 0) {
+  check_nesting(depth);
   std::string type = type_of(json);
   if (type == "Sequence") {
-    for (const Json& step : list(json, "processors")) read_post_processor(step, data);
+    for (const Json& step : list(json, "processors")) read_post_processor(step, data, depth + 1);
   } else if (type == "TemplateProcessing") {
     read_template(json, data);
   } else if (type == "RobertaProcessing" || type == "BertProcessing") {
     const Json &cls = list(json, "cls"), &sep = list(json, "sep");
-    check(cls.size() == 2 && sep.size() == 2 && cls[1].is_number_integer() && sep[1].is_number_integer(),
-          "tokenizer.json: {} lacks its tokens", type);
-    data.prefix.push_back(cls[1]);
-    data.suffix.push_back(sep[1]);
+    check(cls.size() == 2 && sep.size() == 2, "tokenizer.json: {} lacks its tokens", type);
+    data.prefix.push_back(number(cls[1], "cls", 0, INT32_MAX));
+    data.suffix.push_back(number(sep[1], "sep", 0, INT32_MAX));
   } else {
     check(type == "ByteLevel", "tokenizer.json: the post-processor '{}' is not supported", type);  // it only moves offsets
   }
@@ -249,11 +267,12 @@ struct DecoderKinds {
   bool byte_level = false, byte_fallback = false, fuse = false;
 };
 
-void read_decoder(const Json& json, TokenizerData& data, DecoderKinds& kinds) {
+void read_decoder(const Json& json, TokenizerData& data, DecoderKinds& kinds, int depth = 0) {
+  check_nesting(depth);
   std::string type = type_of(json);
   DecoderRules& rules = data.decoder;
   if (type == "Sequence") {
-    for (const Json& step : list(json, "decoders")) read_decoder(step, data, kinds);
+    for (const Json& step : list(json, "decoders")) read_decoder(step, data, kinds, depth + 1);
   } else if (type == "ByteLevel") {
     kinds.byte_level = true;
   } else if (type == "ByteFallback") {
@@ -266,10 +285,10 @@ void read_decoder(const Json& json, TokenizerData& data, DecoderKinds& kinds) {
     check(literal != nullptr && literal->is_string(), "tokenizer.json: a Replace decoder with a regular expression is not supported");
     rules.replace.emplace_back(literal->get<std::string>(), get<std::string>(json, "content", ""));
   } else if (type == "Strip") {
-    check(kinds.fuse && get(json, "stop", 0) == 0,
+    check(kinds.fuse && number(json, "stop", 0, 0, INT32_MAX) == 0,
           "tokenizer.json: a Strip decoder is supported only after Fuse and at the start of the text");
     rules.strip_first = get<std::string>(json, "content", " ");
-    rules.strip_first_count = get(json, "start", 0);
+    rules.strip_first_count = rules.strip_first.empty() ? 0 : number(json, "start", 0, 0, 1024);
   } else if (type == "Metaspace") {
     rules.replace.emplace_back(get<std::string>(json, "replacement", "▁"), " ");
     rules.drop_in_first_token = metaspace_step(json).prefix;
