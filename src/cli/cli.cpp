@@ -63,7 +63,7 @@ int run_command_line(int argc, char** argv) {
   try {
     return action();
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "millrace: %s\n", e.what());
+    std::fprintf(stderr, "millrace: %s\n", printable(e.what(), 4000).c_str());
     return 1;
   }
 }

@@ -56,7 +56,7 @@ Json answer_json(const Answer& a, int n_alternatives) {
 void print_logprobs(const Answer& a, const Tokenizer* tokenizer) {
   for (size_t i = 0; i < a.tokens.size(); i++) {
     auto piece = [&](int32_t id) {
-      return tokenizer ? Json(tokenizer->piece(id)).dump(-1, ' ', false, Json::error_handler_t::replace) : std::to_string(id);
+      return tokenizer ? printable(Json(tokenizer->piece(id)).dump(-1, ' ', false, Json::error_handler_t::replace)) : std::to_string(id);
     };
     fmt::print("{:>9.4f}  {:<16}", a.sampled[i].logprob, piece(a.tokens[i]));
     for (const TopToken& t : a.sampled[i].top) fmt::print("  {} {:.4f}", piece(t.token), t.logprob);

@@ -105,10 +105,10 @@ int inspect(InspectFlags& f) {
     bytes += int64_t(t.bytes.size());
   }
   if (f.json) {
-    fmt::print("{}\n", describe_json(*files, spec, formats, layout).dump());
+    fmt::print("{}\n", describe_json(*files, spec, formats, layout).dump(-1, ' ', false, Json::error_handler_t::replace));
     return 0;
   }
-  fmt::print("{}\n", files->path().string());
+  fmt::print("{}\n", printable(files->path().string()));
   fmt::print("  architecture  {}, {} layers, width {}, vocabulary {}, context {}\n", spec.arch, spec.layers.size(), spec.dim, spec.vocab,
              spec.max_context);
   fmt::print("  parameters    {:.1f} million{}\n", double(parameters(spec)) / 1e6,
@@ -120,7 +120,7 @@ int inspect(InspectFlags& f) {
              layout.bytes_per_sequence(), f.kv_dtype);
   print_plan(*files, f);
   if (f.tensors)
-    for (const StoredTensor& t : files->tensors()) fmt::print("  {:<48} {:<6} {}\n", t.name, t.format, shape_string(t.shape));
+    for (const StoredTensor& t : files->tensors()) fmt::print("  {:<48} {:<6} {}\n", printable(t.name), t.format, shape_string(t.shape));
   return 0;
 }
 

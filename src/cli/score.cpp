@@ -52,7 +52,7 @@ int score(ScoreFlags& f) {
   for (size_t i = 0; i < tokens.size(); i++) {
     std::string piece =
         engine->tokenizer() ? Json(engine->tokenizer()->piece(tokens[i])).dump(-1, ' ', false, Json::error_handler_t::replace) : "";
-    fmt::print("{:>7} {:>10} {}\n", tokens[i], i ? fmt::format("{:.4f}", scores[i]) : "", piece);
+    fmt::print("{:>7} {:>10} {}\n", tokens[i], i ? fmt::format("{:.4f}", scores[i]) : "", printable(piece));
   }
   fmt::print("{} tokens, log-probability {:.4f}, perplexity {:.4f}\n", tokens.size(), sum, perplexity);
   return 0;

@@ -34,7 +34,7 @@ int tokenize(TokenizeFlags& f) {
     fmt::print("{}\n", Json{{"tokens", ids}, {"pieces", pieces}}.dump());
     return 0;
   }
-  for (size_t i = 0; i < ids.size(); i++) fmt::print("{:>7} {}\n", ids[i], pieces[i].dump());
+  for (size_t i = 0; i < ids.size(); i++) fmt::print("{:>7} {}\n", ids[i], printable(pieces[i].dump()));
   return 0;
 }
 
