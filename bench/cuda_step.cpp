@@ -5,14 +5,18 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <deque>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "backend/cuda/cuda_backend.h"
+#include "backend/op_times.h"
 #include "core/arena.h"
 #include "main.h"
+#include "program/recorder.h"
 
 namespace mr {
 namespace {
@@ -22,10 +26,25 @@ struct Shape {
   int qkv() const { return (heads + 2 * kv_heads) * head_dim; }
 };
 
-struct Layer {
-  Weight qkv, out, gate_up, down;
-  Norm mixer_norm, ffn_norm;
-  PagedKv kv;
+// A program and the memory of its steps.
+struct Runnable {
+  Program program;
+  Recorder r{program};
+  std::unique_ptr<Arena> arena;
+
+  explicit Runnable(const CudaBackend& gpu) { program.activation = gpu.activations(); }
+  Runnable(const Runnable&) = delete;
+  void finish(CudaBackend& gpu, int64_t max_rows, int64_t max_out) {
+    mr::finish(program, {});
+    gpu.prepare(program);
+    const std::vector<uint16_t> halves(size_t(program.workspace(max_rows, max_out)) / 2 + 64, 0x3f00);  // 0.5, for what is input
+    Buffer memory = gpu.allocate(halves.size() * 2);
+    gpu.copy_in(memory.data(), halves.data(), memory.size());
+    arena = std::make_unique<Arena>(std::move(memory));
+  }
+  Tensor run(CudaBackend& gpu, const Batch& b, const StateMemory& state, Observer* observer = nullptr) {
+    return gpu.run(program, b, state, *arena, observer);
+  }
 };
 
 constexpr int kPage = 32;
@@ -33,111 +52,72 @@ constexpr int kPage = 32;
 class Llama {
  public:
   Llama(CudaBackend& ops, const Shape& s, int64_t pages, int max_rows)
-      : ops_(ops),
-        s_(s),
-        store_(WeightStore::Mode::holds, [&ops](size_t bytes) { return ops.allocate(bytes); }),
-        arena_(ops.allocate(size_t(max_rows) * (size_t(s.hidden) * 4 + size_t(s.dim) * 2) + 4096)) {
+      : ops_(ops), s_(s), store_(WeightStore::Mode::holds, [&ops](size_t bytes) { return ops.allocate(bytes); }), net_(ops) {
     std::vector<float> ones(size_t(s.dim), 1.0f);
-    Tensor weight = view(store_.take(size_t(s.dim) * 4), DType::f32, {s.dim}, Device::cuda);
-    ops.copy_in(weight.data, ones.data(), size_t(s.dim) * 4);
-    Norm norm{.eps = 1e-5f, .weight = weight};
-    uint64_t seed = 0;
-    auto make = [&](int64_t out, int64_t in) { return ops.make_up(out, in, ++seed << 32, store_); };
-    embedding_ = make(s.vocab, s.dim), output_ = make(s.vocab, s.dim);
-    StateLayout layout;
-    for (int i = 0; i < s.layers; i++) {
-      PagedKv kv{{}, DType::bf16, s.kv_heads, s.head_dim, s.head_dim};
-      kv.ref = layout.add({StateSpec::Kind::paged, kv.bytes_per_token()});
-      layers_.push_back(
-          {make(s.qkv(), s.dim), make(s.dim, s.heads * s.head_dim), make(2 * s.hidden, s.dim), make(s.dim, s.hidden), norm, norm, kv});
-    }
-    final_norm_ = norm;
-    const int64_t unit = layout.bytes_per_token() * kPage;
-    const Weight made_up = make(unit * pages / (2 * s.dim), s.dim);  // keys and values: zeros would need less power
-    state_.group.push_back({made_up.packed.as<std::byte>(), unit, pages, kPage});
+    norm_ = {.eps = 1e-5f, .weight = view(store_.take(size_t(s.dim) * 4), DType::f32, {s.dim}, Device::cuda)};
+    ops.copy_in(norm_.weight.data, ones.data(), size_t(s.dim) * 4);
     rope_.dim = s.head_dim;
     for (int i = 0; i < s.head_dim / 2; i++) rope_.inv_freq.push_back(std::pow(500000.0f, -2.0f * float(i) / float(s.head_dim)));
-    auto room = [&](DType t, int64_t cols, int64_t rows) {
-      return view(store_.take(size_t(rows * cols * size_of(t))), t, {rows, cols}, Device::cuda);
-    };
-    residual_ = room(DType::f32, s.dim, max_rows), normed_ = room(DType::bf16, s.dim, max_rows),
-    qkv_ = room(DType::bf16, s.qkv(), max_rows);
-    mixed_ = room(DType::bf16, s.heads * s.head_dim, max_rows), hidden_ = room(DType::bf16, s.hidden, max_rows);
-    angles_ = room(DType::f32, s.head_dim, max_rows);
-    last_f32_ = room(DType::f32, s.dim, 256), last_ = room(DType::bf16, s.dim, 256), logits_ = room(DType::f32, s.vocab, 256);
+    StateLayout layout;
+    record(layout);
+    net_.finish(ops, max_rows, 256);
+    const int64_t unit = layout.bytes_per_token() * kPage;
+    const Weight made_up = ops.make_up(unit * pages / (2 * s.dim), s.dim, 1, store_);  // keys and values: zeros would need less power
+    state_.group.push_back({made_up.packed.as<std::byte>(), unit, pages, kPage});
   }
 
   const StateMemory& state() const { return state_; }
-  int64_t weight_bytes() const {
-    int64_t n = output_.packed.bytes();
-    for (const Layer& l : layers_) n += l.qkv.packed.bytes() + l.out.packed.bytes() + l.gate_up.packed.bytes() + l.down.packed.bytes();
+  const Shape& shape() const { return s_; }
+  int64_t weight_bytes() const {  // that a step reads whole
+    int64_t n = 0;
+    for (size_t i = 1; i < weights_.size(); i++) n += weights_[i].packed.bytes();
     return n;
   }
-
-  Tensor forward(const Batch& b) {
-    const int64_t n = b.n_tokens, d = s_.head_dim;
-    Tensor residual = residual_.rows(0, n), qkv = qkv_.rows(0, n), mixed = mixed_.rows(0, n), hidden = hidden_.rows(0, n),
-           angles = angles_.rows(0, n);
-    ops_.embed(residual, embedding_, 1, b);
-    ops_.angles(angles, rope_, b);
-    for (const Layer& l : layers_) {
-      const Norm* next = &l == &layers_.back() ? nullptr : &(&l)[1].mixer_norm;
-      ops_.linear_normed(qkv, residual, l.mixer_norm, l.qkv, {}, arena_);
-      ops_.attend_new(heads(mixed, 0, s_.heads), heads(qkv, 0, s_.heads), heads(qkv, s_.heads, s_.kv_heads),
-                      heads(qkv, s_.heads + s_.kv_heads, s_.kv_heads), angles, false, l.kv, b, state_,
-                      {.heads = s_.heads, .scale = 1 / std::sqrt(float(d))});
-      ops_.linear(residual, mixed, l.out, {.residual = residual, .next = &l.ffn_norm});
-      ops_.linear_gate_normed(hidden, residual, l.ffn_norm, l.gate_up, Activation::silu, arena_);
-      ops_.linear(residual, hidden, l.down, {.residual = residual, .next = next});
-    }
-    Tensor last = last_f32_.rows(0, b.n_out), logits = logits_.rows(0, b.n_out);
-    ops_.gather(last, residual, b);
-    ops_.linear_normed(logits, last, final_norm_, output_, {}, arena_);
-    return logits;
+  void step(const Batch& b, Observer* observer = nullptr) {
+    ops_.launch_sample(net_.run(ops_, b, state_, observer), b);
+    if (++n_launched_ <= 2) return;
+    ops_.collect(sampled_);
+    n_launched_--;
   }
-  void sample(Tensor logits, const Batch& b) {
-    ops_.launch_sample(logits, b);
-    if (++n_launched_ > 2) ops_.collect(sampled_), n_launched_--;
-  }
-
-  // One operation alone, on rows that are there, for --ops.
-  void one(const std::string& op, const Batch& b, int layer) {
-    const int64_t n = b.n_tokens;
-    const Layer& l = layers_[size_t(layer)];
-    Tensor residual = residual_.rows(0, n), normed = normed_.rows(0, n), qkv = qkv_.rows(0, n), mixed = mixed_.rows(0, n),
-           hidden = hidden_.rows(0, n), angles = angles_.rows(0, n);
-    if (op == "norm") ops_.norm(normed, residual, l.mixer_norm);
-    if (op == "qkv") ops_.linear_normed(qkv, residual, l.mixer_norm, l.qkv, {}, arena_);
-    if (op == "attend")
-      ops_.attend_new(heads(mixed, 0, s_.heads), heads(qkv, 0, s_.heads), heads(qkv, s_.heads, s_.kv_heads),
-                      heads(qkv, s_.heads + s_.kv_heads, s_.kv_heads), angles, false, l.kv, b, state_,
-                      {.heads = s_.heads, .scale = 1 / std::sqrt(float(s_.head_dim))});
-    if (op == "out") ops_.linear(residual, mixed, l.out, {.residual = residual});
-    if (op == "gate_up") ops_.linear_gate_normed(hidden, residual, l.ffn_norm, l.gate_up, Activation::silu, arena_);
-    if (op == "down") ops_.linear(residual, hidden, l.down, {.residual = residual});
-    if (op == "output") ops_.linear(logits_.rows(0, b.n_out), last_.rows(0, b.n_out), output_, {});
-    if (op == "sample") sample(logits_.rows(0, b.n_out), b);
-  }
-  const Shape& shape() const { return s_; }
 
  private:
-  Tensor heads(Tensor x, int64_t first, int64_t n) const {
-    Tensor t = x.cols(first * s_.head_dim, n * s_.head_dim);
-    t.rank = 3, t.shape = {x.shape[0], n, s_.head_dim}, t.stride = {x.stride[0], s_.head_dim, 1};
-    return t;
+  const Weight& weight(int64_t out, int64_t in) {
+    return weights_.emplace_back(ops_.make_up(out, in, uint64_t(weights_.size() + 2) << 32, store_));
   }
+  void record(StateLayout& layout) {
+    Recorder& r = net_.r;
+    const int64_t d = s_.head_dim;
+    auto linear = [&](Value x, int64_t out, const char* name, ValueType type = ValueType::activation) {
+      return r.linear(x, {&weight(out, x.cols), 1}, {.name = name, .type = type});
+    };
+    const Value x = r.embed(weight(s_.vocab, s_.dim), 1, "embedding"), angles = r.angles(rope_);
+    for (r.layer = 0; r.layer < s_.layers; r.layer++) {
+      PagedKv& kv = kv_.emplace_back(PagedKv{{}, DType::bf16, s_.kv_heads, s_.head_dim, s_.head_dim});
+      kv.ref = layout.add({StateSpec::Kind::paged, kv.bytes_per_token()});
+      const Value qkv = linear(r.norm(x, norm_), s_.qkv(), "qkv");
+      auto heads = [&](int64_t first, int n) { return qkv.columns(first * d, n * d).as_heads(n); };
+      const Value q = heads(0, s_.heads), k = heads(s_.heads, s_.kv_heads);
+      r.rope(q, angles, false);
+      r.rope(k, angles, false);
+      r.store_kv(k, heads(s_.heads + s_.kv_heads, s_.kv_heads), kv);
+      r.add(x, linear(r.attend(q, kv, {.heads = s_.heads, .scale = 1 / std::sqrt(float(d))}), s_.dim, "out"));
+      const Value h = linear(r.norm(x, norm_), 2 * s_.hidden, "gate_up");
+      r.add(x, linear(r.gate(h.columns(0, s_.hidden), h.columns(s_.hidden, s_.hidden), Activation::silu), s_.dim, "down"));
+    }
+    net_.program.logits = linear(r.norm(r.gather(x), norm_), s_.vocab, "output", ValueType::f32);
+  }
+
   CudaBackend& ops_;
   Shape s_;
   WeightStore store_;
-  Arena arena_;
-  int n_launched_ = 0;
-  std::vector<Sampled> sampled_;
-  std::vector<Layer> layers_;
-  Weight embedding_, output_;
-  Norm final_norm_;
+  std::deque<Weight> weights_;  // the embedding first
+  std::deque<PagedKv> kv_;
+  Norm norm_;
   RopeTable rope_;
   StateMemory state_;
-  Tensor residual_, normed_, qkv_, mixed_, hidden_, angles_, last_f32_, last_, logits_;
+  Runnable net_;
+  int n_launched_ = 0;
+  std::vector<Sampled> sampled_;
 };
 
 // Sequences of given contexts that add `rows` each; their pages are dealt out in no order, as after a while in an engine.
@@ -183,16 +163,15 @@ double median(std::vector<double> x) {
   return x[x.size() / 2];
 }
 
-// Device milliseconds of one operation over all layers, each with its own weights, so that no cache helps.
-double op_time(CudaBackend& gpu, Llama& model, const Batch& b, const std::string& op) {
-  const bool once = op == "output" || op == "sample";
-  auto all = [&] {
-    for (int i = 0; i < (once ? 1 : model.shape().layers); i++) model.one(op, b, i);
-  };
-  all();
-  std::vector<double> ms;
-  for (int i = 0; i < 5; i++) ms.push_back(gpu.milliseconds(all));
-  return median(ms);
+// Where the time of a step goes, each operation waited for: together they are slower than a step.
+void print_ops(CudaBackend& gpu, Llama& model, const Batch& b) {
+  OpTimes times;
+  model.step(b, &times);
+  gpu.synchronize();
+  times.reset();
+  times.begin();
+  model.step(b, &times);
+  for (const auto& [what, t] : times.times()) fmt::print("    {:50} {:4} x  {:8.3f} ms\n", what, t.calls, t.seconds * 1e3);
 }
 
 // shared: tokens that all sequences begin with; ragged: they are up to so much shorter than `length`.
@@ -203,19 +182,18 @@ void decode(CudaBackend& gpu, Llama& model, int n, int length, double copy, bool
   for (int i = 0; i < n; i++) tokens += length - shared - shorter(i);
   const double kv = tokens * s.layers * 2 * s.kv_heads * s.head_dim * 2;
   const int steps = 32;
-  uint64_t key = uint64_t(n) << 40 | uint64_t(length) << 16 | uint64_t(ragged);
   std::vector<double> each;
   Steps keep(n, length - steps / 2, 1);
   auto step = [&](int at) {
     for (int i = 0; i < n; i++) keep.context[size_t(i)] = keep.position[size_t(i)] = length - shorter(i) - steps / 2 + at;
-    Batch b = gpu.upload(keep.batch(), model.state());
-    model.sample(gpu.replay(key, [&] { return model.forward(b); }), b);
+    model.step(gpu.upload(keep.batch(), model.state()));
   };
   {
     Steps last(n, length + steps, 1, shared);
-    keep.unit = last.unit, keep.begin = last.begin;
+    keep.unit = last.unit;
+    keep.begin = last.begin;
   }
-  step(0), step(0), step(0);
+  for (int i = 0; i < 3; i++) step(0);
   gpu.synchronize();
   for (int repeat = 0; repeat < 3; repeat++)
     each.push_back(gpu.milliseconds([&] {
@@ -225,29 +203,23 @@ void decode(CudaBackend& gpu, Llama& model, int n, int length, double copy, bool
   double ms = *std::min_element(each.begin(), each.end());
   fmt::print("decode  B={:<4} S={:<7.0f} {:8.3f} ms   by bytes {:7.3f} ms ({:3.0f} %)   target {}\n", n, (tokens - shared) / n + shared, ms,
              limit, 100 * limit / ms, target);
-  if (ops) {
-    Batch b = gpu.upload(keep.batch(), model.state());
-    for (const char* op : {"norm", "qkv", "attend", "out", "gate_up", "down", "output", "sample"})
-      fmt::print("    {:8} {:8.3f} ms\n", op, op_time(gpu, model, b, op));
-  }
+  if (ops) print_ops(gpu, model, gpu.upload(keep.batch(), model.state()));
   std::fflush(stdout);
 }
 
 void prefill(CudaBackend& gpu, Llama& model, int n, int rows, bool ops, double target) {
   Steps keep(n, 0, rows);
   Batch b = gpu.upload(keep.batch(), model.state());
-  model.sample(model.forward(b), b);
+  model.step(b);
   gpu.synchronize();
   std::vector<double> ms;
-  for (int i = 0; i < 3; i++) ms.push_back(gpu.milliseconds([&] { model.sample(model.forward(b), b); }));
+  for (int i = 0; i < 3; i++) ms.push_back(gpu.milliseconds([&] { model.step(b); }));
   const Shape& s = model.shape();
   const double products = 2.0 * n * rows * (double(model.weight_bytes()) / 2 - double(s.vocab) * s.dim);
   const double attention = 4.0 * n * rows * double(rows) / 2 * s.heads * s.head_dim * s.layers;
   double best = *std::min_element(ms.begin(), ms.end());
   fmt::print("prefill {} x {:<6} {:8.2f} ms   {:.0f} TFLOP/s   target {}\n", n, rows, best, (products + attention) / best * 1e-9, target);
-  if (ops)
-    for (const char* op : {"norm", "qkv", "attend", "out", "gate_up", "down"})
-      fmt::print("    {:8} {:8.3f} ms\n", op, op_time(gpu, model, b, op));
+  if (ops) print_ops(gpu, model, b);
   std::fflush(stdout);
 }
 
@@ -255,12 +227,6 @@ void prefill(CudaBackend& gpu, Llama& model, int n, int rows, bool ops, double t
 void scans(CudaBackend& gpu, int n, double copy) {
   const int layers = 32;
   std::vector<Buffer> held;
-  auto room = [&](int64_t rows, int64_t cols) {
-    Tensor t = view(held.emplace_back(gpu.allocate(size_t(rows * cols) * 2)).data(), DType::bf16, {rows, cols}, Device::cuda);
-    std::vector<uint16_t> ones(size_t(rows * cols), 0x3f00);  // 0.5
-    gpu.copy_in(t.data, ones.data(), ones.size() * 2);
-    return t;
-  };
   auto floats = [&](int64_t rows, int64_t cols) {
     std::vector<float> v(size_t(rows * cols), -0.5f);
     Tensor t = view(held.emplace_back(gpu.allocate(v.size() * 4)).data(), DType::f32, {rows, cols}, Device::cuda);
@@ -268,35 +234,33 @@ void scans(CudaBackend& gpu, int n, double copy) {
     return t;
   };
   for (bool outer : {true, false}) {
-    OuterScan wide{80, 64, 128, 1, floats(1, 80), floats(1, 80)};
-    DiagScan thin{8192, 16, floats(8192, 16), floats(1, 8192)};
     const int64_t inner = outer ? 80 * 64 : 8192, size = outer ? inner * 128 : inner * 16;
+    Runnable net(gpu);
     StateLayout layout;
-    std::vector<StateRef> refs;
-    for (int i = 0; i < layers; i++) refs.push_back(layout.add({StateSpec::Kind::slot, size * 4}));
+    std::deque<OuterScan> wide;
+    std::deque<DiagScan> thin;
+    const Tensor a = floats(outer ? 80 : 8192, outer ? 1 : 16), d = floats(1, outer ? 80 : 8192);
+    auto input = [&](int64_t cols) { return net.r.input({}, cols, ValueType::activation); };
+    const Value x = input(inner), dt = input(outer ? 80 : inner), in = input(outer ? 128 : 16), c = input(outer ? 128 : 16);
+    for (int i = 0; i < layers; i++) {
+      const SlotState slot{layout.add({StateSpec::Kind::slot, size * 4})};
+      net.program.logits = outer ? net.r.outer_scan(x, dt, in, c, wide.emplace_back(OuterScan{80, 64, 128, 1, a, d, 0, 1e30f, slot}))
+                                 : net.r.diag_scan(x, dt, in, c, thin.emplace_back(DiagScan{8192, 16, a, d, slot}));
+    }
+    net.finish(gpu, n, n);
     StateMemory state;
     const int64_t unit = layout.groups()[0].bytes;
     state.group.push_back({held.emplace_back(gpu.allocate(size_t(unit * (n + 1)))).data(), unit, n + 1, 0});
     Steps keep(n, 10, 1);
     std::vector<int32_t> slot;
     for (int i = 0; i < n; i++) slot.push_back(i + 1);
-    keep.group[0] = {nullptr, nullptr, slot.data(), slot.data()};
     Batch host = keep.batch();
     keep.group[0] = {nullptr, nullptr, slot.data(), slot.data()};
     host.group = keep.group;
-    Batch b = gpu.upload(host, state);
-    Tensor x = room(n, inner), y = room(n, inner), dt = room(n, outer ? 80 : inner), in = room(n, 128), c = room(n, 128);
-    auto all = [&] {
-      for (const StateRef& ref : refs) {
-        wide.state = thin.state = {ref, 0};
-        outer ? gpu.outer_scan(y, x, dt, in, c, wide, b, state) : gpu.diag_scan(y, x, dt, in.cols(0, 16), c.cols(0, 16), thin, b, state);
-      }
-      return y;
-    };
-    const uint64_t key = 5000 + 2 * uint64_t(n) + outer;
-    for (int i = 0; i < 2; i++) gpu.replay(key, all);
+    const Batch b = gpu.upload(host, state);
+    for (int i = 0; i < 2; i++) net.run(gpu, b, state);
     double best = 1e9;
-    for (int i = 0; i < 5; i++) best = std::min(best, gpu.milliseconds([&] { gpu.replay(key, all); }));
+    for (int i = 0; i < 5; i++) best = std::min(best, gpu.milliseconds([&] { net.run(gpu, b, state); }));
     const double bytes = double(layers) * (double(n) * size * 8 + (outer ? 0 : size * 4));
     fmt::print("{} n={:<3} {:8.3f} ms   {:.2f} TB/s ({:.0f} % of the copy)\n", outer ? "outer_scan" : "diag_scan ", n, best,
                bytes / best * 1e-9, 100 * bytes / best * 1e3 / copy);
@@ -316,7 +280,7 @@ void packed(CudaBackend& gpu, const char* format, std::initializer_list<int> row
       {"qkv", 6144, 4096, false}, {"out", 4096, 4096, false}, {"gate_up", 28672, 4096, true}, {"down", 4096, 14336, false}};
   const int layers = 4, most = 64;
   WeightStore store(WeightStore::Mode::holds, [&](size_t bytes) { return gpu.allocate(bytes); });
-  std::vector<Weight> weights;
+  std::deque<Weight> weights;
   std::vector<float> values(14336);
   std::mt19937 random(1);
   for (float& v : values) v = std::uniform_real_distribution<float>(-0.02f, 0.02f)(random);
@@ -324,31 +288,30 @@ void packed(CudaBackend& gpu, const char* format, std::initializer_list<int> row
   ops.encode_row(values.data(), 14336, row.data());
   for (int i = 0; i < layers; i++)
     for (const Shape& s : shapes) weights.push_back(gpu.place(ops, std::vector<const std::byte*>(size_t(s.out), row.data()), s.in, store));
-  Buffer x = gpu.allocate(most * 14336 * 2), y = gpu.allocate(most * 28672 * 2), more = gpu.allocate(size_t(64) << 20);
-  gpu.copy_in(x.data(), row.data(), row.size());
-  Arena arena(std::move(more));
   for (int rows : row_counts) {
     fmt::print("{} of {:<2} rows", format, rows);
+    Steps keep(rows, 0, 1);
+    Batch host = keep.batch();
+    host.group = {};
+    const Batch b = gpu.upload(host, {});
     for (int only = -1; only < 4; only++) {
+      Runnable net(gpu);
       double bytes = 0;
-      auto all = [&] {
-        bytes = 0;
-        for (int i = 0; i < layers * 4; i++) {
-          const Shape& s = shapes[i % 4];
-          const Weight& w = weights[size_t(i)];
-          if (only >= 0 && only != i % 4) continue;
-          bytes += double(w.bytes());
-          Tensor in = view(x.data(), DType::bf16, {rows, s.in}), out = view(y.data(), DType::bf16, {rows, s.gated ? s.out / 2 : s.out});
-          s.gated ? gpu.linear_gate(out, in, w, Activation::silu, arena) : gpu.linear(out, in, w, {});
-        }
-        return Tensor{};
-      };
-      const uint64_t key = uint64_t(rows) * 100 + uint64_t(only) + 1000000 * uint64_t(format[1] + format[3]);
-      for (int i = 0; i < 3; i++) gpu.replay(key, all);
+      for (int i = 0; i < layers * 4; i++) {
+        const Shape& s = shapes[i % 4];
+        const Weight& w = weights[size_t(i)];
+        if (only >= 0 && only != i % 4) continue;
+        bytes += double(w.bytes());
+        Value y = net.r.linear(net.r.input({}, s.in, ValueType::activation), {&w, 1});
+        if (s.gated) y = net.r.gate(y.columns(0, s.out / 2), y.columns(s.out / 2, s.out / 2), Activation::silu);
+        net.program.logits = y;
+      }
+      net.finish(gpu, most, most);
+      for (int i = 0; i < 3; i++) net.run(gpu, b, {});
       double best = 1e9;
       for (int i = 0; i < 5; i++)
         best = std::min(best, gpu.milliseconds([&] {
-          for (int k = 0; k < 4; k++) gpu.replay(key, all);
+          for (int k = 0; k < 4; k++) net.run(gpu, b, {});
         }) / 4);
       fmt::print("   {} {:.1f} us {:.0f} %", only < 0 ? "all" : shapes[only].name, best / layers * 1e3, 100 * bytes / best * 1e3 / copy);
     }

@@ -171,7 +171,7 @@ MUTANTS = [
     M(text + "bpe.cpp", "    offer(left.prev);\n", "", TEXT),
     M(text + "bpe.cpp", "data_.fuse_unknown && ", "", TEXT),
     M(text + "bpe.cpp", "if (fresh) known->second = {begin, ids.size()};", "if (fresh) known->second = {begin, begin + 1};", TEXT),
-    M(text + "added_tokens.cpp", "if (token.lstrip && done < begin) begin -=", "if (token.rstrip && done < begin) begin -=", TEXT),
+    M(text + "added_tokens.cpp", "if (token.lstrip) begin -=", "if (token.rstrip) begin -=", TEXT),
     M(text + "added_tokens.cpp", "if (token.special && !parse_special) continue;", "", TEXT),
     M(text + "added_tokens.cpp", "begin = std::max(begin, done);", "", TEXT),
     M(text + "detokenizer.cpp", "first_(!continues)", "first_(true)", TEXT),

@@ -20,7 +20,10 @@ double memory_of(const Subject& s, double batch, double context, int chips) {
 
 bool fits(const Question& q, double batch, double context) { return memory_bytes(q, batch, context, q.on.tp) <= q.on.chip.memory; }
 
-StepCost cost_of(const Question& q, const Phase& phase) { return step_cost(q.subject.spec, q.subject.storage, phase, q.on); }
+StepCost cost_of(const Subject& subject, const Phase& phase, const Deployment& on) {
+  return step_cost(operations(subject, phase, on.tp), on);
+}
+StepCost cost_of(const Question& q, const Phase& phase) { return cost_of(q.subject, phase, q.on); }
 
 double price_per_million(const Question& q, double tokens_per_s) { return q.price * q.on.tp / 3600 / tokens_per_s * 1e6; }
 
@@ -30,7 +33,7 @@ double draft_speedup(const Question& q, const AnalysisRow& row) {
   const Question::Draft& d = *q.draft;
   double kept = d.acceptance == 1 ? d.lookahead + 1 : (1 - std::pow(d.acceptance, d.lookahead + 1)) / (1 - d.acceptance);
   Phase verify{double(row.batch), double(d.lookahead + 1), double(row.context + d.lookahead), double(d.lookahead + 1)};
-  double draft = step_cost(d.subject.spec, d.subject.storage, Phase::generation(double(row.batch), double(row.context)), q.on).seconds;
+  double draft = cost_of(d.subject, Phase::generation(double(row.batch), double(row.context)), q.on).seconds;
   return kept * row.step.seconds / (cost_of(q, verify).seconds + d.lookahead * draft);
 }
 
@@ -124,15 +127,10 @@ std::optional<UnevenPart> uneven_part(const ModelSpec& spec, int chips) {
     if (!found && n % chips != 0) found = {what, n};
   };
   for (const LayerSpec& layer : spec.layers) {
-    if (auto* a = std::get_if<AttentionSpec>(&layer.mixer)) {
-      whole("query heads", a->heads);
-      if (chips % a->kv_heads != 0) whole("key/value heads", a->kv_heads);
-    }
-    if (auto* m = std::get_if<MlaSpec>(&layer.mixer)) whole("query heads", m->heads);
-    if (auto* m = std::get_if<MambaSpec>(&layer.mixer)) whole("channels", m->inner);
-    if (auto* m = std::get_if<Mamba2Spec>(&layer.mixer)) whole("heads", m->heads);
-    if (auto* m = std::get_if<MlpSpec>(&layer.ffn)) whole("feed-forward channels", m->hidden);
-    if (auto* m = std::get_if<MoeSpec>(&layer.ffn)) whole("channels of an expert", m->hidden);
+    const Division mixer = std::visit([](const auto& m) { return m.division(); }, layer.mixer);
+    whole(mixer.what, mixer.units);
+    if (mixer.state_ways && chips % mixer.state_ways != 0) whole("key/value heads", mixer.state_ways);
+    if_ffn(layer.ffn, [&](const auto& ffn) { whole(ffn.division().what, ffn.division().units); });
   }
   return found;
 }
@@ -167,7 +165,7 @@ Analysis analyze(Question question) {
     a.longest_context.emplace_back(batch, largest([&](int64_t s) { return fits(q, double(batch), double(s)); }));
 
   auto add = [&](bool prefill, Phase phase) {
-    for (Operation& o : operations(subject.spec, subject.storage, phase, q.on.tp)) {
+    for (Operation& o : operations(subject, phase, q.on.tp)) {
       RoofTime t = time_of(o, q.on);
       a.operations.push_back({prefill, phase, part_of(std::move(o), q.on.tp), t});
     }

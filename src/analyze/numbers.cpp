@@ -33,6 +33,12 @@ const NumberFormat& number_format(std::string_view name) {
   fail("there is no number format '{}': {} are known", name, fmt::join(names, ", "));
 }
 
+NumberFormat::Product product_of(std::string_view format) {
+  for (const NumberFormat& f : number_formats())
+    if (f.name == format) return f.product;
+  return NumberFormat::Product::bf16;
+}
+
 double product_rate(const Chip& chip, NumberFormat::Product product) {
   using P = NumberFormat::Product;
   double own = product == P::fp8 ? chip.fp8 : product == P::int8 ? chip.int8 : product == P::quantized ? chip.quantized : 0;

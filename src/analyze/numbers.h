@@ -20,6 +20,8 @@ struct NumberFormat {
 std::span<const NumberFormat> number_formats();
 const NumberFormat& number_format(std::string_view name);  // throws, listing what is known
 
+NumberFormat::Product product_of(std::string_view format);  // of weights stored so; bf16's where the format is not in the table
+
 // Flops a second of a product whose weights are stored so; bf16's where the chip has no unit of its own.
 double product_rate(const Chip&, NumberFormat::Product);
 

@@ -4,7 +4,7 @@
 
 namespace mr {
 
-std::string_view name_of(Bound bound) { return bound == Bound::memory ? "memory" : bound == Bound::compute ? "compute" : "link"; }
+std::string_view name_of(Roof bound) { return bound == Roof::memory ? "memory" : bound == Roof::compute ? "compute" : "link"; }
 
 Operation part_of(Operation o, int chips) {
   const double share = o.split ? 1.0 / chips : 1;
@@ -18,20 +18,20 @@ RoofTime time_of(const Operation& whole, const Deployment& d) {
   const double rate = o.product ? product_rate(d.chip, o.format) : d.chip.bf16;
   const double memory = o.bytes() / d.chip.bandwidth;
   const double compute = o.flops / rate, link = o.link > 0 ? o.link / d.chip.link : 0;
-  if (link > memory && link > compute) return {link, Bound::link, memory, compute};
-  return compute > memory ? RoofTime{compute, Bound::compute, memory, compute} : RoofTime{memory, Bound::memory, memory, compute};
+  if (link > memory && link > compute) return {link, Roof::link, memory, compute};
+  return compute > memory ? RoofTime{compute, Roof::compute, memory, compute} : RoofTime{memory, Roof::memory, memory, compute};
 }
 
-StepCost step_cost(const ModelSpec& spec, const Storage& storage, std::span<const Phase> parts, const Deployment& d, Rows of_last) {
+StepCost step_cost(std::span<const Operation> operations, const Deployment& d) {
   StepCost cost;
   double by_bound[3]{};
-  for (const Operation& o : operations(spec, storage, parts, d.tp, of_last)) {
+  for (const Operation& o : operations) {
     RoofTime t = time_of(o, d);
     cost.seconds += t.seconds, cost.bytes += o.bytes(), cost.flops += o.flops;
     cost.memory_s += t.memory_s, cost.compute_s += t.compute_s;
     by_bound[size_t(t.bound)] += t.seconds;
   }
-  cost.bound = Bound(std::ranges::max_element(by_bound) - by_bound);
+  cost.bound = Roof(std::ranges::max_element(by_bound) - by_bound);
   return cost;
 }
 

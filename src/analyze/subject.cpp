@@ -29,8 +29,7 @@ struct Stored {
       if (n > most) most = n, name = format;
     }
     each = sum / weights;
-    for (const NumberFormat& f : number_formats())
-      if (f.name == name) product = f.product;
+    product = product_of(name);
   }
 };
 
@@ -51,6 +50,26 @@ static Storage storage_of(const Checkpoint& files, const NameMap& names) {
 
 Storage storage_of(const Checkpoint& files) { return storage_of(files, describe(files).names); }
 
+std::vector<Operation> operations(const Subject& s, const Phase& phase, int chips) {
+  return s.program ? s.program->operations(s.storage, std::span(&phase, 1), chips) : operations(s.spec, s.storage, phase, chips);
+}
+
+// What can be described, but not run, keeps its closed forms.
+static void record(Subject& s, const Checkpoint& files) {
+  const auto backend = make_ref_backend();
+  try {
+    s.outline = Model::outline(files, *backend, {});
+    s.program = std::make_shared<ProgramCosts>(s.outline->program());
+  } catch (const Error&) {
+  }
+}
+
+void describe_as(Subject& s, ModelSpec spec) {
+  if (spec == s.spec) return;
+  s.spec = std::move(spec);
+  s.outline = nullptr, s.program = nullptr;
+}
+
 Subject subject_of(const Preset& p) { return {std::string(p.name), spec_of(p), {}}; }
 
 static fs::path found(const std::string& model) {
@@ -66,13 +85,19 @@ Subject subject_of(const std::string& model) {
   if (!model.empty() && !fs::exists(model))
     if (const Preset* p = find_preset(model)) return subject_of(*p);
   fs::path path = found(model);
-  if (path.extension() == ".json") return {path.string(), spec_from(read_json(path), path.string()), {}};
+  if (path.extension() == ".json") {
+    Subject s{path.string(), spec_from(read_json(path), path.string()), {}};
+    if (path.filename() == "config.json") record(s, *Checkpoint::open(fs::absolute(path).parent_path(), Checkpoint::Want::configuration));
+    return s;
+  }
   std::error_code ignored;
   bool weights = !fs::is_directory(path) || fs::exists(path / "model.safetensors", ignored) ||
                  fs::exists(path / "model.safetensors.index.json", ignored);
   auto files = Checkpoint::open(path, weights ? Checkpoint::Want::tensors : Checkpoint::Want::configuration);
   Described d = describe(*files);
-  return {path.filename().empty() ? path.string() : path.filename().string(), std::move(d.spec), storage_of(*files, d.names)};
+  Subject s{path.filename().empty() ? path.string() : path.filename().string(), std::move(d.spec), storage_of(*files, d.names)};
+  record(s, *files);
+  return s;
 }
 
 void store_weights_as(Storage& s, std::string_view name) {
@@ -80,6 +105,7 @@ void store_weights_as(Storage& s, std::string_view name) {
   s.block = s.table = f.bytes;
   s.block_product = s.table_product = f.product;
   s.block_name = s.table_name = f.name;
+  s.renamed = true;
 }
 
 void store_keys_as(Storage& s, std::string_view name) {

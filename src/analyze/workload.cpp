@@ -8,8 +8,6 @@
 
 namespace mr {
 
-double experts_read(double experts, double used, double rows) { return experts * (1 - std::pow(1 - used / experts, rows)); }
-
 FlashCost flash_attention(double s, double h, double fast_words) {
   FlashCost c{s, h, fast_words};
   c.tile = std::clamp(std::floor(fast_words / (4 * h)), 1.0, s);
@@ -24,18 +22,45 @@ FlashCost flash_attention(double s, double h, double fast_words) {
   return c;
 }
 
+void set_law(Operation& o, std::string_view symbols, double value, double bytes) {
+  o.law = bytes == 2 ? std::string(symbols) : bytes == 1 ? fmt::format("2·{}", symbols) : fmt::format("{} · 2/{:.3g}", symbols, bytes);
+  o.law_intensity = value * 2 / bytes;
+}
+
+void set_attention_law(Operation& o, const Phase& p, double g, int window, double bytes) {
+  const double t = p.rows, s = window ? std::min<double>(p.context, window) : p.context;
+  set_law(o, g == 1 ? "S·T/(S+T)" : "G·S·T/(S+G·T)", g * s * t / (s + g * t), bytes);
+}
+
+void set_experts_law(Operation& o, double rows, double experts, double used, double bytes) {
+  set_law(o, "B·T·k/(E·(1-(1-k/E)^(B·T)))", rows * used / experts_read(experts, used, rows), bytes);
+}
+
+void set_scan_law(Operation& o, const Phase& p, double flops) {
+  o.law = fmt::format("T·{:g}/8", flops);
+  o.law_intensity = p.rows * flops / 8;  // each value is read and written once a step, 4 bytes each
+}
+
+std::string attention_name(int window) { return window ? fmt::format("attention, window {}", window) : "attention"; }
+
+double ring_bytes(int chips, double bytes) { return 2.0 * (chips - 1) / chips * bytes; }
+
+void check_parts(std::span<const Phase> parts) {
+  check(!parts.empty(), "a step without sequences is none");
+  for (const Phase& p : parts)
+    check(p.batch >= 1 && p.rows >= 1 && p.context >= p.rows, "a step of {} sequences with {} rows in {} tokens is none", p.batch, p.rows,
+          p.context);
+}
+
 namespace {
 
 class Counter {
  public:
-  Counter(const ModelSpec& spec, const Storage& storage, std::span<const Phase> parts, int chips, Rows of_last)
-      : spec_(spec), s_(storage), parts_(parts), first_(parts[0]), chips_(chips), a_(storage.activation) {
-    for (const Phase& p : parts) {
-      seqs_ += p.batch;
-      rows_ += p.batch * p.rows;
-      out_rows_ += p.batch * p.outputs;
-    }
-    ends_ = of_last == Rows::wanted && !spec.per_layer && 2 * out_rows_ <= rows_;
+  Counter(const ModelSpec& spec, const Storage& storage, std::span<const Phase> parts, int chips)
+      : spec_(spec), s_(storage), shape_(parts), first_(parts[0]), chips_(chips), a_(storage.activation) {
+    seqs_ = shape_.sequences;
+    rows_ = shape_.tokens;
+    out_rows_ = shape_.outputs;
   }
 
   std::vector<Operation> count() {
@@ -45,20 +70,19 @@ class Counter {
     if (spec_.per_layer) per_layer_inputs();
     for (auto [layer, n] : kinds()) {
       std::vector<Operation> before = std::exchange(ops_, {});
-      block(*layer, rows_);
+      block(*layer);
       std::vector<Operation> own = std::exchange(ops_, std::move(before));
       for (Operation& o : own) add(o, n);
     }
-    if (ends_) block(spec_.layers.back(), out_rows_);
     if (out_rows_ > 0) output();
     return std::move(ops_);
   }
 
  private:
-  // Layers that are alike cost alike: each kind, and how many there are, without a last one of fewer rows.
+  // Layers that are alike cost alike: each kind, and how many there are.
   std::vector<std::pair<const LayerSpec*, int>> kinds() const {
     std::vector<std::pair<const LayerSpec*, int>> all;
-    for (const LayerSpec& layer : std::span(spec_.layers).first(spec_.layers.size() - (ends_ ? 1 : 0))) {
+    for (const LayerSpec& layer : spec_.layers) {
       auto kind = std::ranges::find_if(all, [&](auto& k) { return *k.first == layer; });
       kind == all.end() ? (void)all.emplace_back(&layer, 1) : (void)kind->second++;
     }
@@ -76,13 +100,9 @@ class Counter {
       (*known).*x += o.*x;
   }
 
-  // Of its rows, `rest` go on once the state is kept.
-  void block(const LayerSpec& layer, double rest) {
+  void block(const LayerSpec& layer) {
     norms(layer.post_norms ? 2 : 1, rows_);
-    rest_ = rest;
     std::visit([&](const auto& mixer) { mix(mixer); }, layer.mixer);
-    if (rest == 0) return;
-    const double all = std::exchange(rows_, rest);
     all_reduce();
     if (!std::holds_alternative<std::monostate>(layer.ffn)) {
       norms(layer.post_norms ? 2 : 1, rows_);
@@ -90,7 +110,6 @@ class Counter {
       all_reduce();
     }
     if (spec_.per_layer) per_layer_gate();
-    rows_ = all;
   }
 
   Operation& op(const std::string& name) {
@@ -110,19 +129,8 @@ class Counter {
     o.weights += in * out * bytes;
     o.read += rows * in * a_;
     o.written += rows * out * a_;
-    law(o, table ? "B" : "B·T", table ? out_rows_ : rows, bytes);
+    set_law(o, table ? "B" : "B·T", table ? out_rows_ : rows, bytes);
     return o;
-  }
-
-  // A mixer's last product.
-  void product_out(const std::string& name, double in) {
-    if (rest_ > 0) product(name, rest_, in, spec_.dim);
-  }
-
-  // Of numbers of 2 bytes; smaller ones raise the intensity.
-  static void law(Operation& o, const char* symbols, double value, double bytes) {
-    o.law = bytes == 2 ? symbols : bytes == 1 ? fmt::format("2·{}", symbols) : fmt::format("{} · 2/{:.3g}", symbols, bytes);
-    o.law_intensity = value * 2 / bytes;
   }
 
   void elementwise(const std::string& name, double flops, double read, double written) {
@@ -144,28 +152,7 @@ class Counter {
     if (chips_ == 1) return;
     Operation& o = op("all-reduce");
     o.split = false;
-    o.link += 2.0 * (chips_ - 1) / chips_ * rows_ * spec_.dim * a_;  // a ring
-  }
-
-  // Query-key pairs of one sequence: row i sees context - rows + i + 1 tokens, at most its window.
-  static double pairs(const Phase& p, int window) {
-    const double first = p.context - p.rows + 1, last = p.context, w = window ? window : last;
-    if (first >= w) return p.rows * w;
-    const double free = std::min(last, w);  // rows up to this one see everything before them
-    return (first + free) * (free - first + 1) / 2 + (last - free) * w;
-  }
-
-  double pairs(int window) const {
-    double n = 0;
-    for (const Phase& p : parts_) n += p.batch * pairs(p, window);
-    return n;
-  }
-
-  // Tokens whose keys and values the rows read.
-  double keys(int window) const {
-    double n = 0;
-    for (const Phase& p : parts_) n += p.batch * (window ? std::min(p.context, window + p.rows - 1) : p.context);
-    return n;
+    o.link += ring_bytes(chips_, rows_ * spec_.dim * a_);
   }
 
   void mix(const AttentionSpec& a) {
@@ -182,15 +169,13 @@ class Counter {
       store.written += rows_ * 2 * kv * s_.kv;
     }
 
-    Operation& o = op(a.window ? fmt::format("attention, window {}", a.window) : "attention");
-    o.flops += 4 * pairs(a.window) * q;
-    o.state += keys(a.window) * 2 * kv * s_.kv;
+    Operation& o = op(attention_name(a.window));
+    o.flops += 4 * shape_.pairs(a.window) * q;
+    o.state += shape_.keys(a.window) * 2 * kv * s_.kv;
     o.read += rows_ * q * a_, o.written += rows_ * q * a_;
     o.state_ways = a.kv_heads;
-    const double g = double(a.heads) / a.kv_heads, t = first_.rows;
-    const double s = a.window ? std::min<double>(first_.context, a.window) : first_.context;
-    law(o, g == 1 ? "S·T/(S+T)" : "G·S·T/(S+G·T)", g * s * t / (s + g * t), s_.kv);
-    product_out("attention out", q);
+    set_attention_law(o, first_, double(a.heads) / a.kv_heads, a.window, s_.kv);
+    product("attention out", rows_, q, spec_.dim);
   }
 
   // Absorbed: queries are taken into the latent's space, so that only latents are read. Expanded: keys and values are made of
@@ -202,7 +187,7 @@ class Counter {
     product("latent down", rows_, spec_.dim, latent);
     op("store latent").written += rows_ * latent * s_.kv;
 
-    const double all = pairs(0), kept = keys(0);
+    const double all = shape_.pairs(0), kept = shape_.keys(0);
     const double absorb = 2 * rows_ * n * m.kv_rank * (m.nope_dim + m.v_dim), absorbed = 2 * all * n * (latent + m.kv_rank);
     const double expand = 2 * kept * n * m.kv_rank * (m.nope_dim + m.v_dim), expanded = 2 * all * n * (qk + m.v_dim);
     const bool absorbs = absorb + absorbed <= expand + expanded;
@@ -219,12 +204,17 @@ class Counter {
     if (absorbs) {
       o.state += kept * latent * s_.kv;
       o.read += rows_ * n * latent * a_, o.written += rows_ * n * m.kv_rank * a_;
-      law(o, "N·(2r+d)/(r+d)", n * (latent + m.kv_rank) / latent * first_.rows, s_.kv);
+      set_law(o, "N·(2r+d)/(r+d)", n * (latent + m.kv_rank) / latent * first_.rows, s_.kv);
     } else {
       o.read += (kept * n * (qk + m.v_dim) + rows_ * n * qk) * a_, o.written += rows_ * n * m.v_dim * a_;
-      law(o, "S·T/(S+T)", first_.context * first_.rows / (first_.context + first_.rows), 2);
+      set_law(o, "S·T/(S+T)", first_.context * first_.rows / (first_.context + first_.rows), 2);
     }
-    product_out("attention out", n * m.v_dim);
+    product("attention out", rows_, n * m.v_dim, spec_.dim);
+  }
+
+  // A mixer that runs needs no closed form: its program is counted. Only what would change the model asks for one.
+  void mix(const auto& mixer) {
+    fail("{}: layers of this kind are counted as they run, so only the model as it is can be analysed", mixer.kind());
   }
 
   void convolve(double channels, double width, double state_bytes) {
@@ -244,28 +234,27 @@ class Counter {
     o.state += seqs_ * values * 4;
     o.read += rows_ * inputs * a_;
     o.written += rows_ * inner * a_ + seqs_ * values * 4;
-    o.law = fmt::format("T·{:g}/8", flops),
-    o.law_intensity = first_.rows * flops / 8;  // each value is read and written once a step, 4 bytes each
+    set_scan_law(o, first_, flops);
   }
 
   void mix(const MambaSpec& m) {
     const double inner = m.inner, dbc = m.dt_rank + 2.0 * m.n_state;
     product("in", rows_, spec_.dim, 2 * inner);
-    convolve(inner, m.conv, double(conv_state_bytes(m)));
+    convolve(inner, m.conv, double(m.conv_bytes()));
     product("dt, B, C", rows_, inner, dbc);
     product("dt", rows_, m.dt_rank, inner);
-    scan(inner, inner * m.n_state, 7, 2 * inner + 2.0 * m.n_state, inner * m.n_state);
+    scan(inner, inner * m.n_state, diag_scan_flops, 2 * inner + 2.0 * m.n_state, inner * m.n_state);
     elementwise("gate", 5 * inner, 2 * inner, inner);
-    product_out("out", inner);
+    product("out", rows_, inner, spec_.dim);
   }
 
   void mix(const Mamba2Spec& m) {
     const double inner = m.inner();
     product("in", rows_, spec_.dim, inner + m.conv_channels() + m.heads);
-    convolve(m.conv_channels(), m.conv, double(conv_state_bytes(m)));
-    scan(inner, inner * m.n_state, 5, m.conv_channels() + m.heads, 2.0 * m.heads);
+    convolve(m.conv_channels(), m.conv, double(m.conv_bytes()));
+    scan(inner, inner * m.n_state, outer_scan_flops, m.conv_channels() + m.heads, 2.0 * m.heads);
     elementwise("gate", 9 * inner, 2 * inner, inner);
-    product_out("out", inner);
+    product("out", rows_, inner, spec_.dim);
   }
 
   void feed(std::monostate) {}
@@ -286,7 +275,7 @@ class Counter {
     o.weights += experts_read(m.experts, m.used, rows_) * 3 * spec_.dim * f * s_.block;
     o.read += chosen * (spec_.dim + 3 * f + spec_.dim) * a_;
     o.written += chosen * (3 * f + spec_.dim) * a_ + rows_ * spec_.dim * a_;
-    law(o, "B·T·k/(E·(1-(1-k/E)^(B·T)))", chosen / experts_read(m.experts, m.used, rows_), s_.block);
+    set_experts_law(o, rows_, m.experts, m.used, s_.block);
     if (m.shared) feed(MlpSpec{m.shared});
   }
 
@@ -314,48 +303,26 @@ class Counter {
 
   const ModelSpec& spec_;
   const Storage& s_;
-  std::span<const Phase> parts_;
+  const BatchShape shape_;
   const Phase& first_;
   int chips_;
   double a_;                                   // bytes of an activation
   double seqs_ = 0, rows_ = 0, out_rows_ = 0;  // of the whole batch
-  double rest_ = 0;                            // of a block's rows, those that go on behind its state
-  bool ends_ = false;                          // the last block's are the outputs alone
   std::vector<Operation> ops_;
 };
 
-// What a layer keeps when a key or value takes `kv` bytes; nothing where it shares another's.
+// What a layer keeps when a key or value takes `kv` bytes.
 StateSpec kept_by(const LayerSpec& layer, double kv) {
-  StateSpec state = state_of(layer.mixer, DType::f32);
+  StateSpec state = std::visit([](const auto& mixer) { return mixer.state(DType::f32); }, layer.mixer);
   if (state.kind == StateSpec::Kind::paged) state.bytes = int64_t(std::ceil(double(state.bytes) / 4 * kv));
-  if (auto* a = std::get_if<AttentionSpec>(&layer.mixer); a && a->kv_owner >= 0) state.bytes = 0;
   return state;
-}
-
-int state_ways(const MixerSpec& mixer) {
-  if (auto* a = std::get_if<AttentionSpec>(&mixer)) return a->kv_heads;
-  return std::holds_alternative<MlaSpec>(mixer) ? 1 : 0;
-}
-
-std::string kind_of(const MixerSpec& mixer) {
-  if (auto* m = std::get_if<MlaSpec>(&mixer)) return fmt::format("MLA {} + {}", m->kv_rank, m->rope_dim);
-  if (std::holds_alternative<MambaSpec>(mixer)) return "Mamba";
-  if (std::holds_alternative<Mamba2Spec>(mixer)) return "Mamba-2";
-  const AttentionSpec& a = std::get<AttentionSpec>(mixer);
-  std::string text = a.kv_heads == a.heads ? "MHA" : a.kv_heads == 1 ? "MQA" : "GQA";
-  text += fmt::format(" {}:{}", a.heads, a.kv_heads);
-  if (a.window) text += fmt::format(", window {}", a.window);
-  return text + (a.kv_owner >= 0 ? ", shares K/V" : "");
 }
 
 }  // namespace
 
-std::vector<Operation> operations(const ModelSpec& spec, const Storage& storage, std::span<const Phase> parts, int chips, Rows of_last) {
-  check(!parts.empty(), "a step without sequences is none");
-  for (const Phase& p : parts)
-    check(p.batch >= 1 && p.rows >= 1 && p.context >= p.rows, "a step of {} sequences with {} rows in {} tokens is none", p.batch, p.rows,
-          p.context);
-  return Counter(spec, storage, parts, chips, of_last).count();
+std::vector<Operation> operations(const ModelSpec& spec, const Storage& storage, std::span<const Phase> parts, int chips) {
+  check_parts(parts);
+  return Counter(spec, storage, parts, chips).count();
 }
 
 double parameter_bytes(const ModelSpec& spec, const Storage& s) {
@@ -370,7 +337,7 @@ double state_bytes(const ModelSpec& spec, const Storage& storage, double context
     StateSpec state = kept_by(layer, storage.kv);
     if (!state.bytes) continue;
     one.add(state);
-    int ways = state_ways(layer.mixer);
+    const int ways = std::visit([](const auto& mixer) { return mixer.division().state_ways; }, layer.mixer);
     double share = 1.0 / (ways ? std::min(ways, chips) : chips), tokens = state.window ? std::min<double>(context, state.window) : context;
     bytes += share * (tokens * double(one.bytes_per_token()) + double(one.bytes_per_sequence()));
   }
@@ -393,7 +360,7 @@ bool keeps_keys(const ModelSpec& spec) {
 std::vector<StateKind> state_kinds(const ModelSpec& spec, const Storage& storage) {
   std::vector<StateKind> kinds;
   for (const LayerSpec& layer : spec.layers) {
-    std::string name = kind_of(layer.mixer);
+    std::string name = std::visit([](const auto& mixer) { return mixer.kind(); }, layer.mixer);
     auto kind = std::ranges::find(kinds, name, &StateKind::name);
     if (kind == kinds.end()) kind = kinds.insert(kind, {.name = name});
     kind->layers++;

@@ -8,6 +8,7 @@
 
 #include "analyze/numbers.h"
 #include "model/spec.h"
+#include "program/cost.h"
 
 namespace mr {
 
@@ -16,19 +17,9 @@ struct Storage {
   double block = 2, table = 2;  // weights of the layers; of embedding tables and output layer
   double kv = 2;                // keys, values, latents; recurrent state is always f32
   double activation = 2;        // 0: activations stay in caches, and only weights and state count
+  bool renamed = false;         // weights are to have another format than their file's
   NumberFormat::Product block_product = NumberFormat::Product::bf16, table_product = NumberFormat::Product::bf16;
   std::string block_name = "bf16", table_name = "bf16", kv_name = "bf16";
-};
-
-// Sequences that do the same in a step.
-struct Phase {
-  double batch = 1;    // B
-  double rows = 1;     // T: 1 in generation, the whole prompt in prefill
-  double context = 1;  // S: tokens that the last row sees, itself included
-  double outputs = 1;  // rows of each sequence that pass through the output layer: all when drafts are verified, none inside a prompt
-
-  static Phase generation(double batch, double context) { return {batch, 1, context}; }
-  static Phase prefill(double batch, double context) { return {batch, context, context}; }
 };
 
 struct Operation {
@@ -49,18 +40,22 @@ struct Operation {
   double intensity() const { return bytes() > 0 ? flops / bytes() : 0; }
 };
 
-// What the last block does behind its state: on all rows, as the laws count it, or, as the engine does, on those alone whose result
-// is wanted, where these are at most half.
-enum class Rows { all, wanted };
-
-// Of one step in which all sequences of `parts` take part: weights are read once, whoever uses them. Laws are those of the first.
-std::vector<Operation> operations(const ModelSpec&, const Storage&, std::span<const Phase> parts, int chips = 1, Rows of_last = Rows::all);
+// Closed forms, of one step in which all sequences of `parts` take part: weights are read once, whoever uses them. Laws are those of
+// the first. All rows pass through every layer; what a model that runs spares in its last one is counted in program_costs.h.
+std::vector<Operation> operations(const ModelSpec&, const Storage&, std::span<const Phase> parts, int chips = 1);
 inline std::vector<Operation> operations(const ModelSpec& m, const Storage& s, const Phase& phase, int chips = 1) {
   return operations(m, s, std::span(&phase, 1), chips);
 }
 
-// Experts that at least one of `rows` tokens uses, when each takes `used` of them evenly: E (1 - (1 - k/E)^rows).
-double experts_read(double experts, double used, double rows);
+// The simple laws of intensity. bytes: of a weight, a key; they are stated for numbers of 2, smaller ones raise the intensity.
+void set_law(Operation&, std::string_view symbols, double value, double bytes);
+void set_attention_law(Operation&, const Phase&, double group, int window, double bytes);  // group: query heads that share a key's
+void set_experts_law(Operation&, double rows, double experts, double used, double bytes);
+void set_scan_law(Operation&, const Phase&, double flops);  // a value of the state and token
+
+std::string attention_name(int window);
+double ring_bytes(int chips, double bytes);      // that each of them sends to add up so many
+void check_parts(std::span<const Phase> parts);  // of a step
 
 // FlashAttention (Dao et al. 2022) on one head over a causal prompt of S tokens, with M words of fast memory. Tiles of M / 4H
 // tokens of queries, keys, values and results lie there; a tile of queries passes all keys and values before it, once

@@ -1,12 +1,12 @@
-// What a backend is unless it says otherwise: everything in the host's memory, done at once, fused operations made of plain ones.
+// What a backend is unless it says otherwise: everything in the host's memory, done at once, one operation after the other.
 #include "backend/backend.h"
 
 #include <cmath>
 #include <cstring>
 
-#include "core/arena.h"
 #include "core/config.h"
 #include "core/error.h"
+#include "program/walk.h"
 #include "state/state_manager.h"
 
 namespace mr {
@@ -46,104 +46,49 @@ Weight Backend::make_up(int64_t out, int64_t in, uint64_t seed, WeightStore& sto
   return place(format_ops("bf16"), rows, in, store);
 }
 
-Tensor Backend::replay(uint64_t, FunctionRef<Tensor()> step) { return step(); }
+void Backend::run_op(const Op& op, const Bound& at, const Batch& batch, const StateMemory& state) {
+  struct Run {
+    Backend& ops;
+    const Bound& at;
+    const Batch& batch;
+    const StateMemory& state;
 
-void Backend::linear_gate(Tensor out, Tensor x, const Weight& weight, Activation act, Arena& arena) {
-  const int64_t half = weight.out / 2;
-  ArenaScope scope(arena);
-  Tensor both = arena.tensor(activations(), {x.shape[0], weight.out});
-  linear(both, x, weight, {});
-  gate(out, both.cols(0, half), both.cols(half, half), act);
+    void operator()(const EmbedOp& o) { ops.embed(at(o.out), *o.table, o.scale, batch); }
+    void operator()(const NormOp& o) { ops.norm(at(o.out), at(o.x), *o.norm); }
+    void operator()(const LinearOp& o) { ops.linear(at(o.out), at(o.x), *o.weight, {o.bias, at(o.residual), o.scale}); }
+    void operator()(const AddOp& o) { ops.add(at(o.into), at(o.x), o.scale); }
+    void operator()(const GateOp& o) { ops.gate(at(o.out), at(o.gate), at(o.up), o.act); }
+    void operator()(const ActivateOp& o) { ops.activate(at(o.x), o.act); }
+    void operator()(const AnglesOp& o) { ops.angles(at(o.out), *o.rope, batch); }
+    void operator()(const RopeOp& o) { ops.rope(at(o.x), at(o.angles), o.interleaved); }
+    void operator()(const StoreKvOp& o) { ops.store_kv(*o.kv, at(o.k), at(o.v), batch, state); }
+    void operator()(const AttendOp& o) { ops.attend(at(o.out), at(o.q), *o.kv, batch, state, o.args); }
+    void operator()(const ShortConvOp& o) {
+      ops.short_conv(at(o.out), at(o.x), o.conv->weight, o.conv->bias, o.conv->act, o.conv->state, batch, state);
+    }
+    void operator()(const DiagScanOp& o) { ops.diag_scan(at(o.out), at(o.x), at(o.dt), at(o.b), at(o.c), *o.scan, batch, state); }
+    void operator()(const OuterScanOp& o) { ops.outer_scan(at(o.out), at(o.x), at(o.dt), at(o.b), at(o.c), *o.scan, batch, state); }
+    void operator()(const SoftplusOp& o) { ops.softplus(at(o.x), o.bias); }
+    void operator()(const RouteOp& o) { ops.route(at(o.expert), at(o.weight), at(o.logits), o.renormalize); }
+    void operator()(const GroupedLinearOp& o) { ops.grouped_linear(at(o.out), at(o.x), o.experts, at(o.expert)); }
+    void operator()(const CombineOp& o) { ops.combine(at(o.out), at(o.x), at(o.weight)); }
+    void operator()(const GatherOp& o) { ops.gather(at(o.out), at(o.x), batch); }
+    void operator()(const SoftcapOp& o) { ops.softcap(at(o.x), o.cap); }
+  };
+  std::visit(Run{*this, at, batch, state}, op.kind);
 }
 
-static Tensor normed(Backend& ops, Tensor x, const Norm& norm, Arena& arena) {
-  Tensor y = arena.tensor(ops.activations(), {x.shape[0], x.shape[1]});
-  ops.norm(y, x, norm);
-  return y;
-}
-
-void Backend::linear_normed(Tensor out, Tensor x, const Norm& norm, const Weight& weight, const Epilogue& e, Arena& arena) {
-  ArenaScope scope(arena);
-  linear(out, normed(*this, x, norm, arena), weight, e);
-}
-
-void Backend::linear_gate_normed(Tensor out, Tensor x, const Norm& norm, const Weight& weight, Activation act, Arena& arena) {
-  ArenaScope scope(arena);
-  linear_gate(out, normed(*this, x, norm, arena), weight, act, arena);
-}
-
-void Backend::attend_new(Tensor out, Tensor q, Tensor k, Tensor v, Tensor angles, bool interleaved, const PagedKv& kv, const Batch& batch,
-                         const StateMemory& state, const AttendArgs& args) {
-  if (angles) rope(q, angles, interleaved);
-  if (k) {
-    if (angles) rope(k, angles, interleaved);
-    store_kv(kv, k, v, batch, state);
-  }
-  attend(out, q, kv, batch, state, args);
-}
-
-void Backend::diag_scan_gated(Tensor out, Tensor x, Tensor dt, Tensor dt_bias, Tensor b, Tensor c, Tensor z, const DiagScan& scan,
-                              const Batch& batch, const StateMemory& state) {
-  softplus(dt, dt_bias);
-  diag_scan(out, x, dt, b, c, scan, batch, state);
-  gate(out, z, out, Activation::silu);
-}
-
-void Backend::outer_scan_gated(Tensor out, Tensor x, Tensor dt, Tensor dt_bias, Tensor b, Tensor c, Tensor z, const OuterScan& scan,
-                               const Batch& batch, const StateMemory& state, const Norm*) {
-  softplus(dt, dt_bias);
-  outer_scan(out, x, dt, b, c, scan, batch, state);
-  gate(out, z, out, Activation::silu);
-}
-
-void Backend::linear_conv(Tensor out, Tensor x, const Norm& norm, const Weight& weight, const Epilogue& e, Tensor conv_out, int64_t first,
-                          const ShortConv& conv, const Batch& batch, const StateMemory& state, Arena& arena) {
-  linear_normed(out, x, norm, weight, e, arena);
-  short_conv(conv_out, out.cols(first, conv_out.shape[1]), conv.weight, conv.bias, conv.act, conv.state, batch, state);
-}
-
-void Backend::selective_scan(Tensor out, Tensor u, Tensor z, const Selection& s, const DiagScan& scan, const Batch& batch,
-                             const StateMemory& state, Arena& arena) {
-  ArenaScope scope(arena);
-  const int64_t rows = u.shape[0], rank = s.low->in, n = scan.n_state;
-  Tensor dbc = arena.tensor(activations(), {rows, rank + 2 * n});
-  linear(dbc, u, *s.x, {});
-  Tensor low = dbc.cols(0, rank), b = dbc.cols(rank, n), c = dbc.cols(rank + n, n);
-  if (s.norms) {
-    norm(low, low, s.dt_norm);
-    norm(b, b, s.b_norm);
-    norm(c, c, s.c_norm);
-  }
-  Tensor dt = arena.tensor(DType::f32, {rows, scan.inner});  // an exponent: 8 bits of it would be too few
-  linear(dt, low, *s.low, {});
-  diag_scan_gated(out, u, dt, s.dt_bias, b, c, z, scan, batch, state);
-}
-
-void Backend::route_normed(Tensor expert, Tensor weight, Tensor normed, Tensor x, const Norm& n, const Weight& router, bool renormalize,
-                           Arena& arena) {
-  ArenaScope scope(arena);
-  Tensor logits = arena.tensor(DType::f32, {x.shape[0], router.out});
-  norm(normed, x, n);
-  linear(logits, normed, router, {});
-  route(expert, weight, logits, renormalize);
-}
-
-void Backend::grouped_gate(Tensor out, Tensor x, std::span<const Weight> first, std::span<const Weight> up, Tensor expert, Activation act,
-                           Arena& arena) {
-  ArenaScope scope(arena);
-  Tensor g = arena.tensor(out.dtype, {out.shape[0], out.shape[1]});
-  grouped_linear(g, x, first, expert);
-  grouped_linear(out, x, up, expert);
-  gate(out, g, out, act);
-}
-
-void Backend::grouped_combine(Tensor into, Tensor x, std::span<const Weight> experts, Tensor expert, Tensor weight, const Norm*,
-                              Arena& arena) {
-  ArenaScope scope(arena);
-  Tensor each = arena.tensor(activations(), {x.shape[0], into.shape[1]}), sum = arena.tensor(activations(), {into.shape[0], into.shape[1]});
-  grouped_linear(each, x, experts, expert);
-  combine(sum, each, weight);
-  add(into, sum, 1);
+Tensor Backend::run(const Program& program, const Batch& batch, const StateMemory& state, Arena& arena, Observer* observer) {
+  const Bound at(program, program.list(batch.n_tokens, batch.n_out), batch.n_tokens, batch.n_out, arena);
+  auto take = [&](const Mark& mark) { return !(observer && joins_two(mark.rule)) && run_mark(mark, at, batch, state); };
+  walk(
+      at, take, [&](int i) { run_op(at.list().ops[size_t(i)], at, batch, state); },
+      [&](int first, int count) {
+        if (!observer) return;
+        synchronize();
+        observer->ran(at, first, count);
+      });
+  return at(program.logits);
 }
 
 void Backend::launch_sample(Tensor logits, const Batch& batch) { sample(logits, batch, launched_.emplace_back()); }

@@ -1,6 +1,7 @@
-// The operations that models are made of. Every backend (ref, cpu, cuda) implements them; tests run each against ref over
-// odd shapes. Shapes: T rows of the batch, D model width, H query heads, K key/value heads, d head size. Activations are f32, or
-// what the backend says; a view may be strided in all but its last dimension (a column slice of a fused projection).
+// What runs a program. Every backend (ref, cpu, cuda) implements the plain operations; tests run each against ref over odd shapes.
+// Marks are what a backend does better than one by one. Shapes as in program/ops.h, T being the rows that an operation is given.
+// Activations are f32, or what the backend says; a view may be strided in all but its last dimension (a column slice of a fused
+// projection).
 // Law 4: the value of a row depends on that row and its own sequence alone.
 #pragma once
 
@@ -16,110 +17,18 @@
 #include "core/isa.h"
 #include "core/tensor.h"
 #include "core/thread_pool.h"
-#include "quant/format.h"
-#include "state/state_spec.h"
+#include "program/bound.h"
 
 namespace mr {
 
-enum class Activation : uint8_t { none, silu, gelu, gelu_tanh, relu, relu2 };
-
-struct Norm {
-  enum class Kind : uint8_t { rms, layer } kind = Kind::rms;
-  float eps = 1e-5f;
-  Tensor weight, bias;  // f32 [D]; empty: ones, zeros
-  float offset = 0;     // weight is (offset + w): Gemma's 1
+// Follows a run, for timing and calibration: called after every operation, or mark that was taken, when its results are there.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  virtual void begin() = 0;  // what follows begins now
+  virtual void ran(const Bound&, int first, int count) = 0;
+  virtual void ran(std::string_view what) = 0;  // what is done around a program: "upload", "sample"
 };
-
-// What linear does to a sum before it is written: out = residual + scale * (sum + bias).
-struct Epilogue {
-  Tensor bias;      // f32 [out], may be empty
-  Tensor residual;  // f32 [T, out], may be empty and may be `out` itself
-  float scale = 1;
-  const Norm* next = nullptr;  // a promise: the next who reads `out` is a ..._normed() operation or linear_conv() with this very norm
-};
-
-// Rotary frequencies. inv_freq has rot/2 entries; length-dependent scalings choose by the sequence's length, see angles().
-struct RopeTable {
-  enum class Length : uint8_t { fixed, dynamic, longrope } length = Length::fixed;
-  int dim = 0;                       // rotated dimensions of a head (the first ones)
-  bool interleaved = false;          // pairs (2i, 2i+1) instead of (i, i + dim/2)
-  float scale = 1;                   // cos and sin are multiplied by it (yarn, longrope)
-  std::vector<float> inv_freq;       // [dim / 2]
-  std::vector<float> long_inv_freq;  // longrope beyond `original` tokens
-  int original = 0;                  // dynamic, longrope: the trained length
-  float theta = 0, factor = 1;       // dynamic recomputes inv_freq from them
-};
-
-// Attention's keys and values in pages. Layout of one layer's block in a page, chosen so that no product needs a horizontal
-// sum: K [kv_head][page_tokens / 16][k_dim][16 tokens], then V [kv_head][page_tokens][v_dim]. page_tokens is a multiple of 16.
-struct PagedKv {
-  StateRef ref;
-  DType dtype = DType::f16;
-  int kv_heads = 0, k_dim = 0, v_dim = 0;
-  int64_t bytes_per_token() const { return int64_t(kv_heads) * (k_dim + v_dim) * size_of(dtype); }
-};
-
-struct AttendArgs {
-  int heads = 0;      // query heads; head h reads K/V head h / (heads / kv_heads)
-  float scale = 1;    // of q . k
-  int window = 0;     // sees the last `window` tokens, itself included; 0: all
-  float softcap = 0;  // s -> softcap * tanh(s / softcap); 0: none
-  Tensor sinks;       // f32 [heads] may be empty: a logit that takes weight and gives no value
-};
-
-// A recurrent layer's state: f32, `size` values at ref in each slot.
-struct SlotState {
-  StateRef ref;
-  int64_t offset = 0;  // bytes after the layer's block begins
-};
-
-// A depthwise causal convolution over a sequence's rows; a slot holds the last width - 1 inputs as [width - 1, C], oldest first.
-struct ShortConv {
-  Tensor weight;  // f32 [C, width]
-  Tensor bias;    // f32 [C], may be empty
-  Activation act = Activation::none;
-  SlotState state;
-};
-
-// Mamba's selective scan (Gu & Dao 2023), one token after the other. A slot holds h [inner, n_state].
-struct DiagScan {
-  int inner = 0, n_state = 0;
-  Tensor a;  // f32 [inner, n_state], negative
-  Tensor d;  // f32 [inner], may be empty
-  SlotState state;
-};
-
-// How Mamba chooses step, input and output: dt_rank columns, B and C = x . u, each normed where `norms`; dt = low . those.
-struct Selection {
-  const Weight *x = nullptr, *low = nullptr;  // [dt_rank + 2 n_state, inner], [inner, dt_rank]
-  bool norms = false;
-  Norm dt_norm, b_norm, c_norm;
-  Tensor dt_bias;  // f32 [inner]
-};
-
-// Mamba-2's scan (Dao & Gu 2024), one token after the other. A slot holds h [heads, n_state, head_dim].
-struct OuterScan {
-  int heads = 0, head_dim = 0, n_state = 0;
-  int groups = 1;                                                     // head h reads B and C of group h / (heads / groups)
-  Tensor a;                                                           // f32 [heads], negative
-  Tensor d;                                                           // f32 [heads], may be empty
-  float dt_min = 0, dt_max = std::numeric_limits<float>::infinity();  // dt is held between them
-  SlotState state;
-};
-
-struct TopToken {
-  int32_t token;
-  float logprob;
-};
-
-// What sampling gives for one output row.
-struct Sampled {
-  int32_t token = -1;
-  float logprob = 0;          // of `token` under the unchanged logits (temperature 1, no penalties)
-  std::vector<TopToken> top;  // n_logprobs of them, descending; ties to the lower id
-};
-
-class Arena;
 
 // Memory for weights, state and activations. own: nobody else needs it, so that the state may have nearly all that is left.
 struct DeviceMemory {
@@ -156,11 +65,17 @@ class Backend {
   virtual Batch upload(const Batch& host, const StateMemory&) { return host; }
   // Steps of one row a sequence are filled up to this many sequences, so that few shapes are to be replayed.
   virtual int padded(int n_seqs) const { return n_seqs; }
-  // Runs `step`, whose operations depend on `key` and on what upload() wrote alone, or plays the same operations once more.
-  virtual Tensor replay(uint64_t key, FunctionRef<Tensor()> step);
   // True: operations are queued, and the host may go on to the next step before this one is done.
   virtual bool queues() const { return false; }
   virtual void synchronize() {}
+
+  // Called once a program, before it runs: tables and whatever else does not depend on a step.
+  virtual void prepare(const Program&) {}
+  // Runs the list that suits the batch, in the arena, and returns the logits: f32 [n_out, V].
+  virtual Tensor run(const Program&, const Batch&, const StateMemory&, Arena&, Observer* = nullptr);
+  // Does a mark's operations at once, as they would do it one by one, or refuses. Values that nobody reads behind it need not be written.
+  virtual bool run_mark(const Mark&, const Bound&, const Batch&, const StateMemory&) { return false; }
+  void run_op(const Op&, const Bound&, const Batch&, const StateMemory&);
 
   // out [T, D] = scale * table[token of each row]
   virtual void embed(Tensor out, const Weight& table, float scale, const Batch&) = 0;
@@ -210,40 +125,6 @@ class Backend {
   // out[i] for every output row with Out::token; logits [n_out, V] are changed by edits and masks
   virtual void sample(Tensor logits, const Batch&, std::vector<Sampled>& out) = 0;
 
-  // Two operations in one, where that saves a trip to memory; made of the plain ones unless a backend knows better.
-  // out [T, F] = act(first half) * second half of x . weight [2 F, in]^T; the arena has room for [T, 2 F]
-  virtual void linear_gate(Tensor out, Tensor x, const Weight&, Activation, Arena&);
-  // linear() and linear_gate() of norm(x), x f32 [T, in]; the arena has room for [T, in] too
-  virtual void linear_normed(Tensor out, Tensor x, const Norm&, const Weight&, const Epilogue&, Arena&);
-  virtual void linear_gate_normed(Tensor out, Tensor x, const Norm&, const Weight&, Activation, Arena&);
-  // Rotates q and k by `angles` (may be empty), stores k and v [T, K, d] (empty: they are stored already), then attends. q and k
-  // may be changed
-  virtual void attend_new(Tensor out, Tensor q, Tensor k, Tensor v, Tensor angles, bool interleaved, const PagedKv&, const Batch&,
-                          const StateMemory&, const AttendArgs&);
-  // A hint: linear() with this weight will be the next to read what the next linear_gate*() or attend*() makes, before anyone changes it.
-  virtual void announce(const Weight&) {}
-  // diag_scan() and outer_scan() with dt = log(1 + exp(dt + dt_bias)) before, and out = silu(gate) * out behind. dt may be changed
-  virtual void diag_scan_gated(Tensor out, Tensor x, Tensor dt, Tensor dt_bias, Tensor b, Tensor c, Tensor gate, const DiagScan&,
-                               const Batch&, const StateMemory&);
-  // next: as in Epilogue, of linear_normed() alone
-  virtual void outer_scan_gated(Tensor out, Tensor x, Tensor dt, Tensor dt_bias, Tensor b, Tensor c, Tensor gate, const OuterScan&,
-                                const Batch&, const StateMemory&, const Norm* next = nullptr);
-  // linear_normed() to out [T, all], then short_conv() of C of its columns, from `first` on, to conv_out [T, C]; what these columns of
-  // `out` hold is not said
-  virtual void linear_conv(Tensor out, Tensor x, const Norm&, const Weight&, const Epilogue&, Tensor conv_out, int64_t first,
-                           const ShortConv&, const Batch&, const StateMemory&, Arena&);
-  // diag_scan_gated() of u with the dt, B and C that the selection makes of it; the arena has room for these
-  virtual void selective_scan(Tensor out, Tensor u, Tensor gate, const Selection&, const DiagScan&, const Batch&, const StateMemory&,
-                              Arena&);
-  // normed [T, D] = norm(x), then route() by its product with the router [E, D]; the arena has room for the logits
-  virtual void route_normed(Tensor expert, Tensor weight, Tensor normed, Tensor x, const Norm&, const Weight& router, bool renormalize,
-                            Arena&);
-  // out [T * k, F] = act(gate's grouped_linear()) * up's; the arena has room for one more of `out`
-  virtual void grouped_gate(Tensor out, Tensor x, std::span<const Weight> gate, std::span<const Weight> up, Tensor expert, Activation,
-                            Arena&);
-  // into [T, D] f32 += combine() of grouped_linear() of x [T * k, in]; next: as in Epilogue; the arena has room for [T * k + T, D]
-  virtual void grouped_combine(Tensor into, Tensor x, std::span<const Weight> experts, Tensor expert, Tensor weight, const Norm* next,
-                               Arena&);
   // sample() in two halves: the next step's embed() may read the tokens after the first, the host has them after the second.
   // Launched steps are collected in order.
   virtual void launch_sample(Tensor logits, const Batch&);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace mr {
 
@@ -61,6 +62,18 @@ struct Batch {
   std::span<const GroupTable> group;  // one per group of the layout
 
   int rows(int seq) const { return row_begin[seq + 1] - row_begin[seq]; }
+};
+
+struct TopToken {
+  int32_t token;
+  float logprob;
+};
+
+// What sampling gives for one output row.
+struct Sampled {
+  int32_t token = -1;
+  float logprob = 0;          // of `token` under the unchanged logits (temperature 1, no penalties)
+  std::vector<TopToken> top;  // n_logprobs of them, descending; ties to the lower id
 };
 
 }  // namespace mr

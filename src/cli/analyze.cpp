@@ -67,7 +67,7 @@ int run(AnalyzeFlags& f) {
   q.subject = subject_from(f);
   read_experts(f.experts, f.what_if);
   check(f.what_if.window || !f.what_if.global_every, "--global-every {} needs --window", f.what_if.global_every);
-  q.subject.spec = apply(f.what_if, std::move(q.subject.spec));
+  describe_as(q.subject, apply(f.what_if, q.subject.spec));
   q.on.chip = chip_from(f);
   check(f.kv_format.empty() || keeps_keys(q.subject.spec), "--kv-format {}: {} keeps no keys and values", f.kv_format, q.subject.name);
   store(q.subject, f, q.on.chip);

@@ -26,7 +26,38 @@ struct BenchFlags {
 
 std::string name_of(const GridRow& r) { return r.shape.prefill ? "prefill" : "decode"; }
 
-Json row_json(const GridRow& r) {
+// What the analysis counts of runs by their name, for the steps of a row: what depends on contexts is not known to who times them.
+double counted_time(std::string_view operation, const GridRow& row, const StepCosts& costs) {
+  double seconds = 0;
+  for (const StepWork& step : row.m.steps)
+    for (const Operation& o : costs.operations(step))
+      if (o.name.starts_with(operation) && !o.product) seconds += time_of(o, {row.m.chip}).seconds;
+  return seconds;
+}
+
+// The least time of a run of operations: of its products, as it noted them itself, and of its attention, scan or convolution, by the
+// analysis; 0: nobody counts it.
+double least_time(const std::string& name, const OpTime& t, const GridRow& row, const StepCosts& costs) {
+  double seconds = 0;
+  if (t.flops > 0) {
+    double rate = row.m.chip.bf16;
+    for (const NumberFormat& f : number_formats())
+      if (name.find(fmt::format(" {} ", f.name)) != std::string::npos) rate = product_rate(row.m.chip, f.product);
+    seconds = std::max(t.bytes / row.m.chip.bandwidth, t.flops / rate);
+  }
+  constexpr std::pair<std::string_view, std::string_view> parts[] = {
+      {"attend", "attention"}, {"diag_scan", "scan"}, {"outer_scan", "scan"}, {"short_conv", "convolution"}};
+  for (auto [part, operation] : parts) {
+    if (name.find(part) == std::string::npos) continue;
+    int64_t calls = 0;  // of all runs that hold one
+    for (auto& [other, time] : row.times)
+      if (other.find(part) != std::string::npos) calls += time.calls;
+    seconds += counted_time(operation, row, costs) * double(t.calls) / double(calls);
+  }
+  return seconds;
+}
+
+Json row_json(const GridRow& r, const StepCosts& costs) {
   Json j{{"workload", name_of(r)}, {"batch", r.shape.batch}, {"context", r.shape.context}, {"tokens", int64_t(r.tokens())}};
   if (r.asked != r.shape.context) j["asked_context"] = r.asked;
   if (!r.error.empty()) {
@@ -34,37 +65,30 @@ Json row_json(const GridRow& r) {
     return j;
   }
   j.update(measured_json(r.m, r.tokens()));
+  if (r.times.empty()) return j;
+  j["apart_seconds"] = r.apart_s;
+  j["apart_tokens_per_s"] = r.tokens() / r.apart_s;
   for (auto& [op, t] : r.times)
-    j["operations"].push_back({{"op", op}, {"calls", t.calls}, {"seconds", t.seconds}, {"bytes", t.bytes}, {"flops", t.flops}});
+    j["operations"].push_back({{"op", op},
+                               {"calls", t.calls},
+                               {"seconds", t.seconds},
+                               {"bytes", t.bytes},
+                               {"flops", t.flops},
+                               {"limit_seconds", least_time(op, t, r, costs)}});
   return j;
 }
 
-// The least time of an operation, by what it noted itself (linear layers) or by the analysis (attention); 0: nobody counts it.
-double least_time(const std::string& name, const OpTime& t, const GridRow& row, const StepCosts& costs) {
-  const Chip& chip = row.m.chip;
-  if (t.flops > 0) {
-    double rate = chip.bf16;
-    for (const NumberFormat& f : number_formats())
-      if (name.find(fmt::format(" {} ", f.name)) != std::string::npos) rate = product_rate(chip, f.product);
-    return std::max(t.bytes / chip.bandwidth, t.flops / rate);
-  }
-  double seconds = 0;
-  if (name == "attend")
-    for (const StepWork& step : row.m.steps)
-      for (const Operation& o : costs.operations(step))
-        if (o.name.starts_with("attention") && !o.product) seconds += time_of(o, {chip}).seconds;
-  return seconds;
-}
-
+// The parts are those of a run that was taken apart: every operation is waited for, so they take longer than the step does as a whole.
 void print_times(const GridRow& row, const StepCosts& costs) {
   std::vector<std::pair<std::string, OpTime>> ops(row.times.begin(), row.times.end());
   std::ranges::sort(ops, std::greater{}, [](auto& op) { return op.second.seconds; });
-  const double all = row.m.median();
+  const double all = row.apart_s;
   auto measured = [&](double value, int decimals) { return about(fmt::format("{:.{}f}", value, decimals), row.m.busy()); };
   double counted = 0;
-  fmt::print("\nWhere the {} s of the median run of {}, batch {}, context {} went:\n  {:<34} {:>7} {:>9} {:>6} {:>9} {:>9} {:>9}\n",
-             measured(all, 4), name_of(row), row.shape.batch, row.shape.context, "operation", "calls", "ms", "share", "GB/s", "GFLOP/s",
-             "of limit");
+  fmt::print("\n{}, batch {}, context {}: {} tok/s as it runs, {} tok/s taken apart, each operation waited for. Of the {} s of that run:\n",
+             name_of(row), row.shape.batch, row.shape.context, measured(row.tokens() / row.m.median(), 1), measured(row.tokens() / all, 1),
+             measured(all, 4));
+  fmt::print("  {:<34} {:>7} {:>9} {:>6} {:>9} {:>9} {:>9}\n", "operation", "calls", "ms", "share", "GB/s", "GFLOP/s", "of limit");
   for (auto& [name, t] : ops) {
     counted += t.seconds;
     std::string rates =
@@ -104,13 +128,12 @@ int bench_grid(BenchFlags& f) {
   std::vector<GridShape> shapes = grid_shapes(f.batch, f.prefill, decode, f.context);
   std::vector<StepWork> log;
   make_room(f.engine, shapes);
-  f.engine.options.timed = f.explain;
   f.engine.options.on_step = [&log](const StepWork& work) { log.push_back(work); };
   auto engine = start_engine(f.engine);
   const Isa isa = f.engine.options.isa.value_or(best_isa());
   StepCosts costs(*engine);
   LimitProbe probe(*engine, isa);
-  GridBench bench(*engine, log, probe, costs);
+  GridBench bench(*engine, log, probe, costs, f.explain);
   std::vector<GridRow> rows;
   double others = 0;
   if (!f.json) print_head(*engine, probe);
@@ -122,7 +145,7 @@ int bench_grid(BenchFlags& f) {
   const bool measured = std::ranges::any_of(rows, [](auto& r) { return r.error.empty(); });
   if (f.json) {
     Json out = Json::array();
-    for (const GridRow& row : rows) out.push_back(row_json(row));
+    for (const GridRow& row : rows) out.push_back(row_json(row, costs));
     fmt::print("{}\n", out.dump());
   } else {
     if (measured) fmt::print("  tok/s and share are of the median run; best s is the fastest of all\n");
@@ -192,7 +215,7 @@ void add_bench(CLI::App& program, Action& chosen) {
         add_list(app, "--prefill", f.prefill, most, "without --context: prompt lengths to read")->excludes(context)->capture_default_str();
         add_list(app, "--decode", f.decode, most,
                  "how many tokens to write, one by one; 128 from an empty context, or 32 behind --context");
-        app.add_flag("--explain", f.explain, "where the time goes, by operation, each beside its own limit");
+        app.add_flag("--explain", f.explain, "where the time goes: each row once more, taken apart, every operation beside its own limit");
         std::vector<std::string> names = technique_names();
         names.push_back("all");
         app.add_option("--techniques", f.techniques, "what each gains over its plain form: " + CLI::detail::join(names, ", "))

@@ -113,15 +113,14 @@ void GridBench::drain(const std::vector<int64_t>& ids) {
 }
 
 Run GridBench::prefill(const GridShape& s) {
-  if (timed_) timed_->reset();
   submit(s, next_prompt_, 1);
   next_prompt_ += uint32_t(s.batch);
   log_.clear();
+  times_.reset();
   const Clock::time_point begin = Clock::now();
   while (engine_.step()) {
   }
   check(error_.empty() && !log_.empty(), "{}", error_);
-  if (timed_) times_ = timed_->times();
   return {std::chrono::duration<double>(log_.back().end - begin).count(), log_};
 }
 
@@ -135,22 +134,30 @@ bool GridBench::writes_one_each(const StepWork& step, const GridShape& s) const 
 Run GridBench::decode(const GridShape& s) {
   std::vector<int64_t> ids = submit(s, 0, int(longest(s, engine_.limits())) - s.context);
   log_.clear();
-  if (timed_) timed_->reset();
+  times_.reset();
   Clock::time_point begin = Clock::now();
   for (bool more = true; more && int(log_.size()) < s.tokens;) {
     more = engine_.step();
     if (log_.empty() || writes_one_each(log_.back(), s)) continue;
     begin = log_.back().end;
     log_.clear();
-    if (timed_) timed_->reset();
+    times_.reset();
   }
   Run run{0, log_};
-  if (timed_) times_ = timed_->times();
   if (!log_.empty()) run.seconds = std::chrono::duration<double>(log_.back().end - begin).count();
   drain(ids);
   check(int(run.steps.size()) == s.tokens, "{} sequences did not write {} tokens side by side, only {}", s.batch, s.tokens,
         run.steps.size());
   return run;
+}
+
+void GridBench::take_apart(GridRow& row) {
+  times_.reset();
+  engine_.observe(&times_);
+  const Run run = row.shape.prefill ? prefill(row.shape) : decode(row.shape);
+  engine_.observe(nullptr);
+  row.apart_s = run.seconds;
+  row.times = times_.times();
 }
 
 GridRow GridBench::row(const GridShape& asked, const Patience& patience) {
@@ -159,13 +166,8 @@ GridRow GridBench::row(const GridShape& asked, const Patience& patience) {
   if (!row.error.empty()) return row;
   try {
     const std::string what = fmt::format("{}, batch {}, context {}", s.prefill ? "prefill" : "decode", s.batch, s.context);
-    std::vector<std::map<std::string, OpTime>> times;
-    row.m = measure(what, patience, probe_, costs_, [&] {
-      Run run = s.prefill ? prefill(s) : decode(s);
-      times.push_back(std::move(times_));
-      return run;
-    });
-    row.times = row.m.median_of(times);
+    row.m = measure(what, patience, probe_, costs_, [&] { return s.prefill ? prefill(s) : decode(s); });
+    if (explain_) take_apart(row);
   } catch (const Error& e) {
     row.error = e.what();
   }

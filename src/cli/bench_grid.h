@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/timed_backend.h"
+#include "backend/op_times.h"
 #include "cli/measure.h"
 
 namespace mr {
@@ -23,7 +23,8 @@ struct GridRow {
   int asked = 1;      // tokens of context that were asked for: more, where the answer has to find room behind the prompt
   std::string error;  // why it was not measured; empty: it was
   Measured m;
-  std::map<std::string, OpTime> times;  // of the median run, where the engine notes them
+  std::map<std::string, OpTime> times;  // of one more run that was taken apart, operation by operation; empty: none was
+  double apart_s = 0;                   // what that run took
 
   double tokens() const { return double(shape.batch) * (shape.prefill ? shape.context : shape.tokens); }
 };
@@ -36,13 +37,15 @@ void make_room(EngineFlags&, const std::vector<GridShape>&);
 
 class GridBench {
  public:
-  GridBench(Engine& engine, std::vector<StepWork>& log, LimitProbe& probe, const StepCosts& costs)
-      : engine_(engine), log_(log), probe_(probe), costs_(costs), timed_(dynamic_cast<TimedBackend*>(&engine.backend())) {}
+  // explain: every row is run once more to see where its time goes.
+  GridBench(Engine& engine, std::vector<StepWork>& log, LimitProbe& probe, const StepCosts& costs, bool explain)
+      : engine_(engine), log_(log), probe_(probe), costs_(costs), explain_(explain) {}
   GridRow row(const GridShape&, const Patience&);
 
  private:
   GridShape within_context(GridShape) const;
   std::string refuse(const GridShape&) const;
+  void take_apart(GridRow&);
   Run prefill(const GridShape&);
   Run decode(const GridShape&);
   bool writes_one_each(const StepWork&, const GridShape&) const;
@@ -53,8 +56,8 @@ class GridBench {
   std::vector<StepWork>& log_;  // of the engine
   LimitProbe& probe_;
   const StepCosts& costs_;
-  TimedBackend* timed_;  // null: the engine does not note the times of operations
-  std::map<std::string, OpTime> times_;
+  const bool explain_;
+  OpTimes times_;
   uint32_t next_prompt_ = 1 << 20;  // no prompt of a prefill is read twice
   std::string error_;
 };

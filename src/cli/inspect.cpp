@@ -2,6 +2,7 @@
 #include <map>
 
 #include "cli/cli.h"
+#include "cli/inspect_program.h"
 #include "cli/options.h"
 #include "core/config.h"
 #include "core/error.h"
@@ -15,40 +16,19 @@ namespace {
 struct InspectFlags {
   std::string model, kv_dtype = "f16";
   bool tensors = false, json = false;
+  ProgramQuestion program;
 };
 
 struct FormatSum {
   int64_t tensors = 0, bytes = 0;
 };
 
-std::string layer_text(const LayerSpec& layer, const ModelSpec& spec) {
-  std::string text;
-  if (auto* a = std::get_if<AttentionSpec>(&layer.mixer)) {
-    const char* kind = a->kv_heads == a->heads ? "MHA" : a->kv_heads == 1 ? "MQA" : "GQA";
-    text = fmt::format("{} attention, {} query and {} key/value heads of {}", kind, a->heads, a->kv_heads, a->head_dim);
-    if (a->window) text += fmt::format(", window {}", a->window);
-    text += a->rope < 0 ? ", no positions" : fmt::format(", rope theta {:g}", spec.ropes[size_t(a->rope)].theta);
-    if (a->qk_norm) text += ", norms on q and k";
-    if (a->kv_owner >= 0) text += fmt::format(", keys and values of layer {}", a->kv_owner);
-  } else if (auto* l = std::get_if<MlaSpec>(&layer.mixer)) {
-    text = fmt::format("latent attention, {} heads, latent {} and {} rotated", l->heads, l->kv_rank, l->rope_dim);
-  } else if (auto* m = std::get_if<MambaSpec>(&layer.mixer)) {
-    text = fmt::format("Mamba, inner {}, state {}, convolution {}", m->inner, m->n_state, m->conv);
-  } else if (auto* m2 = std::get_if<Mamba2Spec>(&layer.mixer)) {
-    text = fmt::format("Mamba-2, {} heads of {}, state {}, {} group{}, convolution {}", m2->heads, m2->head_dim, m2->n_state, m2->groups,
-                       m2->groups == 1 ? "" : "s", m2->conv);
-  }
-  if (auto* mlp = std::get_if<MlpSpec>(&layer.ffn)) text += fmt::format("; {}feed-forward {}", mlp->gated ? "gated " : "", mlp->hidden);
-  if (auto* moe = std::get_if<MoeSpec>(&layer.ffn)) text += fmt::format("; {} of {} experts of {}", moe->used, moe->experts, moe->hidden);
-  return text;
-}
-
 // Runs of equal layers: "0-29: ...".
 std::vector<std::pair<std::string, std::string>> layer_runs(const ModelSpec& spec) {
   std::vector<std::pair<std::string, std::string>> runs;
   for (size_t i = 0, begin = 0; i < spec.layers.size(); i++) {
-    std::string text = layer_text(spec.layers[i], spec);
-    if (i + 1 < spec.layers.size() && layer_text(spec.layers[i + 1], spec) == text) continue;
+    std::string text = text_of(spec.layers[i], spec);
+    if (i + 1 < spec.layers.size() && text_of(spec.layers[i + 1], spec) == text) continue;
     runs.emplace_back(begin == i ? std::to_string(i) : fmt::format("{}-{}", begin, i), text);
     begin = i + 1;
   }
@@ -74,9 +54,16 @@ Json describe_json(const Checkpoint& files, const ModelSpec& spec, const std::ma
 
 // What an engine would allocate with its usual options.
 EngineMemory plan_of(const Checkpoint& files, const InspectFlags& f) {
-  DType kv_dtype = dtype_from(f.kv_dtype);
   auto backend = make_cpu_backend(best_isa(), 1);
+  const DType kv_dtype = dtype_from(f.kv_dtype);
   return plan_engine(*Model::outline(files, *backend, {kv_dtype}), {.kv_dtype = kv_dtype}, physical_memory());
+}
+
+int inspect_program(const Checkpoint& files, const InspectFlags& f) {
+  auto backend = make_cpu_backend(best_isa(), 1);
+  auto model = Model::outline(files, *backend, {dtype_from(f.kv_dtype)});
+  fmt::print("{}", f.json ? program_json(*model, f.program).dump() + "\n" : program_text(*model, f.program));
+  return 0;
 }
 
 void print_plan(const Checkpoint& files, const InspectFlags& f) {
@@ -95,6 +82,7 @@ void print_plan(const Checkpoint& files, const InspectFlags& f) {
 
 int inspect(InspectFlags& f) {
   auto files = Checkpoint::open(find_model(f.model));
+  if (f.program.asked) return inspect_program(*files, f);
   ModelSpec spec = describe(*files).spec;
   StateLayout layout = layout_of(spec, dtype_from(f.kv_dtype));
   std::map<std::string, FormatSum> formats;
@@ -136,6 +124,25 @@ void add_inspect(CLI::App& program, Action& chosen) {
             ->capture_default_str();
         app.add_flag("--tensors", f.tensors, "list every tensor");
         app.add_flag("--json", f.json, "one JSON object");
+        ProgramQuestion& q = f.program;
+        const char* group = "The forward, operation by operation";
+        auto* program =
+            app.add_flag("--program", q.asked, "list what a step runs, with shapes, bytes, flops and what may be one kernel")->group(group);
+        app.add_option("--batch", q.batch, "sequences of the step")
+            ->check(CLI::Range(1, 1 << 20))
+            ->capture_default_str()
+            ->needs(program)
+            ->group(group);
+        app.add_option("--context", q.context, "tokens that each one's last row sees; 1024, or its prompt, if absent")
+            ->check(CLI::Range(1, 1 << 30))
+            ->needs(program)
+            ->group(group);
+        app.add_option("--prompt", q.prompt, "new tokens of each; one if absent")
+            ->check(CLI::Range(1, 1 << 24))
+            ->needs(program)
+            ->group(group);
+        app.add_flag("--tail", q.tail, "the list for steps of few outputs, whatever this one takes")->needs(program)->group(group);
+        app.add_flag("--all", q.all, "layers that are alike too")->needs(program)->group(group);
       },
       inspect);
 }

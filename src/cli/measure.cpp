@@ -90,7 +90,7 @@ Chip median_of(const std::vector<Chip>& taken) {
   return chip;
 }
 
-StepCosts::StepCosts(const Engine& engine) : spec_(engine.model().spec()), storage_(storage_of(engine.checkpoint())) {
+StepCosts::StepCosts(const Engine& engine) : program_(engine.model().program()), storage_(storage_of(engine.checkpoint())) {
   store_keys_as(storage_, name_of(engine.model().kv_dtype()));
   storage_.activation = 0;
 }
@@ -101,13 +101,9 @@ static std::vector<Phase> phases_of(const StepWork& step) {
   return phases;
 }
 
-std::vector<Operation> StepCosts::operations(const StepWork& step) const {
-  return mr::operations(spec_, storage_, phases_of(step), 1, Rows::wanted);
-}
+std::vector<Operation> StepCosts::operations(const StepWork& step) const { return program_.operations(storage_, phases_of(step)); }
 
-StepCost StepCosts::of(const StepWork& step, const Chip& chip) const {
-  return step_cost(spec_, storage_, phases_of(step), {chip}, Rows::wanted);
-}
+StepCost StepCosts::of(const StepWork& step, const Chip& chip) const { return step_cost(operations(step), {chip}); }
 
 StepCost StepCosts::of(const std::vector<StepWork>& steps, const Chip& chip) const {
   StepCost sum;
@@ -117,7 +113,7 @@ StepCost StepCosts::of(const std::vector<StepWork>& steps, const Chip& chip) con
     sum.seconds += c.seconds, sum.bytes += c.bytes, sum.flops += c.flops;
     by_bound[size_t(c.bound)] += c.seconds;
   }
-  sum.bound = Bound(std::ranges::max_element(by_bound) - by_bound);
+  sum.bound = Roof(std::ranges::max_element(by_bound) - by_bound);
   return sum;
 }
 
@@ -145,7 +141,7 @@ double Measured::moved() const {
 }
 
 std::string bound_text(const Measured& m) {
-  const char* unit = m.limit.bound == Bound::memory ? "B/s" : "FLOP/s";
+  const char* unit = m.limit.bound == Roof::memory ? "B/s" : "FLOP/s";
   std::string text = fmt::format("{} at {}", name_of(m.limit.bound), about(with_unit(median_of(m.rates), unit), m.busy()));
   const auto [low, high] = std::ranges::minmax(m.rates);
   if (m.has_moved()) text += fmt::format(" ({} to {})", with_unit(low, unit), with_unit(high, unit));
@@ -202,7 +198,7 @@ Measured measure(const std::string& what, const Patience& patience, LimitProbe& 
   m.steps = std::move(steps[median_run(m.seconds)]);
   m.limit = costs.of(m.steps, m.chip);
   for (const Chip& c : probe.taken())
-    m.rates.push_back(m.limit.bound == Bound::memory ? c.bandwidth : product_rate(c, costs.storage().block_product));
+    m.rates.push_back(m.limit.bound == Roof::memory ? c.bandwidth : product_rate(c, costs.storage().block_product));
   return m;
 }
 

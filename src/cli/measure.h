@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "analyze/program_costs.h"
 #include "analyze/roofline.h"
 #include "cli/options.h"
 #include "core/json.h"
@@ -42,7 +43,7 @@ class LimitProbe {
   std::vector<Chip> taken_;
 };
 
-// What steps cost by the analysis. On a CPU activations stay in caches: only weights and state count as moved.
+// What steps cost, by the program that runs. On a CPU activations stay in caches: only weights and state count as moved.
 class StepCosts {
  public:
   explicit StepCosts(const Engine&);
@@ -52,7 +53,7 @@ class StepCosts {
   const Storage& storage() const { return storage_; }
 
  private:
-  const ModelSpec& spec_;
+  ProgramCosts program_;
   Storage storage_;
 };
 

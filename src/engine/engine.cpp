@@ -6,7 +6,6 @@
 #include <thread>
 
 #include "backend/cuda/cuda_backend.h"
-#include "backend/timed_backend.h"
 #include "core/config.h"
 #include "core/error.h"
 #include "model/arch/arch.h"
@@ -29,8 +28,6 @@ std::unique_ptr<Engine> Engine::create(const std::filesystem::path& path, const 
   Engine& e = *engine;
   e.files_ = open_model(path, options.random_weights ? Checkpoint::Want::configuration : Checkpoint::Want::tensors);
   e.backend_ = make_backend(options, *e.files_.checkpoint);
-  if (options.wrap_backend) e.backend_ = options.wrap_backend(std::move(e.backend_));
-  if (options.timed) e.backend_ = make_timed_backend(std::move(e.backend_));
   ModelOptions model{options.kv_dtype, options.random_weights, options.progress};
   const DeviceMemory machine = e.backend_->memory();
   e.memory_ = plan_engine(*Model::outline(*e.files_.checkpoint, *e.backend_, model), options, machine.bytes, machine.own);

@@ -52,8 +52,6 @@ struct EngineOptions {
   bool kv_cache = true;         // false: every token computes its whole context anew
 
   std::optional<uint64_t> random_weights;
-  std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend>)> wrap_backend;  // an instrument around the device's; may be empty
-  bool timed = false;                                         // note the time of every operation: Engine::backend() is a TimedBackend then
   std::function<void(int64_t done, int64_t total)> progress;  // of loading, in bytes
   std::function<void(const StepWork&)> on_step;               // after every step, on the engine's thread
 };
@@ -81,6 +79,7 @@ class Engine : Desk {
   const SchedulerLimits& limits() const { return limits_; }
   Stats stats() const { return metrics_.read(); }
   StateStats state_stats() const { return states_->stats(); }  // on the engine's thread
+  void observe(Observer* observer) { runner_->observe(observer); }  // null: nobody; between steps, on the engine's thread
   void check_invariants() const;                               // throws if a unit of state is lost; on the engine's thread
 
  private:

@@ -50,7 +50,7 @@ EngineMemory plan_engine(const Model& model, const EngineOptions& options, int64
         longest);
   plan.max_context = options.max_context > 0 ? options.max_context : longest;
   plan.weights = model.weight_bytes();
-  plan.workspace = model.workspace(limits.max_batch_tokens, limits.max_out());
+  plan.workspace = model.program().workspace(limits.max_batch_tokens, limits.max_out());
   plan.state = plan_state(model.layout(), options, plan.max_context, limits, machine - plan.weights - plan.workspace, own);
   check(!options.contiguous || plan.state.n_tokens >= plan.max_context,
         "contiguous state of {} tokens for everyone does not fit into the memory for {}: give more, or a shorter context", plan.max_context,

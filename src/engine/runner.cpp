@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/error.h"
+
 namespace mr {
 
 // A prompt token is scored by sampling greedily with this bias on it: no logit comes near, so it is chosen, and what sampling
@@ -13,21 +15,19 @@ Runner::Runner(const Model& model, Backend& backend, const StateStore& state, co
       backend_(backend),
       state_(state.memory()),
       host_(state.host()),
-      arena_(backend.allocate(size_t(model.workspace(limits.max_batch_tokens, limits.max_out())))),
+      arena_(backend.allocate(size_t(model.program().workspace(limits.max_batch_tokens, limits.max_out())))),
       max_tokens_(limits.max_batch_tokens),
-      max_out_(limits.max_out()) {}
-
-Tensor Runner::run() {
-  arena_.release(0);
-  Step step{backend_, batch_, state_, arena_};
-  return model_.forward(step);
+      max_out_(limits.max_out()) {
+  check(model.has_weights(), "this is an outline of the model, without weights to run");
+  backend.prepare(model.program());
 }
 
 void Runner::forward() {
   Written& w = written_[turn_];
-  backend_.carry_out(copies_, state_, host_);
-  batch_ = backend_.upload(view(w.buffer.bytes(), w.tables), state_);
-  logits_ = uniform_ ? backend_.replay(uint64_t(batch_.n_seqs), [this] { return run(); }) : run();
+  observe([&] { backend_.carry_out(copies_, state_, host_); }, copies_.empty() ? "" : "copies");
+  observe([&] { batch_ = backend_.upload(view(w.buffer.bytes(), w.tables), state_); }, "upload");
+  if (observer_) observer_->begin();
+  logits_ = backend_.run(model_.program(), batch_, state_, arena_, observer_);
 }
 
 Tensor Runner::logits() {
@@ -38,7 +38,7 @@ Tensor Runner::logits() {
 
 void Runner::launch_sample() {
   n_out_.push_back(batch_.n_out);
-  if (batch_.n_out > 0) backend_.launch_sample(logits_, batch_);
+  if (batch_.n_out > 0) observe([&] { backend_.launch_sample(logits_, batch_); }, "sample");
 }
 
 std::span<const Sampled> Runner::collect() {

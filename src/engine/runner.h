@@ -16,6 +16,8 @@ class Runner {
  public:
   Runner(const Model&, Backend&, const StateStore&, const SchedulerLimits&);
 
+  void observe(Observer* observer) { observer_ = observer; }  // null: nobody
+
   void prepare(const StepPlan&);       // writes the step down; the plan's sequences may change afterwards
   void forward();                      // of the step prepared last
   Tensor logits();                     // of that forward, on the host: f32 [n_out, vocab], until it is sampled
@@ -24,8 +26,16 @@ class Runner {
   std::span<const Sampled> collect();  // of the first step launched that was not collected, until the next collect
 
  private:
+  // Does it, and tells the observer, if there is one and it has a name.
+  template <class F>
+  void observe(F f, std::string_view what) {
+    if (!observer_ || what.empty()) return f();
+    observer_->begin();
+    f();
+    backend_.synchronize();
+    observer_->ran(what);
+  }
   int padding(const StepPlan&) const;
-  Tensor run();
   void write_padding(int first, int n);
   void write_rows(const StepPart&, int seq, int first_row);
   void write_tables(const SequenceState&, int seq, int first_row, int n_rows);
@@ -36,6 +46,7 @@ class Runner {
   const StateMemory &state_, &host_;
   Arena arena_;
   const int max_tokens_, max_out_;  // of a step
+  Observer* observer_ = nullptr;
   std::vector<UnitCopy> copies_;
   struct Written {
     StepBuffer buffer;

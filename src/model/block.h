@@ -3,7 +3,6 @@
 #pragma once
 
 #include "model/mixer.h"
-#include "model/model.h"
 #include "model/per_layer.h"
 
 namespace mr {
@@ -11,10 +10,7 @@ namespace mr {
 class Block {
  public:
   Block(const LayerSpec&, BuildContext&);
-  void forward(Stream&, Step&, const Norm* next) const;  // next: what the block after this one begins with; null: none follows
-  const Norm& first_norm() const { return mixer_norm_; }
-  int64_t workspace(int64_t n_tokens) const;
-  int64_t decode_bytes() const;
+  void record(Recorder&, Value residual, Value per_layer) const;  // per_layer: the inputs of all layers, or none
 
  private:
   Norm mixer_norm_, ffn_norm_;

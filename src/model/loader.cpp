@@ -94,14 +94,16 @@ std::vector<Weight> Loader::weights(std::initializer_list<Part> parts, int64_t i
 
 Linear Loader::linear(std::initializer_list<Part> parts, int64_t in, bool bias, Place at) {
   std::vector<Weight> packed = weights(parts, in, at);
-  if (!bias) return {std::move(packed), {}};
+  std::string name;
+  for (const Part& part : parts) name.append(name.empty() ? "" : "+").append(part.role);
+  if (!bias) return {std::move(name), std::move(packed), {}};
   std::vector<float> joined;
   for (const Part& part : parts) {
     std::vector<float> b = values(part.role, ".bias", {part.rows}, at);
     bool paired = names_.permuted_qk && part.head_dim && !random_seed_;
     for (int64_t r = 0; r < part.rows; r++) joined.push_back(b[size_t(paired ? paired_row(r, part.head_dim) : r)]);
   }
-  return {std::move(packed), place(joined, {int64_t(joined.size())})};
+  return {std::move(name), std::move(packed), place(joined, {int64_t(joined.size())})};
 }
 
 Weight Loader::weight(std::string_view role, int64_t rows, int64_t in, Place at) { return weights({{role, rows}}, in, at)[0]; }

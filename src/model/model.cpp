@@ -1,12 +1,10 @@
 #include "model/model.h"
 
-#include <algorithm>
-
-#include "core/error.h"
 #include "model/block.h"
 #include "model/loader.h"
 #include "model/per_layer.h"
 #include "model/rope.h"
+#include "program/recorder.h"
 
 namespace mr {
 
@@ -35,62 +33,34 @@ std::unique_ptr<Model> Model::build(const Checkpoint& files, Backend& backend, c
   model->kv_dtype_ = options.kv_dtype.value_or(backend.kv_dtype());
   std::vector<StateRef> kv(spec.layers.size());
   for (int i = 0; i < int(spec.layers.size()); i++) {
-    BuildContext build{loader, model->layout_, spec, model->kv_dtype_, i, kv};
+    BuildContext build{loader, model->layout_, spec, model->ropes_, model->kv_dtype_, i, kv};
     model->blocks_.push_back(std::make_unique<Block>(spec.layers[size_t(i)], build));
   }
   model->final_norm_ = loader.norm(spec.norm, "final_norm", spec.dim);
-  model->output_ = spec.tied ? model->embedding_ : loader.weight("output", spec.vocab, spec.dim);
+  if (!spec.tied) model->output_ = loader.weight("output", spec.vocab, spec.dim);
+  model->activation_ = backend.activations();
+  model->program_ = model->record({});
   return model;
 }
 
-int64_t Model::decode_bytes() const {
-  int64_t n = output_.bytes() + (per_layer_ ? per_layer_->decode_bytes() : 0);
-  for (const auto& block : blocks_) n += block->decode_bytes();
-  return n;
-}
-
-int64_t Model::workspace(int n_tokens, int n_out) const {
-  int64_t block = 0, angles = 0;
-  for (const auto& b : blocks_) block = std::max(block, b->workspace(n_tokens));
-  for (const RopeTable& r : ropes_) angles += arena_bytes(int64_t(n_tokens) * r.dim);
-  int64_t out = 2 * arena_bytes(int64_t(n_out) * spec_.dim) + arena_bytes(int64_t(n_out) * spec_.vocab);
-  int64_t per_layer = per_layer_ ? per_layer_->workspace(n_tokens) : 0;
-  int64_t ends = arena_bytes(int64_t(std::min(n_out, n_tokens / 2)) * spec_.dim);
-  return arena_bytes(int64_t(n_tokens) * spec_.dim) + per_layer + angles + std::max(block + ends, out);
-}
-
-Tensor Step::outputs(Tensor x) {
-  Tensor some = arena.tensor(x.dtype, {batch.n_out, x.shape[1]});
-  if (batch.n_out > 0) ops.gather(some, x, batch);
-  return some;
-}
-Tensor Step::rows_of(Tensor out, Tensor x) { return out.shape[0] == x.shape[0] ? x : outputs(x); }
-
-Tensor Model::forward(Step& step) const {
-  check(store_.mode() == WeightStore::Mode::holds, "this is an outline of the model, without weights to run");
-  Backend& ops = step.ops;
-  const Batch& batch = step.batch;
-  Stream stream{step.arena.tensor(DType::f32, {batch.n_tokens, spec_.dim})};
-  ops.embed(stream.residual, embedding_, spec_.embedding_scale, batch);
-  if (per_layer_) stream.per_layer = per_layer_->forward(stream.residual, step);
-  std::vector<Tensor> angles;
-  for (const RopeTable& rope : ropes_) {
-    angles.push_back(step.arena.tensor(DType::f32, {batch.n_tokens, rope.dim}));
-    ops.angles(angles.back(), rope, batch);
+Program Model::record(const ProgramOptions& options) const {
+  Program program;
+  program.activation = activation_;
+  Recorder r(program);
+  const Value residual = r.embed(embedding_, spec_.embedding_scale, "embedding");
+  const Value per_layer = per_layer_ ? per_layer_->record(r, residual) : Value{};
+  for (const RopeTable& rope : ropes_) r.angles(rope);
+  for (const auto& block : blocks_) {
+    r.layer++;
+    block->record(r, residual, per_layer);
   }
-  step.angles = angles;
-  // Only the rows whose result is wanted pass through the output layer, the largest of all, and where they are few, through what the
-  // last block does behind its state: most of a prompt leaves nothing but that there.
-  for (size_t i = 0; i < blocks_.size(); i++) {
-    stream.ends = i + 1 == blocks_.size() && !per_layer_ && 2 * batch.n_out <= batch.n_tokens;
-    blocks_[i]->forward(stream, step, i + 1 < blocks_.size() ? &blocks_[i + 1]->first_norm() : nullptr);
-  }
-  Tensor last = stream.ends ? stream.residual : step.outputs(stream.residual);
-  Tensor logits = step.arena.tensor(DType::f32, {batch.n_out, spec_.vocab});
-  if (batch.n_out == 0) return logits;
-  ops.linear_normed(logits, last, final_norm_, output_, {}, step.arena);
-  if (spec_.logit_softcap) ops.softcap(logits, spec_.logit_softcap);
-  return logits;
+  r.layer = -1;
+  const Value last = r.gather(residual);  // only rows whose result is wanted pass through the output layer, the largest of all
+  program.logits =
+      r.linear(r.norm(last, final_norm_), {spec_.tied ? &embedding_ : &output_, 1}, {.name = "output", .type = ValueType::f32});
+  if (spec_.logit_softcap) r.softcap(program.logits, spec_.logit_softcap);
+  finish(program, options);
+  return program;
 }
 
 }  // namespace mr

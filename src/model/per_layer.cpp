@@ -13,21 +13,13 @@ PerLayerInputs::PerLayerInputs(const ModelSpec& spec, Loader& loader) : layers_(
   norm_ = loader.norm(spec.norm, "per_layer_norm", spec.per_layer);
 }
 
-Tensor PerLayerInputs::forward(Tensor embedding, Step& step) const {
-  const int64_t rows = embedding.shape[0];
+Value PerLayerInputs::record(Recorder& r, Value embedding) const {
   const float half = 1 / std::numbers::sqrt2_v<float>;
-  Tensor out = step.arena.tensor(DType::f32, {rows, layers_ * width_});
-  step.ops.embed(out, table_, half * std::sqrt(float(width_)), step.batch);
-  ArenaScope scope(step.arena);
-  Tensor projected = step.arena.tensor(DType::f32, {rows, layers_ * width_});
-  projection_.into(projected, embedding, step, {.scale = 1 / std::sqrt(float(embedding.shape[1]))});
-  Tensor by_layer = projected.reshape({rows, layers_, width_});
-  step.ops.norm(by_layer, by_layer, norm_);
-  step.ops.add(out, projected, half);
-  return out;
+  const Value inputs = r.embed(table_, half * std::sqrt(float(width_)), "per_layer_embedding");
+  const Value projected = projection_(r, embedding, 1 / std::sqrt(float(embedding.cols)), ValueType::f32);
+  r.norm_in_place(projected.as_heads(int(layers_)), norm_);
+  return r.add(inputs, projected, half);
 }
-
-int64_t PerLayerInputs::workspace(int64_t rows) const { return 2 * arena_bytes(rows * layers_ * width_); }
 
 PerLayerGate::PerLayerGate(const ModelSpec& spec, BuildContext& build)
     : begin_(int64_t(build.layer) * spec.per_layer), width_(spec.per_layer) {
@@ -36,15 +28,12 @@ PerLayerGate::PerLayerGate(const ModelSpec& spec, BuildContext& build)
   norm_ = build.loader.norm(spec.norm, "per_layer_post_norm", spec.dim, build.layer);
 }
 
-void PerLayerGate::forward(Stream& s, Step& step) const {
-  ArenaScope scope(step.arena);
-  Tensor gate = gate_(s.residual, step);
-  step.ops.gate(gate, gate, s.per_layer.cols(begin_, width_), Activation::gelu_tanh);
-  Tensor y = out_(gate, step);
-  step.ops.norm(y, y, norm_);
-  step.ops.add(s.residual, y, 1);
+void PerLayerGate::record(Recorder& r, Value residual, Value inputs) const {
+  const Value gate = gate_(r, residual);
+  r.gate_onto(gate, gate, inputs.columns(begin_, width_), Activation::gelu_tanh);
+  const Value y = out_(r, gate);
+  r.norm_in_place(y, norm_);
+  r.add(residual, y);
 }
-
-int64_t PerLayerGate::workspace(int64_t rows) const { return arena_bytes(rows * width_) + arena_bytes(rows * out_.out()); }
 
 }  // namespace mr

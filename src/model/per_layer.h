@@ -4,7 +4,6 @@
 
 #include "model/linear.h"
 #include "model/mixer.h"
-#include "model/model.h"
 
 namespace mr {
 
@@ -12,9 +11,7 @@ namespace mr {
 class PerLayerInputs {
  public:
   PerLayerInputs(const ModelSpec&, Loader&);
-  Tensor forward(Tensor embedding, Step&) const;
-  int64_t workspace(int64_t n_tokens) const;
-  int64_t decode_bytes() const { return projection_.bytes(); }
+  Value record(Recorder&, Value embedding) const;
 
  private:
   int64_t layers_, width_;
@@ -27,12 +24,10 @@ class PerLayerInputs {
 class PerLayerGate {
  public:
   PerLayerGate(const ModelSpec&, BuildContext&);
-  void forward(Stream&, Step&) const;
-  int64_t workspace(int64_t n_tokens) const;
-  int64_t decode_bytes() const { return gate_.bytes() + out_.bytes(); }
+  void record(Recorder&, Value residual, Value inputs) const;
 
  private:
-  int64_t begin_, width_;  // its columns of Stream::per_layer
+  int64_t begin_, width_;  // its columns of the inputs
   Linear gate_;            // [width, dim]
   Linear out_;             // [dim, width]
   Norm norm_;

@@ -35,8 +35,23 @@ struct NormSpec {
   Norm::Kind kind = Norm::Kind::rms;
   float eps = 1e-5f;
   float offset = 0;  // weight is (offset + w)
+  bool operator==(const NormSpec&) const = default;
 };
 
+// What chips that share a layer divide: whole units, and the state at most so many ways (0: as units are).
+struct Division {
+  const char* what = "";
+  int units = 1, state_ways = 0;
+};
+
+struct ModelSpec;
+
+// A mixer's spec answers for itself whatever is asked before, or without, building it; each answers in the mixer's own file:
+//   parameters(dim)     how many
+//   state(kv_dtype)     what the layer keeps; 0 bytes: nothing of its own
+//   text(model)         a phrase for `inspect`
+//   kind()              a name for its state
+//   division()          how chips would share it
 struct AttentionSpec {
   int heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 0;  // of q . k
@@ -47,6 +62,11 @@ struct AttentionSpec {
   bool v_norm = false;   // and, without weights, of v
   int kv_owner = -1;     // the layer whose keys and values it reads; -1: it has its own
   float softcap = 0;
+  int64_t parameters(int64_t dim) const;
+  StateSpec state(DType kv_dtype) const;
+  std::string text(const ModelSpec&) const;
+  std::string kind() const;
+  Division division() const { return {"query heads", heads, kv_heads}; }
   bool operator==(const AttentionSpec&) const = default;
 };
 
@@ -57,6 +77,11 @@ struct MlaSpec {
   int q_rank = 0;                             // queries pass through a vector of this size; 0: they do not
   int kv_rank = 0;                            // size of the latent
   int nope_dim = 0, rope_dim = 0, v_dim = 0;  // of a head: parts of q and k without and with positions, v
+  int64_t parameters(int64_t dim) const;
+  StateSpec state(DType kv_dtype) const;
+  std::string text(const ModelSpec&) const;
+  std::string kind() const;
+  Division division() const { return {"query heads", heads, 1}; }
   bool operator==(const MlaSpec&) const = default;
 };
 
@@ -65,6 +90,12 @@ struct MambaSpec {
   bool conv_bias = true, proj_bias = false;
   enum class Norms : uint8_t { none, plain, weighted } norms = Norms::none;  // RMS norms on dt, B and C; plain: no weights
   float norm_eps = 0;
+  int64_t parameters(int64_t dim) const;
+  StateSpec state(DType kv_dtype) const;
+  std::string text(const ModelSpec&) const;
+  std::string kind() const;
+  Division division() const { return {"channels", inner}; }
+  int64_t conv_bytes() const;  // the first part of its slot; h [inner, n_state] follows
   bool operator==(const MambaSpec&) const = default;
 };
 
@@ -74,14 +105,36 @@ struct Mamba2Spec {
   float dt_min = 0, dt_max = std::numeric_limits<float>::infinity();  // dt is held between them
   int inner() const { return heads * head_dim; }
   int conv_channels() const { return inner() + 2 * groups * n_state; }  // x, B and C
+  int64_t parameters(int64_t dim) const;
+  StateSpec state(DType kv_dtype) const;
+  std::string text(const ModelSpec&) const;
+  std::string kind() const;
+  Division division() const { return {"heads", heads}; }
+  int64_t conv_bytes() const;  // the first part of its slot; h [heads, n_state, head_dim] follows
   bool operator==(const Mamba2Spec&) const = default;
 };
 
+// The gated short convolution of LFM2 (Liquid AI 2025).
+struct GatedConvSpec {
+  int dim = 0, conv = 3;
+  bool bias = false;
+  int64_t parameters(int64_t dim) const;
+  StateSpec state(DType kv_dtype) const;
+  std::string text(const ModelSpec&) const;
+  std::string kind() const;
+  Division division() const { return {"channels", dim}; }
+  bool operator==(const GatedConvSpec&) const = default;
+};
+
+// A feed-forward's spec answers the same way; it keeps no state. all_experts: every one counts; else those that one token uses.
 struct MlpSpec {
   int hidden = 0;
   Activation activation = Activation::silu;
   bool gated = true;
   bool bias = false;
+  int64_t parameters(int64_t dim, bool all_experts) const;
+  std::string text() const;
+  Division division() const { return {"feed-forward channels", hidden}; }
   bool operator==(const MlpSpec&) const = default;
 };
 
@@ -92,11 +145,23 @@ struct MoeSpec {
   Activation activation = Activation::silu;
   bool renormalize = true;  // the weights of the chosen sum to 1
   int shared = 0;           // hidden size of a feed-forward that every token uses beside them; it can be analysed, not run
+  int64_t parameters(int64_t dim, bool all_experts) const;
+  std::string text() const;
+  Division division() const { return {"channels of an expert", hidden}; }
   bool operator==(const MoeSpec&) const = default;
 };
 
-using MixerSpec = std::variant<AttentionSpec, MlaSpec, MambaSpec, Mamba2Spec>;
+using MixerSpec = std::variant<AttentionSpec, MlaSpec, MambaSpec, Mamba2Spec, GatedConvSpec>;
 using FfnSpec = std::variant<std::monostate, MlpSpec, MoeSpec>;
+
+template <class F>
+void if_ffn(const FfnSpec& ffn, F f) {
+  std::visit(
+      [&](const auto& spec) {
+        if constexpr (!std::is_same_v<decltype(spec), const std::monostate&>) f(spec);
+      },
+      ffn);
+}
 
 struct LayerSpec {
   MixerSpec mixer;
@@ -118,6 +183,7 @@ struct ModelSpec {
   std::vector<int32_t> eos;
 
   int add_rope(const RopeSpec&);  // its index; equal ropes are one
+  bool operator==(const ModelSpec&) const = default;
 };
 
 int64_t parameters(const ModelSpec&);
@@ -127,10 +193,9 @@ int64_t table_parameters(const ModelSpec&);   // of embedding tables and the out
 
 ModelFacts facts_of(const ModelSpec&, DType kv_dtype);  // for who makes a backend
 
-// What a layer keeps, and all layers together: the mixers declare exactly this, so it can be known before anything is loaded.
-StateSpec state_of(const MixerSpec&, DType kv_dtype);
+// What all layers keep: the mixers declare exactly this, so it can be known before anything is loaded.
 StateLayout layout_of(const ModelSpec&, DType kv_dtype);
-int64_t conv_state_bytes(const MambaSpec&);   // the first part of its slot; h [inner, n_state] follows
-int64_t conv_state_bytes(const Mamba2Spec&);  // h [heads, n_state, head_dim] follows
+int64_t conv_slot_bytes(int64_t width, int64_t channels);  // of a short convolution's last inputs, aligned
+std::string text_of(const LayerSpec&, const ModelSpec&);   // "GQA attention, ...; gated feed-forward 1536"
 
 }  // namespace mr

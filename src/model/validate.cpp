@@ -114,6 +114,11 @@ void check_mixer(const Checker& c, const Mamba2Spec& m, const ModelSpec&) {
   c.number("the largest time step", m.dt_max, m.dt_min, std::numeric_limits<double>::infinity());
 }
 
+void check_mixer(const Checker& c, const GatedConvSpec& m, const ModelSpec&) {
+  c.size("the channels of the convolution", m.dim, 1, kWidth);
+  c.size("the width of the convolution", m.conv, 1, kConv);
+}
+
 void check_ffn(const Checker&, std::monostate) {}
 
 void check_ffn(const Checker& c, const MlpSpec& m) { c.size("the width of the feed-forward", m.hidden, 1, kInner); }

@@ -32,7 +32,7 @@ struct Group {
 class StateLayout {
  public:
   StateRef add(StateSpec);  // bytes are rounded up to 64, so that every layer's block is aligned
-  std::span<const Group> groups() const { return groups_; }
+  std::span<const Group> groups() const { return {groups_.data(), groups_.size()}; }
   int64_t bytes_per_token() const;     // over the paged groups
   int64_t bytes_per_sequence() const;  // over the slot groups
 

@@ -2,7 +2,7 @@
 // formula in double over plain arrays.
 #pragma once
 
-#include "backend/world.h"
+#include "backend/programs.h"
 
 namespace mr::test {
 namespace {
@@ -61,7 +61,8 @@ struct CornerRows {
     rows.add(context, n, corner);
     for (int i = 0; i < 3; i++) prompt.unit.push_back(units.take());
     prompt.unit_begin.push_back(3);
-    rows.unit = prompt.unit, rows.unit_begin = prompt.unit_begin;
+    rows.unit = prompt.unit;
+    rows.unit_begin = prompt.unit_begin;
     for (int i = 0; i < n; i++) {
       int parent = i == 0 ? -1 : i <= 3 ? 0 : i / 2;
       rows.parent[size_t(i)] = parent;
@@ -74,7 +75,48 @@ struct CornerRows {
 // How a run places and reads its rows.
 struct Way {
   bool rotate = false;  // q and k, by angles that depend on the position
-  bool plain = false;   // by rope, store_kv and attend, not by attend_new
+  bool plain = false;   // by the operations one by one, not by a program that marks them
+};
+
+// Rope, store and attend as a program; q, k and v lie beside each other, with gaps.
+class AttendProgram {
+ public:
+  AttendProgram(Backend& backend, const Shape& s, const PagedKv& kv, const Array& sinks, bool rotate) : net_(backend) {
+    const int64_t q_cols = s.heads * s.k_dim, k_cols = s.kv_heads * s.k_dim, v_cols = s.kv_heads * s.v_dim;
+    qkv_ = net_.input(q_cols + 5 + k_cols + 3 + v_cols, 0);
+    const Value q = qkv_.columns(0, q_cols).as_heads(s.heads), k = qkv_.columns(q_cols + 5, k_cols).as_heads(s.kv_heads);
+    if (rotate) {
+      angles_ = net_.input(s.k_dim, ValueType::f32, 0);
+      net_.r().rope(q, angles_, false);
+      net_.r().rope(k, angles_, false);
+    }
+    net_.r().store_kv(k, qkv_.columns(q_cols + 5 + k_cols + 3, v_cols).as_heads(s.kv_heads), kv);
+    AttendArgs args = args_of(s, sinks);
+    args.sinks = net_.floats(args.sinks);
+    net_.tap(net_.r().attend(q, kv, args));
+    net_.finish();
+  }
+  void run(Tensor out, Tensor q, Tensor k, Tensor v, Tensor angles, const Batch& batch, const StateMemory& state) {
+    std::vector<float> rows;
+    for (int64_t r = 0; r < q.shape[0]; r++) {
+      auto add = [&](Tensor t, int64_t gap) {
+        rows.insert(rows.end(), t.row<float>(r), t.row<float>(r) + t.shape[1] * t.shape[2]);
+        rows.insert(rows.end(), size_t(gap), std::nanf(""));
+      };
+      add(q, 5);
+      add(k, 3);
+      add(v, 0);
+    }
+    net_.set(qkv_, rows);
+    if (angles_) net_.set(angles_, {angles.as<float>(), angles.as<float>() + angles.size()});
+    const std::vector<float> y = net_.run(batch, state);
+    const int64_t n = out.shape[1] * out.shape[2];
+    for (int64_t r = 0; r < out.shape[0]; r++) std::copy_n(y.begin() + r * n, n, out.row<float>(r));
+  }
+
+ private:
+  Net net_;
+  Value qkv_, angles_;
 };
 
 // [length, heads, v_dim] of every course, in the order given.
@@ -90,6 +132,8 @@ struct Way {
   for (size_t i = 0; i < courses.size(); i++)
     for (int t = 0; t < courses[i].length(); t += s.page_tokens) pages[i].push_back(units.take());
   std::vector<int> done(courses.size(), 0);
+  std::optional<AttendProgram> program;
+  if (!way.plain) program.emplace(backend, s, kv, sinks, way.rotate);
   for (size_t step = 0; step < courses[0].steps.size(); step++) {
     Rows rows;
     std::vector<size_t> who;
@@ -117,13 +161,13 @@ struct Way {
     Array angles({batch.n_tokens, s.k_dim});
     for (int r = 0; r < batch.n_tokens; r++)
       for (int i = 0; i < s.k_dim; i++) angles.view.row<float>(r)[i] = value(9, uint64_t(batch.position[r] * s.k_dim + i));
-    const Tensor turn = way.rotate ? angles.view : Tensor{};
-    if (way.plain) {
-      if (turn) backend.rope(q, turn, false), backend.rope(k, turn, false);
+    if (program) {
+      program->run(out, q, k, v, angles, batch, units.state);
+    } else {
+      if (way.rotate) backend.rope(q, angles, false);
+      if (way.rotate) backend.rope(k, angles, false);
       backend.store_kv(kv, k, v, batch, units.state);
       backend.attend(out, q, kv, batch, units.state, args_of(s, sinks));
-    } else {
-      backend.attend_new(out, q, k, v, turn, false, kv, batch, units.state, args_of(s, sinks));
     }
     for (int w = 0; w < batch.n_seqs; w++) {
       size_t i = who[size_t(w)];

@@ -226,6 +226,7 @@ void expect_gated(OnDevice& device, double step, double between, int half, int i
 }
 
 TEST_P(CudaOps, linear_gate) {
+  if (GetParam() != DType::bf16) GTEST_SKIP() << "programs have bf16 activations";
   for (auto [half, in] : {std::pair{8, 64}, {20, 104}, {333, 576}, {64, 4096}, {5, 7}})
     for (int rows : {1, 9, 16, 33, 130, 256, 300}) {
       // cuBLASLt's gate and up are rounded to bf16 between product and activation.
@@ -233,7 +234,6 @@ TEST_P(CudaOps, linear_gate) {
       ASSERT_NO_FATAL_FAILURE(expect_gated(device(), step(), rounded ? 2.2 * kHalfStep : 0, half, in, rows));
     }
   ASSERT_NO_FATAL_FAILURE(expect_gated(device(), step(), 2.2 * kHalfStep, 64, 104, 2100, Activation::relu));
-  if (GetParam() != DType::bf16) return;
   // product_wide.cu: not rounded between; more tiles than pairs of blocks
   for (auto [half, in] : {std::pair{2296, 136}, {360, 8}}) ASSERT_NO_FATAL_FAILURE(expect_gated(device(), step(), 0, half, in, 2570));
 }
@@ -249,19 +249,21 @@ TEST(CudaDeterministic, many_rows) {
       for (int rows : {129, 257, 301, 515})
         for (int parts = 0; parts < 8; parts += rows == 129 ? 1 : 7) ASSERT_NO_FATAL_FAILURE(expect_product(device, step, w, rows, parts));
     }
+    // 66 tiles of 256 outputs; the others are cut into tiles of 224
+    ASSERT_NO_FATAL_FAILURE(expect_product(device, step, Made(16896, 8, 1), 129, 7));
+    if (type == DType::f32) continue;  // programs have bf16 activations
     for (auto [half, in] : {std::pair{128, 64}, {200, 104}, {333, 576}, {4232, 8}})
       for (int rows : {129, 301}) {
         ASSERT_NO_FATAL_FAILURE(expect_gated(device, step, 0, half, in, rows));
         ASSERT_NO_FATAL_FAILURE(expect_gated(device, step, 0, half, in, rows, Activation::relu));
       }
-    // 66 tiles of 256 outputs; the others are cut into tiles of 224
-    ASSERT_NO_FATAL_FAILURE(expect_product(device, step, Made(16896, 8, 1), 129, 7));
     ASSERT_NO_FATAL_FAILURE(expect_gated(device, step, 0, 8448, 8, 129));
   }
 }
 
 // A norm that two products share: what it reads is checked as a product, and what comes out against the norm of that.
 TEST_P(CudaOps, norm_between_products) {
+  if (GetParam() != DType::bf16) GTEST_SKIP() << "programs have bf16 activations";
   for (auto [in, dim, half] : {std::array{64, 72, 8}, {96, 576, 100}, {576, 1000, 36}, {256, 4096, 24}, {64, 8256, 16}}) {
     Made first(dim, in, 11), second(2 * half, dim, 12);
     for (int kind = 0; kind < 3; kind++)
@@ -377,92 +379,6 @@ TEST_P(CudaOps, samples_what_masks_allow) {
   EXPECT_EQ(got[0].token, better);
   EXPECT_EQ(got[1].token, best);
   EXPECT_EQ(got[2].token, 69);
-}
-
-// Three steps of two sequences, then a tree that stores over the state it began from: outputs of all rows, then the slots.
-template <class Step>
-std::vector<float> recurrent(Backend& backend, int64_t state_floats, Step step) {
-  const int64_t bytes = (64 + state_floats * 4 + 63) / 64 * 64;
-  Units units(10, bytes, 0, 5);
-  std::vector<float> all;
-  int32_t slot[] = {units.take(), units.take()};
-  int done[] = {0, 0};
-  for (auto steps : {std::array{40, 1}, {1, 1}, {1, 1}, {3, 20}}) {
-    Rows rows;
-    for (int i = 0; i < 2; i++) {
-      rows.add(done[i], steps[size_t(i)]);
-      rows.src.back() = done[i] ? slot[i] : 0, rows.dst.back() = slot[i];
-      done[i] += steps[size_t(i)];
-    }
-    for (float x : step(backend, rows.batch(), units.state)) all.push_back(x);
-  }
-  Rows tree;
-  tree.add(done[0], 5, Corner::bits);
-  tree.src[0] = slot[0], tree.parent = {-1, 0, 0, -1, 3};
-  for (int r = 0; r < 5; r++) tree.dst[size_t(r)] = r == 0 ? slot[0] : units.take();
-  for (float x : step(backend, tree.batch(), units.state)) all.push_back(x);
-  for (int r = 0; r < 5; r++) {
-    const float* h = reinterpret_cast<const float*>(units.state.group[0].unit(tree.dst[size_t(r)]) + 64);
-    all.insert(all.end(), h, h + state_floats);
-  }
-  return all;
-}
-
-TEST_P(CudaOps, recurrent) {
-  auto ref = make_ref_backend();
-  auto agree = [&](auto run, const std::string& what) {
-    expect_close(run(device()), run(*ref), 1e-4 + 4 * step(), 1e-4 + 4 * step(), what);
-  };
-  for (auto [channels, width, n] : {std::array{64, 4, 16}, {33, 3, 8}, {16, 1, 5}, {200, 4, 24}, {7, 2, 1}}) {
-    Array conv({channels, width}), bias({channels}), a({channels, n}), d({channels});
-    conv.fill(1), bias.fill(2), a.fill(3, 2, -2.1f), d.fill(4);
-    agree(
-        [&](Backend& b) {
-          return recurrent(b, int64_t(width - 1) * channels, [&](Backend& backend, const Batch& batch, const StateMemory& state) {
-            Array x({batch.n_tokens, channels}, 3), out({batch.n_tokens, channels});
-            whole(x.fill(uint64_t(batch.n_tokens) + 7));
-            backend.short_conv(out, x, conv, bias, Activation::silu, {{0, 64}, 0}, batch, state);
-            return out.values();
-          });
-        },
-        fmt::format("short_conv of {} channels on {}", channels, device().name()));
-    agree(
-        [&](Backend& b) {
-          return recurrent(b, int64_t(channels) * n, [&](Backend& backend, const Batch& batch, const StateMemory& state) {
-            const int t = batch.n_tokens;
-            Array x({t, channels}, 3), dt({t, channels}), in({t, n}, 2), c({t, n}, 5), out({t, channels}, 1);
-            whole(x.fill(11)), whole(dt.fill(12, 0.5f, 0.6f)), whole(in.fill(13)), whole(c.fill(14));
-            // every other step with what may be fused to it
-            Array z({t, channels}, 3);
-            whole(z.fill(15));
-            const DiagScan scan{channels, n, a, d, {{0, 64}, 0}};
-            (t + batch.context[0]) % 2 ? backend.diag_scan_gated(out, x, dt, bias, in, c, z, scan, batch, state)
-                                       : backend.diag_scan(out, x, dt, in, c, scan, batch, state);
-            return out.values();
-          });
-        },
-        fmt::format("diag_scan of {} channels on {}", channels, device().name()));
-  }
-  for (auto [heads, dim, n, groups] :
-       {std::array{4, 16, 12, 2}, {3, 64, 16, 1}, {2, 5, 1, 2}, {6, 80, 33, 3}, {2, 128, 128, 1}, {600, 16, 12, 2}, {300, 64, 33, 1}}) {
-    Array a({heads}), d({heads}), bias({heads});
-    a.fill(3, 1, -1.1f), d.fill(4), bias.fill(5);
-    OuterScan scan{heads, dim, n, groups, a, heads % 2 ? Tensor{} : d.view, 0.2f, 1.0f, {{0, 64}, 0}};
-    agree(
-        [&](Backend& b) {
-          return recurrent(b, int64_t(heads) * n * dim, [&](Backend& backend, const Batch& batch, const StateMemory& state) {
-            const int t = batch.n_tokens;
-            Array x({t, heads * dim}, 3), dt({t, heads}, 4), in({t, groups * n}, 2), c({t, groups * n}, 5), out({t, heads * dim}, 1);
-            whole(x.fill(11)), whole(dt.fill(12, 0.6f, 0.6f)), whole(in.fill(13)), whole(c.fill(14));
-            Array z({t, heads * dim}, 2);
-            whole(z.fill(15));
-            (t + batch.context[0]) % 2 ? backend.outer_scan_gated(out, x, dt, bias, in, c, z, scan, batch, state)
-                                       : backend.outer_scan(out, x, dt, in, c, scan, batch, state);
-            return out.values();
-          });
-        },
-        fmt::format("outer_scan of {} heads of {} on {}", heads, dim, device().name()));
-  }
 }
 
 TEST_P(CudaOps, experts) {

@@ -9,7 +9,6 @@
 #include <random>
 
 #include "backend/soft_tiles.h"
-#include "core/arena.h"
 #include "core/error.h"
 
 namespace mr {
@@ -187,55 +186,6 @@ TEST_P(LinearTest, ErrorIsThatOfSixteenBitActivations) {
       expected += rounding_variance(xr, wn, in);
     }
   EXPECT_NEAR(std::sqrt(squares / expected), 1, 0.1);
-}
-
-TEST_P(LinearTest, GatedInOneOperationGivesTheBitsOfTwo) {
-  for (int64_t half : {16, 40, 48, 336}) {  // 40: no whole panels
-    Packed p = make_weight(ops, 2 * half, 96, 5, pool);
-    for (int64_t rows : {1, 2, 9, 50}) {
-      auto x = activations(rows, 96, 6);
-      for (Isa isa : available_isas()) {
-        auto backend = make_cpu_backend(isa, 3);
-        Arena arena(1 << 20);
-        std::vector<float> both(size_t(rows * 2 * half)), want(size_t(rows * half)), got(size_t(rows * half));
-        Tensor h = matrix(both, rows, 2 * half);
-        backend->linear(h, matrix(x, rows, 96), p.weight, {});
-        backend->gate(matrix(want, rows, half), h.cols(0, half), h.cols(half, half), Activation::silu);
-        backend->linear_gate(matrix(got, rows, half), matrix(x, rows, 96), p.weight, Activation::silu, arena);
-        EXPECT_EQ(std::memcmp(got.data(), want.data(), got.size() * sizeof(float)), 0) << name_of(isa) << ", " << rows << " x " << half;
-      }
-    }
-  }
-}
-
-// Norms taken on the way and activations rounded where they are made: the bits of one operation after the other.
-TEST_P(LinearTest, NormedAndAnnouncedGivesTheBitsOfPlain) {
-  constexpr int64_t in = 96, out = 37;
-  auto gain = normal(in, 30);
-  for (int64_t half : {48, 64, 352}) {  // 48: no whole blocks of 32
-    if (quantized && half % kBlock != 0) continue;
-    Packed up = make_weight(ops, 2 * half, in, 31, pool), down = make_weight(ops, out, half, 32, pool);
-    for (int64_t rows : {1, 2, 9, 50, 200})
-      for (Isa isa : available_isas()) {
-        auto backend = make_cpu_backend(isa, 3);
-        Arena arena(8 << 20);
-        auto x = activations(rows, in, 33);
-        const Norm norm{.eps = 1e-5f, .weight = view(gain.data(), DType::f32, {in})};
-        std::vector<float> y(x.size()), h(size_t(rows * half)), want(size_t(rows * out)), got(size_t(rows * out), -7.0f),
-            plain(h.size() * 2), both(h.size() * 2);
-        backend->norm(matrix(y, rows, in), matrix(x, rows, in), norm);
-        backend->linear(matrix(plain, rows, 2 * half), matrix(y, rows, in), up.weight, {});
-        backend->linear_normed(matrix(both, rows, 2 * half), matrix(x, rows, in), norm, up.weight, {}, arena);
-        EXPECT_EQ(std::memcmp(both.data(), plain.data(), both.size() * 4), 0) << name_of(isa) << ", " << rows << " rows";
-        backend->linear_gate(matrix(h, rows, half), matrix(y, rows, in), up.weight, Activation::silu, arena);
-        backend->linear(matrix(want, rows, out), matrix(h, rows, half), down.weight, {});
-        std::fill(h.begin(), h.end(), 0.0f);
-        backend->announce(down.weight);
-        backend->linear_gate_normed(matrix(h, rows, half), matrix(x, rows, in), norm, up.weight, Activation::silu, arena);
-        backend->linear(matrix(got, rows, out), matrix(h, rows, half), down.weight, {});
-        EXPECT_EQ(std::memcmp(got.data(), want.data(), got.size() * 4), 0) << name_of(isa) << ", " << rows << " rows, " << half;
-      }
-  }
 }
 
 TEST_P(LinearTest, RowIsTheSameAloneAndAmongOthers) {

@@ -5,17 +5,9 @@
 #include <map>
 
 #include "backend/cuda/cuda_backend.h"
-#include "backend/world.h"
-#include "core/arena.h"
+#include "backend/programs.h"
 
 namespace mr::test {
-
-constexpr double kHalfStep = 0x1p-8;  // the most that rounding to bf16 changes a value by, relative
-
-inline Array& whole(Array& a) {  // to bf16 values
-  for (float& x : a.data) x = f32_from_bf16(bf16_from_f32(x));
-  return a;
-}
 
 // A weight of bf16 values.
 struct Made {
@@ -34,10 +26,16 @@ struct Made {
 class OnDevice final : public Backend {
  public:
   explicit OnDevice(DType act, const CudaOptions& options = {})
-      : act_(act), gpu_(make_cuda_backend(options)), memory_(gpu_->allocate(kBytes)), arena_(gpu_->allocate(kBytes / 4)) {}
+      : act_(act), gpu_(make_cuda_backend(options)), memory_(gpu_->allocate(kBytes)) {}
   CudaBackend& gpu() { return *gpu_; }
   std::string_view name() const override { return act_ == DType::bf16 ? "cuda, bf16" : "cuda, f32"; }
   ThreadPool& pool() override { return gpu_->pool(); }
+  DType activations() const override { return act_; }
+  static std::vector<float> values(Tensor x) {  // of a matrix, without gaps
+    std::vector<float> all;
+    for (int64_t r = 0; r < x.shape[0]; r++) all.insert(all.end(), x.row<float>(r), x.row<float>(r) + x.shape[1]);
+    return all;
+  }
 
   // This weight is placed from the stored rows that it was made of, instead of from its values.
   void keep_form(const Weight& w, std::span<const std::byte* const> rows) { stored_[w.packed.data] = {rows.begin(), rows.end()}; }
@@ -57,21 +55,30 @@ class OnDevice final : public Backend {
     Tensor to = e.residual ? call.f32_out(out) : call.out(out);
     gpu_->linear(to, call.in(x), call.weight(w), {call.f32(e.bias), onto ? to : call.f32(e.residual), e.scale});
   }
+  // Through a program, with bf16 activations whatever this one's are.
   void linear_gate(Tensor out, Tensor x, const Weight& w, Activation act) {
-    Call call(*this);
-    gpu_->linear_gate(call.out(out), call.in(x), call.weight(w), act, arena_);
+    Net net(*gpu_);
+    const Value in = net.input(x.shape[1], 0), both = net.r().linear(in, {&placed(net, w), 1});
+    net.tap(net.r().gate(both.columns(0, w.out / 2), both.columns(w.out / 2, w.out / 2), act));
+    net.finish();
+    net.set(in, values(x));
+    put(out, run_rows(net, x.shape[0]));
   }
   // between += x . first^T, and out = norm(between) . second^T, or gated, the way that a block passes from one to the other.
-  void norm_between(Tensor out, Tensor between, Tensor x, const Weight& first, const Norm& n, const Weight& second, bool gated) {
-    Call call(*this);
-    Tensor sum = call.f32_out(between), y = call.out(out);
-    const Norm norm{n.kind, n.eps, call.f32(n.weight), call.f32(n.bias), n.offset};
-    const Weight w = call.weight(second);
-    gpu_->linear(sum, call.in(x), call.weight(first), {.residual = sum, .next = &norm});
-    if (gated)
-      gpu_->linear_gate_normed(y, sum, norm, w, Activation::silu, arena_);
-    else
-      gpu_->linear_normed(y, sum, norm, w, {}, arena_);
+  void norm_between(Tensor out, Tensor between, Tensor x, const Weight& first, const Norm& norm, const Weight& second, bool gated) {
+    Net net(*gpu_);
+    const Value in = net.input(x.shape[1], 0), sum = net.input(first.out, ValueType::f32, 0);
+    net.r().add(sum, net.r().linear(in, {&placed(net, first), 1}));
+    const Value y = net.r().linear(net.r().norm(sum, net.norm(norm)), {&placed(net, second), 1});
+    const int64_t half = second.out / 2;
+    net.tap(gated ? net.r().gate(y.columns(0, half), y.columns(half, half), Activation::silu) : y);
+    net.tap(sum);
+    net.finish();
+    net.set(in, values(x));
+    net.set(sum, values(between));
+    const std::vector<float> all = run_rows(net, x.shape[0]);
+    put(out, net.part(all, 0));
+    put(between, net.part(all, 1));
   }
   void add(Tensor into, Tensor x, float scale) override {
     Call call(*this);
@@ -113,11 +120,6 @@ class OnDevice final : public Backend {
     }
     copy_rows(out, close_out);
   }
-  void attend_new(Tensor out, Tensor q, Tensor k, Tensor v, Tensor angles, const PagedKv& kv, const Batch& b, const StateMemory& s,
-                  const AttendArgs& args) {
-    Call call(*this, b, &s);
-    gpu_->attend_new(call.out(out), call.in(q), call.in(k), call.in(v), call.f32(angles), false, kv, call.batch, call.state, args);
-  }
   void short_conv(Tensor out, Tensor x, Tensor w, Tensor bias, Activation act, const SlotState& slot, const Batch& b,
                   const StateMemory& s) override {
     Call call(*this, b, &s);
@@ -127,98 +129,17 @@ class OnDevice final : public Backend {
                  const StateMemory& s) override {
     Call call(*this, batch, &s);
     DiagScan on = scan;
-    on.a = call.f32(scan.a), on.d = call.f32(scan.d);
+    on.a = call.f32(scan.a);
+    on.d = call.f32(scan.d);
     gpu_->diag_scan(call.out(out), call.in(x), call.in(dt), call.in(b), call.in(c), on, call.batch, call.state);
   }
   void outer_scan(Tensor out, Tensor x, Tensor dt, Tensor b, Tensor c, const OuterScan& scan, const Batch& batch,
                   const StateMemory& s) override {
     Call call(*this, batch, &s);
     OuterScan on = scan;
-    on.a = call.f32(scan.a), on.d = call.f32(scan.d);
+    on.a = call.f32(scan.a);
+    on.d = call.f32(scan.d);
     gpu_->outer_scan(call.out(out), call.in(x), call.in(dt), call.in(b), call.in(c), on, call.batch, call.state);
-  }
-  void diag_scan_gated(Tensor out, Tensor x, Tensor dt, Tensor bias, Tensor b, Tensor c, Tensor z, const DiagScan& scan, const Batch& batch,
-                       const StateMemory& s) override {
-    Call call(*this, batch, &s);
-    DiagScan on = scan;
-    on.a = call.f32(scan.a), on.d = call.f32(scan.d);
-    gpu_->diag_scan_gated(call.out(out), call.in(x), call.in(dt), call.f32(bias), call.in(b), call.in(c), call.in(z), on, call.batch,
-                          call.state);
-  }
-  void outer_scan_gated(Tensor out, Tensor x, Tensor dt, Tensor bias, Tensor b, Tensor c, Tensor z, const OuterScan& scan,
-                        const Batch& batch, const StateMemory& s, const Norm* = nullptr) override {
-    Call call(*this, batch, &s);
-    OuterScan on = scan;
-    on.a = call.f32(scan.a), on.d = call.f32(scan.d);
-    gpu_->outer_scan_gated(call.out(out), call.in(x), call.in(dt), call.f32(bias), call.in(b), call.in(c), call.in(z), on, call.batch,
-                           call.state);
-  }
-  // outer_scan_gated() to y, then out += norm(y) . w^T, the way that Mamba-2 passes from one to the other.
-  void scan_and_linear(Tensor out, Tensor y, Tensor x, Tensor dt, Tensor bias, Tensor b, Tensor c, Tensor z, const OuterScan& scan,
-                       const Norm& n, const Weight& w, const Batch& batch, const StateMemory& s) {
-    Call call(*this, batch, &s);
-    OuterScan on = scan;
-    on.a = call.f32(scan.a), on.d = call.f32(scan.d);
-    const Norm norm{n.kind, n.eps, call.f32(n.weight), {}, n.offset};
-    Tensor sum = call.f32_out(out), between = call.out(y);
-    gpu_->outer_scan_gated(between, call.in(x), call.in(dt), call.f32(bias), call.in(b), call.in(c), call.in(z), on, call.batch, call.state,
-                           &norm);
-    gpu_->linear_normed(sum, between, norm, call.weight(w), {.residual = sum}, arena_);
-  }
-  // before += x . first^T, then linear_conv() of it.
-  void linear_and_conv(Tensor out, Tensor conv_out, Tensor before, Tensor x, const Weight& first, const Norm& n, const Weight& second,
-                       int64_t column, const ShortConv& conv, const Batch& batch, const StateMemory& s) {
-    Call call(*this, batch, &s);
-    const Norm norm{n.kind, n.eps, call.f32(n.weight), {}, n.offset};
-    const ShortConv on{call.f32(conv.weight), call.f32(conv.bias), conv.act, conv.state};
-    Tensor sum = call.f32_out(before);
-    const Weight w = call.weight(second);
-    gpu_->linear(sum, call.in(x), call.weight(first), {.residual = sum, .next = &norm});
-    gpu_->linear_conv(call.out(out), sum, norm, w, {}, call.out(conv_out), column, on, call.batch, call.state, arena_);
-  }
-  void selective_scan(Tensor out, Tensor u, Tensor z, const Selection& select, const DiagScan& scan, const Batch& batch,
-                      const StateMemory& s) {
-    Call call(*this, batch, &s);
-    DiagScan on = scan;
-    on.a = call.f32(scan.a), on.d = call.f32(scan.d);
-    const Weight x = call.weight(*select.x), low = call.weight(*select.low);
-    Selection chosen = select;
-    chosen.x = &x, chosen.low = &low, chosen.dt_bias = call.f32(select.dt_bias);
-    for (Norm* n : {&chosen.dt_norm, &chosen.b_norm, &chosen.c_norm}) n->weight = call.f32(n->weight);
-    gpu_->selective_scan(call.out(out), call.in(u), call.in(z), chosen, on, call.batch, call.state, arena_);
-  }
-  // residual += x . first^T, then a whole mixture of experts, the way that a block runs it.
-  struct Experts {
-    Norm norm;
-    const Weight* router;
-    std::span<const Weight> gate, up, down;
-    bool renormalize;
-  };
-  void experts(Tensor residual, Tensor expert, Tensor weight, Tensor before, const Weight& first, const Experts& e, const Norm& next,
-               const Weight& behind, Tensor out) {
-    Call call(*this);
-    auto all = [&](std::span<const Weight> host) {
-      std::vector<Weight> on;
-      for (const Weight& w : host) on.push_back(call.weight(w));
-      return on;
-    };
-    const std::vector<Weight> gate = all(e.gate), up = all(e.up), down = all(e.down);
-    const Norm norm{e.norm.kind, e.norm.eps, call.f32(e.norm.weight)}, then{next.kind, next.eps, call.f32(next.weight)};
-    const int64_t rows = residual.shape[0], pairs = expert.size();
-    Tensor sum = call.f32_out(residual), id = call.f32_out(expert), by = call.f32_out(weight);
-    ArenaScope scope(arena_);
-    Tensor x = arena_.tensor(act_, {rows, residual.shape[1]}), hidden = arena_.tensor(act_, {pairs, gate[0].out});
-    const Weight ahead = call.weight(first), router = call.weight(*e.router), last = call.weight(behind);
-    Tensor from = call.in(before), to = call.out(out);
-    const Tensor start = call.f32(residual);
-    for (int time = 0; time < 2; time++) {  // the second time, what the operations need beside their operands is there
-      gpu_->copy_within(sum.data, start.data, size_t(sum.size()) * 4);
-      gpu_->linear(sum, from, ahead, {.residual = sum, .next = &norm});
-      gpu_->route_normed(id, by, x, sum, norm, router, e.renormalize, arena_);
-      gpu_->grouped_gate(hidden, x, gate, up, id, Activation::silu, arena_);
-      gpu_->grouped_combine(sum, hidden, down, id, by, &then, arena_);
-      gpu_->linear_normed(to, sum, then, last, {}, arena_);
-    }
   }
   void softplus(Tensor x, Tensor bias) override {
     Call call(*this);
@@ -299,6 +220,16 @@ class OnDevice final : public Backend {
     }
   };
 
+  const Weight& placed(Net& net, const Weight& w) const {
+    if (auto it = stored_.find(w.packed.data); it != stored_.end()) return net.weight(*w.ops, it->second, w.in);
+    Array decoded({w.out, w.in});
+    w.ops->decode_rows(w, 0, w.out, decoded.data.data());
+    return net.weight(decoded);
+  }
+  static void put(Tensor x, const std::vector<float>& all) {
+    for (int64_t r = 0; r < x.shape[0]; r++) std::copy_n(all.begin() + r * x.shape[1], x.shape[1], x.row<float>(r));
+  }
+
   std::byte* send(const std::byte* host, size_t bytes) {
     std::byte* to = memory_.data() + used_;
     used_ += (bytes + 255) / 256 * 256;
@@ -309,7 +240,8 @@ class OnDevice final : public Backend {
   static int64_t extent(const Tensor& t) { return t.rank > 1 ? t.shape[0] * t.stride[0] : t.size(); }
   Tensor send(Tensor t, DType type) {  // with its gaps, whose last row may end early
     Tensor device = t;
-    device.dtype = type, device.device = Device::cuda;
+    device.dtype = type;
+    device.device = Device::cuda;
     const int64_t n = extent(t), readable = t.rank > 1 ? (t.shape[0] - 1) * t.stride[0] + row_size(t) : n;
     if (type == t.dtype) {
       std::vector<std::byte> bytes(size_t(n * size_of(type)));
@@ -345,7 +277,6 @@ class OnDevice final : public Backend {
   DType act_;
   std::unique_ptr<CudaBackend> gpu_;
   Buffer memory_;
-  Arena arena_;
   size_t used_ = 0;
   std::map<const void*, std::vector<const std::byte*>> stored_;
 };

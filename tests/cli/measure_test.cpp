@@ -21,14 +21,14 @@ TEST(Measured, TheMedianIsOneOfTheRuns) {
 
 TEST(Measured, ALimitThatMovedSaysSo) {
   Measured m{.seconds = {1}};
-  m.limit.bound = Bound::memory;
+  m.limit.bound = Roof::memory;
   m.rates = {40e9, 42e9, 44e9};  // 4 of 42: less than 15 %
   EXPECT_FALSE(m.has_moved());
   EXPECT_EQ(bound_text(m), "memory at 42.00 GB/s");
   m.rates = {60e9, 40e9, 33e9};
   EXPECT_DOUBLE_EQ(m.moved(), 27.0 / 40);
   EXPECT_EQ(bound_text(m), "memory at 40.00 GB/s (33.00 GB/s to 60.00 GB/s)");
-  m.limit.bound = Bound::compute;
+  m.limit.bound = Roof::compute;
   m.others = 0.5;
   EXPECT_EQ(bound_text(m), "compute at ~40.00 GFLOP/s (33.00 GFLOP/s to 60.00 GFLOP/s)");
 }

@@ -185,6 +185,42 @@ class Inspect(unittest.TestCase):
         self.assertEqual(out["state_bytes_per_sequence"], 3 * (3 * 64 * 4 + 64 * 8 * 4))
 
 
+class Program(unittest.TestCase):
+    def test_the_default_model(self):
+        out = as_json("inspect", "--program", "--batch", 3, "--context", 100)
+        ops = out["operations"]
+        self.assertEqual((out["list"], out["batch"], out["rows"], out["context"]), ("whole", 3, 1, 100))
+        # Embedding, angles; of 30 layers norm, q+k+v, two ropes, store, attend, o, norm, gate+up, gate, down; gather, norm, output.
+        self.assertEqual(len(ops), 2 + 30 * 11 + 3)
+        qkv = next(op for op in ops if op.get("name") == "q+k+v")
+        self.assertEqual((qkv["layer"], qkv["weight"], qkv["format"]), (0, "[960, 576]", "q4_1"))
+        self.assertEqual(qkv["flops"], 2 * 3 * 960 * 576)
+        self.assertEqual(qkv["weight_bytes"], 960 * 576 * 20 / 32)
+        attend = next(op for op in ops if op["op"] == "attend")
+        self.assertEqual(attend["flops"], 4 * 3 * 100 * 9 * 64)
+        self.assertEqual(attend["state_bytes_read"], 3 * 100 * 2 * 3 * 64 * 2)
+        self.assertEqual(sum(op["flops"] for op in ops), out["total"]["flops"])
+        inside = [(m["rule"], m["operations"]) for m in ops[2]["marks"]]  # at the first norm
+        self.assertEqual(inside, [("norm_linear", 2)])
+
+    def test_alike_layers_are_folded(self):
+        text = ok("inspect", "--program")
+        self.assertIn("layers 1-29: as layer 0", text)
+        self.assertEqual(text.count(" q+k+v "), 1)
+        self.assertEqual(ok("inspect", "--program", "--all").count(" q+k+v "), 30)
+        hybrid = ok("inspect", FIXTURES / "jamba", "--program")
+        for words in ("diag_scan", "tokens×2", "4 × [24, 32]", "2 of 4", "selective_scan 8", "workspace"):
+            self.assertIn(words, hybrid)
+
+    def test_few_outputs_take_the_tail(self):
+        prompt = as_json("inspect", FIXTURES / "llama_gqa", "--program", "--prompt", 64)
+        self.assertEqual(prompt["list"], "tail")
+        down = [op for op in prompt["operations"] if op.get("name") == "down"]
+        self.assertEqual([op["flops"] for op in down], [2 * rows * 40 * 72 for rows in (64, 1)])
+        self.assertIn("outputs, 40", ok("inspect", FIXTURES / "llama_gqa", "--program", "--tail"))
+        self.assertEqual(as_json("inspect", FIXTURES / "llama_gqa", "--program", "--tail")["list"], "tail")
+
+
 class Bench(unittest.TestCase):
     def test_techniques_are_measured_against_their_plain_forms(self):
         rows = as_json("bench", "--techniques", "kv-cache,copy-on-write", "--repeat", 1)
@@ -261,8 +297,13 @@ class Bench(unittest.TestCase):
         prefill = 2 * (32 * blocks - 31 * behind + table)
         self.assertTrue(prefill < rows[0]["flops"] < prefill * 1.02, rows[0])
         text = ok("bench", "--prefill", 32, "--decode", 8, "--repeat", 1, "--explain")
-        for words in (" attend ", "of the median run of decode", "norms and gates in"):
+        for words in (" attend ", "tok/s as it runs", "tok/s taken apart", "norms and gates in"):
             self.assertIn(words, text)
+        row = as_json("bench", "--prefill", 32, "--decode", 8, "--repeat", 1, "--explain")[1]
+        self.assertAlmostEqual(row["apart_tokens_per_s"] * row["apart_seconds"], row["tokens"], delta=1e-6)
+        self.assertLessEqual(sum(op["seconds"] for op in row["operations"]), row["apart_seconds"])
+        limits = {op["op"].split()[0]: op["limit_seconds"] for op in row["operations"]}
+        self.assertTrue(limits["attend"] > 0 and limits["linear"] > 0, limits)
 
     def test_lists_of_batches_and_contexts(self):
         rows = as_json("bench", self.TINY, "--batch", "1,3", "--context", "16,64", "--decode", 4, "--repeat", 2)

@@ -5,7 +5,6 @@
 #include <thread>
 
 #include "engine/faults.h"
-#include "engine/faulty_backend.h"
 #include "engine/harness.h"
 
 namespace mr {
@@ -147,18 +146,29 @@ TEST(Faults, AllocationsWhileStateIsSwapped) {
   for (size_t i = 0; i < 3; i++) expect_same(again[i][0], expected[i][0], "after all faults");
 }
 
+// Calls f behind every operation of a step: to throw, to stall, to count.
+class Fault final : public Observer {
+ public:
+  explicit Fault(std::function<void(std::string_view operation)> f) : f_(std::move(f)) {}
+  void begin() override {}
+  void ran(const Bound& at, int first, int count) override { f_(name_of(at.list().ops[size_t(first + count - 1)].kind)); }
+  void ran(std::string_view what) override { f_(what); }
+
+ private:
+  std::function<void(std::string_view)> f_;
+};
+
 // Every operation of a step with two requests throws in its turn.
 TEST(Faults, AnOperationThatThrowsEndsWhatWasInItsStep) {
   for (const Stepping& stepping : steppings)
     for (const char* model : {"llama_gqa", "mamba2", "mixtral"}) {
       std::atomic<int64_t> n_done{0}, fails_at{-1};
       EngineOptions options = small(stepping);
-      options.wrap_backend = [&](std::unique_ptr<Backend> inner) {
-        return std::make_unique<FaultyBackend>(std::move(inner), [&](std::string_view operation) {
-          if (n_done++ == fails_at) throw Error(fmt::format("{} fell over", operation));
-        });
-      };
+      Fault fault([&](std::string_view operation) {
+        if (n_done++ == fails_at) throw Error(fmt::format("{} fell over", operation));
+      });
       auto engine = open(model, options);
+      engine->observe(&fault);
       const std::vector<Request> requests{rich_request(30, 3), rich_request(5, 5)};
       const Answers expected = run_all(*engine, requests);
       bool hit = true;
@@ -190,14 +200,13 @@ TEST(Faults, AStepThatStallsHoldsUpNobodyWhoSubmits) {
     std::atomic<bool> stall{false};
     std::latch stalled{1}, go_on{1};
     EngineOptions options = small(stepping);
-    options.wrap_backend = [&](std::unique_ptr<Backend> inner) {
-      return std::make_unique<FaultyBackend>(std::move(inner), [&](std::string_view operation) {
-        if (operation != "attend" || !stall.exchange(false)) return;
-        stalled.count_down();
-        go_on.wait();
-      });
-    };
+    Fault fault([&](std::string_view operation) {
+      if (operation != "attend" || !stall.exchange(false)) return;
+      stalled.count_down();
+      go_on.wait();
+    });
     auto engine = open("llama_gqa", options);
+    engine->observe(&fault);
     const Request request = rich_request(30, 6);
     const Answer expected = run_one(*engine, request);
     std::array<Answer, 3> answers;

@@ -9,7 +9,7 @@ import sys
 
 import torch
 from transformers import (
-    FalconMambaConfig, Gemma2Config, Gemma3nTextConfig, Gemma3TextConfig, Gemma4TextConfig, JambaConfig, LlamaConfig,
+    FalconMambaConfig, Gemma2Config, Gemma3nTextConfig, Gemma3TextConfig, Gemma4TextConfig, JambaConfig, Lfm2Config, LlamaConfig,
     Mamba2Config, MambaConfig, MistralConfig, MixtralConfig, Qwen2Config, Qwen3Config, SmolLM3Config,
 )
 
@@ -103,6 +103,11 @@ MODELS = {
                             num_experts_per_tok=2, expert_layer_period=2, expert_layer_offset=1, attn_layer_period=4,
                             attn_layer_offset=2, mamba_d_state=8, mamba_d_conv=4, mamba_expand=2, mamba_dt_rank=4,
                             use_mamba_kernels=False), prompt=75),
+    "lfm2": Fixture(config(Lfm2Config, head_dim=..., num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"],
+                           conv_L_cache=3, intermediate_size=60, block_multiple_of=8, block_ffn_dim_multiplier=1.3,
+                           tie_word_embeddings=True), prompt=75),
+    "lfm2_bias": Fixture(config(Lfm2Config, head_dim=..., num_hidden_layers=2, layer_types=["full_attention", "conv"],
+                                conv_L_cache=4, conv_bias=True, block_auto_adjust_ff_dim=False)),
     "mixtral": Fixture(config(MixtralConfig, intermediate_size=40, num_local_experts=4, num_experts_per_tok=2)),
     "gemma2": Fixture(config(Gemma2Config, query_pre_attn_scalar=24, sliding_window=24, attn_logit_softcapping=1.0,
                              final_logit_softcapping=0.5, tie_word_embeddings=True), prompt=75, embedding=0.03),

@@ -2,7 +2,6 @@
 // set. Pieces never change a row's arithmetic, so neither threads nor neighbours do.
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "backend/angles.h"
 #include "backend/backend.h"
@@ -12,7 +11,6 @@
 #include "backend/cpu/op_kernels.h"
 #include "backend/kv_pages.h"
 #include "backend/sample.h"
-#include "core/arena.h"
 #include "core/error.h"
 
 namespace mr {
@@ -65,21 +63,6 @@ class CpuBackend : public Backend {
     cpu_linear(out, x, weight, epilogue, pool_, linear_, linear_scratch_);
   }
 
-  void linear_gate(Tensor out, Tensor x, const Weight& weight, Activation act, Arena& arena) override {
-    gated(out, x, weight, act, arena, nullptr);
-  }
-
-  // A row's norm is taken when the row is rounded.
-  void linear_normed(Tensor out, Tensor x, const Norm& norm, const Weight& weight, const Epilogue& e, Arena& arena) override {
-    normed(x, norm, arena, [&](Tensor y, const PrepareRow& row) { cpu_linear(out, y, weight, e, pool_, linear_, linear_scratch_, &row); });
-  }
-
-  void linear_gate_normed(Tensor out, Tensor x, const Norm& norm, const Weight& weight, Activation act, Arena& arena) override {
-    normed(x, norm, arena, [&](Tensor y, const PrepareRow& row) { gated(out, y, weight, act, arena, &row); });
-  }
-
-  void announce(const Weight& reader) override { reader_ = &reader; }
-
   void add(Tensor into, Tensor x, float scale) override {
     rows(x.shape[0], x.shape[1], [&](int64_t r) { ops_.add(into.row<float>(r), x.row<float>(r), scale, x.shape[1]); });
   }
@@ -116,14 +99,22 @@ class CpuBackend : public Backend {
   }
 
   void attend(Tensor out, Tensor q, const PagedKv& kv, const Batch& batch, const StateMemory& state, const AttendArgs& args) override {
-    attention_.run(out, q, kv, batch, state, args, pool_, {}, round_ahead(out, kv));
+    attention_.run(out, q, kv, batch, state, args, pool_, {}, {});
   }
 
-  // One row a sequence: whoever attends for a K/V head first places what that head needs of the new row.
-  void attend_new(Tensor out, Tensor q, Tensor k, Tensor v, Tensor angles, bool interleaved, const PagedKv& kv, const Batch& batch,
-                  const StateMemory& state, const AttendArgs& args) override {
-    if (!k || batch.n_tokens != batch.n_seqs) return Backend::attend_new(out, q, k, v, angles, interleaved, kv, batch, state, args);
-    attention_.run(out, q, kv, batch, state, args, pool_, {k, v, angles, interleaved}, round_ahead(out, kv));
+  bool run_mark(const Mark& mark, const Bound& at, const Batch& batch, const StateMemory& state) override {
+    switch (mark.rule) {
+      case Rule::norm_linear:
+        return norm_linear(mark.first, at);
+      case Rule::linear_gate:
+      case Rule::gate_linear:
+        return linear_gate(mark, at);
+      case Rule::attend:
+      case Rule::attend_linear:
+        return attend_new(mark, at, batch, state);
+      default:
+        return false;
+    }
   }
 
   void short_conv(Tensor out, Tensor x, Tensor weight, Tensor bias, Activation act, const SlotState& slot, const Batch& batch,
@@ -215,30 +206,74 @@ class CpuBackend : public Backend {
     return {norm.weight.as<float>(), norm.bias.as<float>(), n, norm.eps, norm.offset, norm.kind == Norm::Kind::layer};
   }
 
-  // f(y, row): y [T, in] is norm(x) as soon as row(r) was called for each of its rows.
+  // A row's norm is taken when the product after it rounds the row.
+  bool norm_linear(int first, const Bound& at) {
+    normed(at.op<NormOp>(first), at, [&](const PrepareRow& row) {
+      const LinearOp& o = at.op<LinearOp>(first + 1);
+      cpu_linear(at(o.out), at(o.x), *o.weight, {o.bias, at(o.residual), o.scale}, pool_, linear_, linear_scratch_, {&row});
+    });
+    return true;
+  }
+
+  // [norm,] linear, gate[, linear]
+  bool linear_gate(const Mark& mark, const Bound& at) {
+    const bool norms = mark.count == (mark.rule == Rule::gate_linear ? 4 : 3);
+    const int first = mark.first + (norms ? 1 : 0);
+    const LinearOp& o = at.op<LinearOp>(first);
+    const GateOp& gate = at.op<GateOp>(first + 1);
+    if (o.weight->out % (2 * kPanel)) return false;
+    const LinearOp* reader = mark.rule == Rule::gate_linear ? &at.op<LinearOp>(first + 2) : nullptr;
+    RoundAhead rounded;
+    auto run = [&](const RowsOfX& rows) {
+      rounded = cpu_linear_gate(at(gate.out), at(o.x), *o.weight, ops_.gate, int(gate.act), pool_, linear_, linear_scratch_,
+                                reader ? reader->weight : nullptr, rows);
+    };
+    if (norms) {
+      normed(at.op<NormOp>(mark.first), at, [&](const PrepareRow& row) { run({&row}); });
+    } else {
+      run({});
+    }
+    if (reader) linear_of_rounded(*reader, at, rounded);
+    return true;
+  }
+
+  // f(row): what the norm gives is there as soon as row(r) was called for each of its rows.
   template <class F>
-  void normed(Tensor x, const Norm& norm, Arena& arena, F f) {
-    ArenaScope scope(arena);
-    Tensor y = arena.tensor(DType::f32, {x.shape[0], x.shape[1]});
-    const NormRow row = norm_row(norm, x.shape[1]);
-    f(y, PrepareRow([&](int64_t r) { ops_.norm(y.row<float>(r), x.row<float>(r), row); }));
+  void normed(const NormOp& o, const Bound& at, F f) {
+    const Tensor y = at(o.out), x = at(o.x);
+    const NormRow row = norm_row(*o.norm, x.shape[1]);
+    f(PrepareRow([&](int64_t r) { ops_.norm(y.row<float>(r), x.row<float>(r), row); }));
   }
 
-  void gated(Tensor out, Tensor x, const Weight& weight, Activation act, Arena& arena, const PrepareRow* prepare) {
-    const Weight* reader = std::exchange(reader_, nullptr);
-    if (weight.out % (2 * kPanel) == 0)
-      return cpu_linear_gate(out, x, weight, ops_.gate, int(act), pool_, linear_, linear_scratch_, reader, prepare);
-    ArenaScope scope(arena);
-    Tensor both = arena.tensor(DType::f32, {x.shape[0], weight.out});
-    cpu_linear(both, x, weight, {}, pool_, linear_, linear_scratch_, prepare);
-    const int64_t half = weight.out / 2;
-    gate(out, both.cols(0, half), both.cols(half, half), act);
+  void linear_of_rounded(const LinearOp& o, const Bound& at, const RoundAhead& rounded) {
+    cpu_linear(at(o.out), at(o.x), *o.weight, {o.bias, at(o.residual), o.scale}, pool_, linear_, linear_scratch_, {nullptr, &rounded});
   }
 
-  RoundAhead round_ahead(Tensor heads, const PagedKv& kv) {
-    const Weight* reader = std::exchange(reader_, nullptr);
-    if (kv.v_dim % kBlock != 0 || heads.stride[1] != kv.v_dim) reader = nullptr;
-    return {reader, view(heads.data, DType::f32, {heads.shape[0], heads.shape[1] * kv.v_dim}), linear_, linear_scratch_};
+  // [rope q] [rope k] [store_kv] attend[, linear]. Of one row a sequence, whoever attends for a K/V head first places what that head
+  // needs of the new row.
+  bool attend_new(const Mark& mark, const Bound& at, const Batch& batch, const StateMemory& state) {
+    const LinearOp* reader = mark.rule == Rule::attend_linear ? &at.op<LinearOp>(mark.end() - 1) : nullptr;
+    const int last = mark.end() - (reader ? 2 : 1);
+    const AttendOp& o = at.op<AttendOp>(last);
+    const bool stores = last > mark.first && at.list().ops[size_t(last - 1)].get<StoreKvOp>();
+    const bool one_each = stores && batch.n_tokens == batch.n_seqs;
+    if (!one_each && !reader) return false;
+    CpuAttention::NewRows fresh;
+    if (one_each) {
+      const StoreKvOp& store = at.op<StoreKvOp>(last - 1);
+      fresh = {at(store.k), at(store.v)};
+      if (const RopeOp* rope = at.list().ops[size_t(mark.first)].get<RopeOp>()) {
+        fresh.angles = at(rope->angles);
+        fresh.interleaved = rope->interleaved;
+      }
+    } else {
+      for (int i = mark.first; i < last; i++) run_op(at.list().ops[size_t(i)], at, batch, state);
+    }
+    const bool rounds = reader && o.kv->v_dim % kBlock == 0;
+    const RoundAhead rounded = rounds ? RoundAhead(*reader->weight, batch.n_tokens, linear_, linear_scratch_) : RoundAhead();
+    attention_.run(at(o.out), at(o.q), *o.kv, batch, state, o.args, pool_, fresh, rounded);
+    if (reader) linear_of_rounded(*reader, at, rounded);
+    return true;
   }
 
   // f(row) for n rows of `work` elements each.
@@ -291,7 +326,6 @@ class CpuBackend : public Backend {
   const OpKernels& ops_;
   const LinearKernels& linear_;
   LinearScratch linear_scratch_;
-  const Weight* reader_ = nullptr;  // that was announced
   ExpertScratch expert_scratch_;
   CpuAttention attention_;
   std::vector<SampleScratch> sample_scratch_;

@@ -2,8 +2,8 @@
 #include "backend/cpu/attention.inl"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/linear.inl"
-#include "backend/cpu/vec.h"
 #include "backend/cpu/probe.inl"
+#include "backend/cpu/vec.h"
 
 namespace mr {
 

@@ -3,8 +3,8 @@
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/linear.inl"
-#include "backend/cpu/vec.h"
 #include "backend/cpu/probe.inl"
+#include "backend/cpu/vec.h"
 
 namespace mr {
 

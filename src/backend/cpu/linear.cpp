@@ -48,33 +48,33 @@ static LinearCall make_call(Tensor out, Tensor x, const Weight& w, const Epilogu
   return c;
 }
 
-RoundAhead::RoundAhead(const Weight* reader, Tensor x, const LinearKernels& kernels, LinearScratch& scratch) {
-  scratch.ahead_of = nullptr;
-  if (!reader || reader->in != x.shape[x.rank - 1] || x.shape[0] == 0) return;
-  const LinearKernel& kernel = find_kernel(kernels, reader->format().name, x.shape[0]);
+RoundAhead::RoundAhead(const Weight& reader, int64_t rows, const LinearKernels& kernels, LinearScratch& scratch) {
+  if (rows == 0) return;
+  const LinearKernel& kernel = find_kernel(kernels, reader.format().name, rows);
   if (!kernel.round) return;
-  grow(scratch.ahead, size_t(kernel.rounded_bytes(reader->in, x.shape[0])));
-  kernel_ = &kernel, in_ = reader->in, rounded_ = scratch.ahead.data();
-  scratch.ahead_of = x.as<float>(), scratch.ahead_by = &kernel;
+  grow(scratch.ahead, size_t(kernel.rounded_bytes(reader.in, rows)));
+  kernel_ = &kernel;
+  in_ = reader.in;
+  rounded_ = scratch.ahead.data();
+}
+
+const std::byte* RoundAhead::take(const LinearKernel& kernel, LinearScratch& scratch) const {
+  if (kernel_ != &kernel) return nullptr;
+  std::swap(scratch.rounded, scratch.ahead);
+  return scratch.rounded.data();
 }
 
 // Rows of x as the kernel reads them: prepared, and rounded.
-static void make_rows(LinearCall& c, const LinearKernel& kernel, ThreadPool& pool, LinearScratch& scratch, const PrepareRow* prepare) {
-  const bool there = !prepare && scratch.ahead_of && scratch.ahead_of == c.x && scratch.ahead_by == &kernel;
-  scratch.ahead_of = nullptr;
-  if (there) {
-    std::swap(scratch.rounded, scratch.ahead);
-    c.rounded = scratch.rounded.data();
-    return;
-  }
-  if (!kernel.round && !prepare) return;
+static void make_rows(LinearCall& c, const LinearKernel& kernel, ThreadPool& pool, LinearScratch& scratch, const RowsOfX& x) {
+  if (x.rounded && (c.rounded = x.rounded->take(kernel, scratch))) return;
+  if (!kernel.round && !x.prepare) return;
   if (kernel.round) grow(scratch.rounded, size_t(kernel.rounded_bytes(c.in, c.rows)));
   std::byte* rounded = scratch.rounded.data();
   c.rounded = rounded;
   int64_t grain = std::max<int64_t>(1, (16 << 10) / c.in);  // about 4 us
   pool.parallel(c.rows, grain, [&](int64_t begin, int64_t end, int) {
     for (int64_t r = begin; r < end; r++) {
-      if (prepare) (*prepare)(r);
+      if (x.prepare) (*x.prepare)(r);
       if (kernel.round) kernel.round(c.x + r * c.x_stride, c.in, r, 0, c.in, rounded);
     }
   });
@@ -138,45 +138,47 @@ static void run_pieces(const LinearCall& c, const Weight& w, int64_t panels, int
 }
 
 void cpu_linear(Tensor out, Tensor x, const Weight& w, const Epilogue& e, ThreadPool& pool, const LinearKernels& kernels,
-                LinearScratch& scratch, const PrepareRow* prepare) {
+                LinearScratch& scratch, const RowsOfX& rows) {
   LinearCall c = make_call(out, x, w, e);
   if (c.rows == 0 || c.out == 0) return;
   const LinearKernel& kernel = find_kernel(kernels, w.format().name, c.rows);
-  make_rows(c, kernel, pool, scratch, prepare);
+  make_rows(c, kernel, pool, scratch, rows);
   run_pieces(c, w, w.panels(), 1, 0, kernel, pool, kernels, scratch,
              [&](int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, float* floats, float*) {
                kernel.run(c, row, row_end, panel, panel_end, floats);
              });
 }
 
-void cpu_linear_gate(Tensor out, Tensor x, const Weight& w, GateFunction gate, int act, ThreadPool& pool, const LinearKernels& kernels,
-                     LinearScratch& scratch, const Weight* reader, const PrepareRow* prepare) {
+RoundAhead cpu_linear_gate(Tensor out, Tensor x, const Weight& w, GateFunction gate, int act, ThreadPool& pool,
+                           const LinearKernels& kernels, LinearScratch& scratch, const Weight* reader, const RowsOfX& rows) {
   const int64_t half = w.out / 2, half_panels = half / kPanel;
   if (out.shape[1] != half)
     fail("a [{}, {}] weight cannot take {} to {}, half its outputs", w.out, w.in, shape_string(x), shape_string(out));
   Tensor both = out;  // its shape; nothing is written there
   both.shape[1] = w.out;
   LinearCall c = make_call(both, x, w, {});
-  if (c.rows == 0 || c.out == 0) return;
+  if (c.rows == 0 || c.out == 0) return {};
   const LinearKernel& kernel = find_kernel(kernels, w.format().name, c.rows);
-  make_rows(c, kernel, pool, scratch, prepare);
+  make_rows(c, kernel, pool, scratch, rows);
   const bool whole_blocks = half % kBlock == 0;
-  const RoundAhead ahead(whole_blocks ? reader : nullptr, out, kernels, scratch);
+  const RoundAhead ahead = whole_blocks && reader ? RoundAhead(*reader, c.rows, kernels, scratch) : RoundAhead();
   run_pieces(c, w, half_panels, whole_blocks ? kPair : 1, 2, kernel, pool, kernels, scratch,
              [&](int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, float* floats, float* own) {
-               const int64_t column = panel * kPanel, n = (panel_end - panel) * kPanel, rows = row_end - row;
+               const int64_t column = panel * kPanel, n = (panel_end - panel) * kPanel, n_rows = row_end - row;
                float* gates = own;  // [rows, n], then as many ups
                for (int64_t i = 0; i < 2; i++) {
                  LinearCall part = c;
-                 part.y = own + i * rows * n - row * n - (column + i * half), part.y_stride = n;
+                 part.y = own + i * n_rows * n - row * n - (column + i * half);
+                 part.y_stride = n;
                  kernel.run(part, row, row_end, panel + i * half_panels, panel_end + i * half_panels, floats);
                }
                for (int64_t r = row; r < row_end; r++, gates += n) {
                  float* y = out.row<float>(r) + column;
-                 gate(y, gates, gates + rows * n, n, act);
+                 gate(y, gates, gates + n_rows * n, n, act);
                  ahead(y, r, column, n);
                }
              });
+  return ahead;
 }
 
 }  // namespace mr

@@ -9,9 +9,7 @@ namespace mr {
 // Memory that products reuse: rounded activations, and what each worker needs. Grows to the largest product seen.
 struct LinearScratch {
   Buffer rounded, workers;
-  Buffer ahead;                     // activations of the product after this one
-  const float* ahead_of = nullptr;  // which they are; null: none
-  const LinearKernel* ahead_by = nullptr;
+  Buffer ahead;  // activations of the product after this one
 };
 
 const LinearKernels& linear_kernels(Isa);
@@ -19,14 +17,15 @@ const LinearKernels& linear_kernels(Isa);
 // Rounds what a product will read where it is made, part by part, instead of in a pass of its own.
 class RoundAhead {
  public:
-  RoundAhead() = default;
-  // Of x [T, in], which is complete when cpu_linear(…, x, reader, …) comes, and not changed before. Null reader: does nothing, like all
-  // readers that need no rounding.
-  RoundAhead(const Weight* reader, Tensor x, const LinearKernels&, LinearScratch&);
+  RoundAhead() = default;  // does nothing, like that of readers which need no rounding
+  // Of `rows` rows of inputs that cpu_linear() with this weight, given this, will read next, and nobody changes before.
+  RoundAhead(const Weight& reader, int64_t rows, const LinearKernels&, LinearScratch&);
   // Inputs [first, first + n) of a row: multiples of kBlock.
   void operator()(const float* x, int64_t row, int64_t first, int64_t n) const {
     if (kernel_) kernel_->round(x, in_, row, first, n, rounded_);
   }
+  // For the product that reads them with this kernel: all of them, or null where they were not rounded for it.
+  const std::byte* take(const LinearKernel&, LinearScratch&) const;
 
  private:
   const LinearKernel* kernel_ = nullptr;
@@ -36,14 +35,20 @@ class RoundAhead {
 
 using PrepareRow = FunctionRef<void(int64_t row)>;
 
-// out [T, out] = residual + scale * (x [T, in] . weight^T + bias). Rows of out, x and the residual may have any stride. prepare: makes a
-// row of x, which is not there before.
-void cpu_linear(Tensor out, Tensor x, const Weight&, const Epilogue&, ThreadPool&, const LinearKernels&, LinearScratch&,
-                const PrepareRow* prepare = nullptr);
+// How a product comes by its rows of x.
+struct RowsOfX {
+  const PrepareRow* prepare = nullptr;  // makes a row, which is not there before; null: they are there
+  const RoundAhead* rounded = nullptr;  // they are rounded already; null: they are not
+};
 
-// out [T, F] = act(first half) * second half of x . weight^T [T, 2 F]. F is a multiple of kPanel. reader: of out, for RoundAhead.
+// out [T, out] = residual + scale * (x [T, in] . weight^T + bias). Rows of out, x and the residual may have any stride.
+void cpu_linear(Tensor out, Tensor x, const Weight&, const Epilogue&, ThreadPool&, const LinearKernels&, LinearScratch&,
+                const RowsOfX& = {});
+
+// out [T, F] = act(first half) * second half of x . weight^T [T, 2 F]. F is a multiple of kPanel. reader: of out; what it will read is
+// rounded on the way, where that can be, and handed to it as the result.
 using GateFunction = void (*)(float* out, const float* gate, const float* up, int64_t n, int act);
-void cpu_linear_gate(Tensor out, Tensor x, const Weight&, GateFunction, int act, ThreadPool&, const LinearKernels&, LinearScratch&,
-                     const Weight* reader = nullptr, const PrepareRow* prepare = nullptr);
+RoundAhead cpu_linear_gate(Tensor out, Tensor x, const Weight&, GateFunction, int act, ThreadPool&, const LinearKernels&, LinearScratch&,
+                           const Weight* reader = nullptr, const RowsOfX& = {});
 
 }  // namespace mr

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <vector>
 
+#include "core/thread_pool.h"
+
 namespace mr::cuda {
 
 Staging::Staging(cudaStream_t stream, ThreadPool& pool) : stream_(stream), pool_(pool) {

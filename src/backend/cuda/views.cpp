@@ -32,7 +32,8 @@ Product product_of(Tensor out, Tensor x, const Weight& weight, const Epilogue& e
 
 Product gated_product(Tensor out, Tensor x, const Weight& weight, Activation act) {
   Product p{weight.packed.data, weight.out, weight.in, matrix(x), matrix(out)};
-  p.gated = true, p.activation = act;
+  p.gated = true;
+  p.activation = act;
   return p;
 }
 
@@ -72,8 +73,15 @@ Pages pages(const PagedKv& kv, const Batch& batch, const StateMemory& state) {
 AttendCall call_of(Tensor out, Tensor q, const PagedKv& kv, const Batch& batch, const StateMemory& state, const AttendArgs& args) {
   check(args.heads % kv.kv_heads == 0, "{} query heads cannot share {} key heads", args.heads, kv.kv_heads);
   AttendCall call;
-  call.q = heads(q), call.out = heads(out), call.pages = pages(kv, batch, state), call.spots = spots(batch);
-  call.heads = args.heads, call.scale = args.scale, call.window = args.window, call.softcap = args.softcap, call.sinks = floats(args.sinks);
+  call.q = heads(q);
+  call.out = heads(out);
+  call.pages = pages(kv, batch, state);
+  call.spots = spots(batch);
+  call.heads = args.heads;
+  call.scale = args.scale;
+  call.window = args.window;
+  call.softcap = args.softcap;
+  call.sinks = floats(args.sinks);
   return call;
 }
 
@@ -91,13 +99,14 @@ std::optional<SelectCall> select_call(Tensor out, Tensor u, Tensor z, const Sele
                .low = select.low->packed.data,
                .rank = int(select.low->in),
                .n_state = scan.n_state,
-               .norms = select.norms,
+               .norms = select.norms[0] != nullptr,
                .a = floats(scan.a),
                .d = floats(scan.d)};
-  const Norm* norms[] = {&select.dt_norm, &select.b_norm, &select.c_norm};
-  for (int i = 0; i < 3; i++) {
-    if (norms[i]->kind != Norm::Kind::rms || norms[i]->bias || norms[i]->offset != 0) return std::nullopt;
-    s.eps[i] = norms[i]->eps, s.weight[i] = floats(norms[i]->weight);
+  for (int i = 0; s.norms && i < 3; i++) {
+    const Norm& n = *select.norms[i];
+    if (n.kind != Norm::Kind::rms || n.bias || n.offset != 0) return std::nullopt;
+    s.eps[i] = n.eps;
+    s.weight[i] = floats(n.weight);
   }
   return s;
 }

@@ -23,6 +23,12 @@ bool suits_many(const Product&);  // is product_many() faster than cuBLASLt?
 
 Slots slots(const SlotState&, const Batch&, const StateMemory&);
 Recurrence recurrence(const Batch&);
+// Mamba's choice of step, input and output: low, B and C = x . u, each normed where norms has one; dt = low . those.
+struct Selection {
+  const Weight *x = nullptr, *low = nullptr;  // [rank + 2 n_state, inner], [inner, rank]
+  const Norm* norms[3] = {};                  // of low, B and C; null: none
+  Tensor dt_bias;                             // f32 [inner]
+};
 std::optional<SelectCall> select_call(Tensor out, Tensor u, Tensor z, const Selection&, const DiagScan&);  // nothing: by operations
 Spots spots(const Batch&);
 Pages pages(const PagedKv&, const Batch&, const StateMemory&);

@@ -24,6 +24,8 @@ NameMap gemma_names();
 ModelSpec deepseek_v2_spec(const Config&);
 ModelSpec jamba_spec(const Config&);
 NameMap jamba_names();
+ModelSpec lfm2_spec(const Config&);
+NameMap lfm2_names();
 
 static const Arch kArchs[] = {
     {"llama", llama_spec, decoder_names, llama_gguf_names},
@@ -39,6 +41,7 @@ static const Arch kArchs[] = {
     {"gemma3_text", gemma3_spec, gemma_names, nullptr},
     {"gemma4_text", gemma4_spec, gemma_names, nullptr},
     {"jamba", jamba_spec, jamba_names, nullptr},
+    {"lfm2", lfm2_spec, lfm2_names, nullptr},
     {"deepseek_v2", deepseek_v2_spec, decoder_names, nullptr},
 };
 

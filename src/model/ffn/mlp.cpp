@@ -1,4 +1,6 @@
 // The feed-forward of a block: gated (SwiGLU, Shazeer 2020) or plain.
+#include <fmt/format.h>
+
 #include "model/mixers/mixers.h"
 
 namespace mr {
@@ -14,15 +16,15 @@ class Mlp final : public Ffn {
     down_ = build.loader.linear({{"down", build.spec.dim}}, spec.hidden, spec.bias, build.layer);
   }
 
-  void forward(Tensor out, const Input& x, const Epilogue& epilogue, Step& step) const override {
-    if (spec_.gated) down_.announce(step);
-    Tensor h = spec_.gated ? up_.gated(x, spec_.activation, step) : up_(x, step);
-    if (!spec_.gated) step.ops.activate(h, spec_.activation);
-    down_.into(out, h, step, epilogue);
+  Value record(Recorder& r, Value x) const override {
+    Value h = up_(r, x);
+    if (spec_.gated) {
+      h = r.gate(h.columns(0, spec_.hidden), h.columns(spec_.hidden, spec_.hidden), spec_.activation);
+    } else {
+      r.activate(h, spec_.activation);
+    }
+    return down_(r, h);
   }
-
-  int64_t workspace(int64_t rows) const override { return arena_bytes(rows * up_.out()) + arena_bytes(rows * spec_.hidden); }
-  int64_t decode_bytes() const override { return up_.bytes() + down_.bytes(); }
 
  private:
   MlpSpec spec_;
@@ -30,6 +32,12 @@ class Mlp final : public Ffn {
   Linear down_;  // [dim, hidden]
 };
 
-std::unique_ptr<Ffn> make_mlp(const MlpSpec& spec, BuildContext& build) { return std::make_unique<Mlp>(spec, build); }
+int64_t MlpSpec::parameters(int64_t dim, bool) const {
+  return (gated ? 3 : 2) * dim * hidden + (bias ? (gated ? 2 : 1) * hidden + dim : 0);
+}
+
+std::string MlpSpec::text() const { return fmt::format("{}feed-forward {}", gated ? "gated " : "", hidden); }
+
+std::unique_ptr<Ffn> make(const MlpSpec& spec, BuildContext& build) { return std::make_unique<Mlp>(spec, build); }
 
 }  // namespace mr

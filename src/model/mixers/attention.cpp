@@ -1,5 +1,7 @@
 // Softmax attention with grouped key/value heads (MHA: as many as query heads, MQA: one), rotary positions, optional norms
 // on the heads, optional window. Reads and writes pages of its group; a layer that shares another's keys and values only reads.
+#include <fmt/format.h>
+
 #include "model/mixers/mixers.h"
 
 namespace mr {
@@ -20,55 +22,71 @@ class Attention final : public Mixer {
       if (own_kv()) k_norm_ = load.norm(build.spec.norm, "k_norm", spec.head_dim, build.layer);
     }
     v_norm_.eps = build.spec.norm.eps;
+    if (spec.rope >= 0) rope_ = &build.ropes[size_t(spec.rope)];
     kv_ = {{}, build.kv_dtype, spec.kv_heads, spec.head_dim, spec.head_dim};
-    kv_.ref = own_kv() ? build.layout.add(state_of(spec, build.kv_dtype)) : build.kv[size_t(spec.kv_owner)];
+    kv_.ref = own_kv() ? build.layout.add(spec.state(build.kv_dtype)) : build.kv[size_t(spec.kv_owner)];
     build.kv[size_t(build.layer)] = kv_.ref;
   }
 
-  void forward(Tensor out, const Input& x, const Epilogue& epilogue, Step& step) const override {
-    Backend& ops = step.ops;
-    const int64_t rows = x.rows(), d = spec_.head_dim;
-    Tensor qkv = qkv_(x, step);
-    Tensor q = heads(qkv, 0, spec_.heads), k, v;
-    if (spec_.qk_norm) ops.norm(q, q, q_norm_);
+  Value record(Recorder& r, Value x) const override {
+    const Value qkv = qkv_(r, x);
+    const Value q = heads(qkv, 0, spec_.heads);
+    const Value angles = rope_ ? r.angles(*rope_) : Value{};
+    if (spec_.qk_norm) r.norm_in_place(q, q_norm_);
     if (own_kv()) {
-      k = heads(qkv, spec_.heads, spec_.kv_heads), v = heads(qkv, spec_.heads + spec_.kv_heads, spec_.kv_heads);
-      if (spec_.qk_norm) ops.norm(k, k, k_norm_);
-      if (spec_.v_norm) ops.norm(v, v, v_norm_);
+      const Value k = heads(qkv, spec_.heads, spec_.kv_heads), v = heads(qkv, spec_.heads + spec_.kv_heads, spec_.kv_heads);
+      if (spec_.qk_norm) r.norm_in_place(k, k_norm_);
+      if (spec_.v_norm) r.norm_in_place(v, v_norm_);
+      if (rope_) r.rope(q, angles, false);
+      if (rope_) r.rope(k, angles, false);
+      r.store_kv(k, v, kv_);
+    } else if (rope_) {
+      r.rope(q, angles, false);
     }
-    Tensor mixed = step.activation({rows, spec_.heads, d});
-    if (out.shape[0] == rows) out_.announce(step);
-    ops.attend_new(mixed, q, k, v, spec_.rope >= 0 ? step.angles[size_t(spec_.rope)] : Tensor{}, false, kv_, step.batch, step.state,
-                   {.heads = spec_.heads, .scale = spec_.scale, .window = spec_.window, .softcap = spec_.softcap});
-    mixed = step.rows_of(out, mixed.reshape({rows, spec_.heads * d}));
-    if (out.shape[0] > 0) out_.into(out, mixed, step, epilogue);
+    return out_(r, r.attend(q, kv_, {.heads = spec_.heads, .scale = spec_.scale, .window = spec_.window, .softcap = spec_.softcap}));
   }
-
-  int64_t workspace(int64_t rows) const override {
-    return arena_bytes(rows * qkv_.out()) + arena_bytes(rows * spec_.heads * spec_.head_dim) +
-           arena_bytes(rows / 2 * spec_.heads * spec_.head_dim);
-  }
-  int64_t decode_bytes() const override { return qkv_.bytes() + out_.bytes(); }
 
  private:
   bool own_kv() const { return spec_.kv_owner < 0; }
 
   // Heads [first, first + n) of the fused projection, as [T, n, d].
-  Tensor heads(Tensor qkv, int64_t first, int64_t n) const {
-    Tensor t = qkv.cols(first * spec_.head_dim, n * spec_.head_dim);
-    t.rank = 3;
-    t.shape = {qkv.shape[0], n, spec_.head_dim};
-    t.stride = {qkv.stride[0], spec_.head_dim, 1};
-    return t;
-  }
+  Value heads(Value qkv, int64_t first, int n) const { return qkv.columns(first * spec_.head_dim, n * spec_.head_dim).as_heads(n); }
 
   AttentionSpec spec_;
   Linear qkv_;  // [(heads + 2 kv_heads) * head_dim, dim]; sharing: q alone
   Linear out_;  // [dim, heads * head_dim]
   Norm q_norm_, k_norm_, v_norm_;
   PagedKv kv_;
+  const RopeTable* rope_ = nullptr;  // may be null
 };
 
-std::unique_ptr<Mixer> make_attention(const AttentionSpec& spec, BuildContext& build) { return std::make_unique<Attention>(spec, build); }
+int64_t AttentionSpec::parameters(int64_t dim) const {
+  const int64_t q = int64_t(heads) * head_dim, kv = kv_owner < 0 ? int64_t(kv_heads) * head_dim : 0;
+  return dim * (q + 2 * kv) + q * dim + (qkv_bias ? q + 2 * kv : 0) + (out_bias ? dim : 0) + (qk_norm ? (kv ? 2 : 1) * head_dim : 0);
+}
+
+StateSpec AttentionSpec::state(DType kv_dtype) const {
+  const PagedKv kv{{}, kv_dtype, kv_heads, head_dim, head_dim};
+  return {StateSpec::Kind::paged, kv_owner < 0 ? kv.bytes_per_token() : 0, window};
+}
+
+static const char* grouping(const AttentionSpec& a) { return a.kv_heads == a.heads ? "MHA" : a.kv_heads == 1 ? "MQA" : "GQA"; }
+
+std::string AttentionSpec::text(const ModelSpec& model) const {
+  std::string text = fmt::format("{} attention, {} query and {} key/value heads of {}", grouping(*this), heads, kv_heads, head_dim);
+  if (window) text += fmt::format(", window {}", window);
+  text += rope < 0 ? ", no positions" : fmt::format(", rope theta {:g}", model.ropes[size_t(rope)].theta);
+  if (qk_norm) text += ", norms on q and k";
+  if (kv_owner >= 0) text += fmt::format(", keys and values of layer {}", kv_owner);
+  return text;
+}
+
+std::string AttentionSpec::kind() const {
+  std::string text = fmt::format("{} {}:{}", grouping(*this), heads, kv_heads);
+  if (window) text += fmt::format(", window {}", window);
+  return text + (kv_owner >= 0 ? ", shares K/V" : "");
+}
+
+std::unique_ptr<Mixer> make(const AttentionSpec& spec, BuildContext& build) { return std::make_unique<Attention>(spec, build); }
 
 }  // namespace mr

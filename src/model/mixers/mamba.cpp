@@ -1,6 +1,8 @@
 // Mamba (Gu & Dao 2023): a short convolution, then a diagonal state-space model whose step, input and output are chosen by
 // the input. Keeps one slot a sequence: the convolution's last inputs and h [inner, n_state]. Falcon-Mamba and Jamba put
 // norms on dt, B and C.
+#include <fmt/format.h>
+
 #include "model/mixers/mixers.h"
 
 namespace mr {
@@ -15,34 +17,34 @@ class Mamba final : public Mixer {
     if (spec.conv_bias) conv_.bias = load.vector("conv", ".bias", {inner}, build.layer);
     x_ = load.weight("x", spec.dt_rank + 2 * spec.n_state, inner, build.layer);
     dt_ = load.weight("dt", inner, spec.dt_rank, build.layer);
-    select_.norms = spec.norms != MambaSpec::Norms::none;
-    select_.dt_bias = load.vector("dt", ".bias", {inner}, build.layer);
+    dt_bias_ = load.vector("dt", ".bias", {inner}, build.layer);
     out_ = load.linear({{"out", build.spec.dim}}, inner, spec.proj_bias, build.layer);
     scan_ = {spec.inner, spec.n_state, decay(load, build.layer), load.vector("d", ".weight", {inner}, build.layer), {}};
-    select_.dt_norm = inner_norm("dt_norm", spec.dt_rank, build);
-    select_.b_norm = inner_norm("b_norm", spec.n_state, build);
-    select_.c_norm = inner_norm("c_norm", spec.n_state, build);
-    select_.x = &x_, select_.low = &dt_;
+    dt_norm_ = inner_norm("dt_norm", spec.dt_rank, build);
+    b_norm_ = inner_norm("b_norm", spec.n_state, build);
+    c_norm_ = inner_norm("c_norm", spec.n_state, build);
 
-    StateRef slot = build.layout.add(state_of(spec, build.kv_dtype));
+    StateRef slot = build.layout.add(spec.state(build.kv_dtype));
     conv_.state = {slot, 0};
-    scan_.state = {slot, conv_state_bytes(spec)};
+    scan_.state = {slot, spec.conv_bytes()};
   }
 
-  void forward(Tensor out, const Input& x, const Epilogue& epilogue, Step& step) const override {
-    const int64_t rows = x.rows(), inner = spec_.inner;
-    Tensor xz = step.activation({rows, 2 * inner}), u = step.activation({rows, inner}), y = step.activation({rows, inner});
-    in_.into_conv(xz, x, u, 0, conv_, step);
-    step.ops.selective_scan(y, u, xz.cols(inner, inner), select_, scan_, step.batch, step.state, step.arena);
-    y = step.rows_of(out, y);
-    if (out.shape[0] > 0) out_.into(out, y, step, epilogue);
-  }
-
-  int64_t workspace(int64_t rows) const override {
-    return arena_bytes(rows * in_.out()) + 2 * arena_bytes(rows * spec_.inner) + arena_bytes(rows * x_.out) + arena_bytes(rows * dt_.out);
-  }
-  int64_t decode_bytes() const override {
-    return in_.bytes() + x_.bytes() + dt_.bytes() + out_.bytes() + conv_.weight.bytes() + scan_.a.bytes();
+  Value record(Recorder& r, Value x) const override {
+    const int64_t inner = spec_.inner, rank = spec_.dt_rank, n = spec_.n_state;
+    const Value xz = in_(r, x);
+    const Value u = r.short_conv(xz.columns(0, inner), conv_);
+    const Value dbc = r.linear(u, {&x_, 1}, {"x"});
+    const Value low = dbc.columns(0, rank), b = dbc.columns(rank, n), c = dbc.columns(rank + n, n);
+    if (spec_.norms != MambaSpec::Norms::none) {
+      r.norm_in_place(low, dt_norm_);
+      r.norm_in_place(b, b_norm_);
+      r.norm_in_place(c, c_norm_);
+    }
+    const Value dt = r.linear(low, {&dt_, 1}, {.name = "dt", .type = ValueType::f32});  // an exponent: 8 bits of it would be too few
+    r.softplus(dt, dt_bias_);
+    const Value y = r.diag_scan(u, dt, b, c, scan_);
+    r.gate_onto(y, xz.columns(inner, inner), y, Activation::silu);
+    return out_(r, y);
   }
 
  private:
@@ -61,11 +63,28 @@ class Mamba final : public Mixer {
   Linear in_;       // [2 inner, dim]: x, then the gate z
   ShortConv conv_;  // of inner
   Weight x_, dt_;   // [dt_rank + 2 n_state, inner], [inner, dt_rank]
-  Selection select_;
+  Tensor dt_bias_;  // f32 [inner]
+  Norm dt_norm_, b_norm_, c_norm_;
   Linear out_;  // [dim, inner]
   DiagScan scan_;
 };
 
-std::unique_ptr<Mixer> make_mamba(const MambaSpec& spec, BuildContext& build) { return std::make_unique<Mamba>(spec, build); }
+int64_t MambaSpec::parameters(int64_t dim) const {
+  const int64_t n = inner, dbc = dt_rank + 2 * n_state;
+  return dim * 2 * n + n * conv + n * dbc + dt_rank * n + n + n * n_state + n + n * dim + (conv_bias ? n : 0) +
+         (proj_bias ? 2 * n + dim : 0) + (norms == Norms::weighted ? dbc : 0);
+}
+
+int64_t MambaSpec::conv_bytes() const { return conv_slot_bytes(conv, inner); }
+
+StateSpec MambaSpec::state(DType) const { return {StateSpec::Kind::slot, conv_bytes() + int64_t(inner) * n_state * 4}; }
+
+std::string MambaSpec::text(const ModelSpec&) const {
+  return fmt::format("Mamba, inner {}, state {}, convolution {}", inner, n_state, conv);
+}
+
+std::string MambaSpec::kind() const { return "Mamba"; }
+
+std::unique_ptr<Mixer> make(const MambaSpec& spec, BuildContext& build) { return std::make_unique<Mamba>(spec, build); }
 
 }  // namespace mr

@@ -1,5 +1,7 @@
 // Mamba-2 (Dao & Gu 2024): like Mamba, but the state of a head is a matrix that decays as one, so that B, C and the step come
 // straight from the input. Keeps one slot a sequence: the convolution's last inputs and h [heads, n_state, head_dim].
+#include <fmt/format.h>
+
 #include "model/mixers/mixers.h"
 
 namespace mr {
@@ -18,29 +20,21 @@ class Mamba2 final : public Mixer {
     Tensor a = load.vector("a_log", ".weight", {spec.heads}, build.layer, minus_exp);
     Tensor d = load.vector("d", ".weight", {spec.heads}, build.layer);
 
-    StateRef slot = build.layout.add(state_of(spec, build.kv_dtype));
+    StateRef slot = build.layout.add(spec.state(build.kv_dtype));
     conv_.state = {slot, 0};
-    scan_ = {spec.heads, spec.head_dim, spec.n_state, spec.groups, a, d, spec.dt_min, spec.dt_max, {slot, conv_state_bytes(spec)}};
+    scan_ = {spec.heads, spec.head_dim, spec.n_state, spec.groups, a, d, spec.dt_min, spec.dt_max, {slot, spec.conv_bytes()}};
   }
 
-  void forward(Tensor out, const Input& x, const Epilogue& epilogue, Step& step) const override {
-    Backend& ops = step.ops;
-    const int64_t rows = x.rows(), inner = spec_.inner(), channels = spec_.conv_channels(), bc = spec_.groups * spec_.n_state;
-    Tensor all = step.activation({rows, in_.out()});  // the gate z, then x, B and C, then dt
-    Tensor z = all.cols(0, inner), dt = all.cols(inner + channels, spec_.heads);
-    Tensor xbc = step.activation({rows, channels});
-    in_.into_conv(all, x, xbc, inner, conv_, step);
-    Tensor y = step.activation({rows, inner});
-    ops.outer_scan_gated(y, xbc.cols(0, inner), dt, dt_bias_, xbc.cols(inner, bc), xbc.cols(inner + bc, bc), z, scan_, step.batch,
-                         step.state, &norm_);
-    y = step.rows_of(out, y);
-    if (out.shape[0] > 0) out_.into(out, {y, norm_}, step, epilogue);
+  Value record(Recorder& r, Value x) const override {
+    const int64_t inner = spec_.inner(), channels = spec_.conv_channels(), bc = spec_.groups * spec_.n_state;
+    const Value all = in_(r, x);  // the gate z, then x, B and C, then dt
+    const Value z = all.columns(0, inner), dt = all.columns(inner + channels, spec_.heads);
+    const Value xbc = r.short_conv(all.columns(inner, channels), conv_);
+    r.softplus(dt, dt_bias_);
+    const Value y = r.outer_scan(xbc.columns(0, inner), dt, xbc.columns(inner, bc), xbc.columns(inner + bc, bc), scan_);
+    r.gate_onto(y, z, y, Activation::silu);
+    return out_(r, r.norm(y, norm_));
   }
-
-  int64_t workspace(int64_t rows) const override {
-    return arena_bytes(rows * in_.out()) + arena_bytes(rows * spec_.conv_channels()) + 2 * arena_bytes(rows * spec_.inner());
-  }
-  int64_t decode_bytes() const override { return in_.bytes() + out_.bytes() + conv_.weight.bytes(); }
 
  private:
   Mamba2Spec spec_;
@@ -52,6 +46,22 @@ class Mamba2 final : public Mixer {
   OuterScan scan_;
 };
 
-std::unique_ptr<Mixer> make_mamba2(const Mamba2Spec& spec, BuildContext& build) { return std::make_unique<Mamba2>(spec, build); }
+int64_t Mamba2Spec::parameters(int64_t dim) const {
+  const int64_t in = inner() + conv_channels() + heads;
+  return dim * in + int64_t(conv_channels()) * (conv + conv_bias) + 3 * heads + inner() + inner() * dim + (proj_bias ? in + dim : 0);
+}
+
+int64_t Mamba2Spec::conv_bytes() const { return conv_slot_bytes(conv, conv_channels()); }
+
+StateSpec Mamba2Spec::state(DType) const { return {StateSpec::Kind::slot, conv_bytes() + int64_t(inner()) * n_state * 4}; }
+
+std::string Mamba2Spec::text(const ModelSpec&) const {
+  return fmt::format("Mamba-2, {} heads of {}, state {}, {} group{}, convolution {}", heads, head_dim, n_state, groups,
+                     groups == 1 ? "" : "s", conv);
+}
+
+std::string Mamba2Spec::kind() const { return "Mamba-2"; }
+
+std::unique_ptr<Mixer> make(const Mamba2Spec& spec, BuildContext& build) { return std::make_unique<Mamba2>(spec, build); }
 
 }  // namespace mr

@@ -11,10 +11,12 @@ namespace mr {
 
 inline float minus_exp(float x) { return -std::exp(x); }  // a decay from its stored logarithm
 
-std::unique_ptr<Mixer> make_attention(const AttentionSpec&, BuildContext&);
-std::unique_ptr<Mixer> make_mamba(const MambaSpec&, BuildContext&);
-std::unique_ptr<Mixer> make_mamba2(const Mamba2Spec&, BuildContext&);
-std::unique_ptr<Ffn> make_mlp(const MlpSpec&, BuildContext&);
-std::unique_ptr<Ffn> make_moe(const MoeSpec&, BuildContext&);
+std::unique_ptr<Mixer> make(const AttentionSpec&, BuildContext&);
+std::unique_ptr<Mixer> make(const MlaSpec&, BuildContext&);
+std::unique_ptr<Mixer> make(const MambaSpec&, BuildContext&);
+std::unique_ptr<Mixer> make(const Mamba2Spec&, BuildContext&);
+std::unique_ptr<Mixer> make(const GatedConvSpec&, BuildContext&);
+std::unique_ptr<Ffn> make(const MlpSpec&, BuildContext&);
+std::unique_ptr<Ffn> make(const MoeSpec&, BuildContext&);
 
 }  // namespace mr

@@ -7,8 +7,9 @@
 
 #include <cstdint>
 
-#include "backend/backend.h"
+#include "backend/batch.h"
 #include "backend/cuda/device/launch_log.h"
+#include "program/ops.h"
 
 namespace mr::cuda {
 

@@ -1,4 +1,4 @@
-#include "backend/cuda/chain_queue.h"
+#include "backend/cuda/chain/programs.h"
 
 #include <fmt/format.h>
 
@@ -34,24 +34,22 @@ static T* zeros(int64_t n, cudaStream_t stream) {
   return static_cast<T*>(p);
 }
 
-ChainQueue::ChainQueue(const Launch& at, int least) : at_(at), least_(size_t(least)) {
+ChainPrograms::ChainPrograms(const Launch& at, int least) : at_(at), least_(size_t(least)) {
   must(cudaStreamCreateWithFlags(&side_, cudaStreamNonBlocking));
   memory_.partial = zeros<float>(int64_t(at.n_sm) * kGroup * (128 + kPartExtra), at.stream);
   memory_.arrived = zeros<unsigned>(2 + at.n_sm, at.stream);
 }
-ChainQueue::~ChainQueue() {
+ChainPrograms::~ChainPrograms() {
   forget();
-  cudaFree(passing_.data), cudaFree(memory_.partial), cudaFree(memory_.arrived);
+  cudaFree(passing_.data);
+  cudaFree(memory_.partial);
+  cudaFree(memory_.arrived);
   cudaStreamDestroy(side_);
 }
 
-bool ChainQueue::add(const ChainStep& step) {
-  if (!(rows_of(step) == 1 ? can_chain(at_, step) : can_chain_rows(at_, step))) return false;
-  steps_.push_back(step);
-  return true;
-}
+int64_t rows_of(const ChainStep& s) { return s.attends() ? s.attend.q.rows : s.kind == ChainStep::Kind::product ? s.product.x.rows : 1; }
 
-bool ChainQueue::takes(const ChainStep& last, int n) const { return steps_.size() + size_t(n) >= least_ && can_chain(at_, last); }
+bool ChainPrograms::can_take(const ChainStep& step) const { return rows_of(step) == 1 ? can_chain(at_, step) : can_chain_rows(at_, step); }
 
 // "chain of 2: product 4096x14336 attend"
 static std::string text_of(const std::vector<ChainStep>& steps) {
@@ -64,25 +62,16 @@ static std::string text_of(const std::vector<ChainStep>& steps) {
   return text;
 }
 
-void ChainQueue::flush(const std::function<void(const ChainStep&)>& alone) {
-  if (steps_.empty()) return;
-  const std::vector<ChainStep> steps = std::exchange(steps_, {});
+void ChainPrograms::launch(const std::vector<ChainStep>& steps, const DecodePlan& plan) {
   const int n = int(steps.size()), rows = int(rows_of(steps[0]));
-  if (steps.size() < least_) {
-    for (const ChainStep& step : steps) alone(step);
-    return;
-  }
   at_.log->note([&] { return text_of(steps); });
-  if (rows == 1) {
-    chain(at_, steps.data(), on_device(steps), n, memory_);
-  } else {
-    std::vector<RowsStep> program;
-    for (const ChainStep& step : steps) program.push_back(rows_step(at_, step));
-    chain_rows(at_, on_device(program), n, rows, memory_, plan_);
-  }
+  if (rows == 1) return chain(at_, steps.data(), on_device(steps), n, memory_);
+  std::vector<RowsStep> program;
+  for (const ChainStep& step : steps) program.push_back(rows_step(at_, step));
+  chain_rows(at_, on_device(program), n, rows, memory_, plan);
 }
 
-void ChainQueue::forget() {
+void ChainPrograms::forget() {
   for (Block& b : captured_) cudaFree(b.data);
   captured_.clear();
 }
@@ -96,7 +85,7 @@ struct Relaxed {
 
 // A program that a graph is to know has a place of its own, and is there before the graph runs.
 template <class Step>
-const Step* ChainQueue::on_device(const std::vector<Step>& steps) {
+const Step* ChainPrograms::on_device(const std::vector<Step>& steps) {
   const size_t bytes = (steps.size() * sizeof(Step) + 127) / 128 * 128;
   cudaStreamCaptureStatus status;
   must(cudaStreamIsCapturing(at_.stream, &status));
@@ -108,7 +97,10 @@ const Step* ChainQueue::on_device(const std::vector<Step>& steps) {
     return b;
   };
   if (captured && (captured_.empty() || captured_.back().size - captured_.back().used < bytes)) captured_.push_back(made());
-  if (!captured && passing_.size < bytes) cudaFree(std::exchange(passing_, {}).data), passing_ = made();
+  if (!captured && passing_.size < bytes) {
+    cudaFree(std::exchange(passing_, {}).data);
+    passing_ = made();
+  }
   Block& block = captured ? captured_.back() : passing_;
   std::byte* to = block.data + block.used;
   must(cudaMemcpyAsync(to, steps.data(), steps.size() * sizeof(Step), cudaMemcpyHostToDevice, captured ? side_ : at_.stream));

@@ -1,0 +1,174 @@
+#include "analyze/program_costs.h"
+
+#include <algorithm>
+#include <map>
+
+#include "program/print.h"
+
+namespace mr {
+
+namespace {
+
+// The reports' words for products; what is not here goes by its own name.
+constexpr std::pair<std::string_view, std::string_view> kProducts[] = {
+    {"q+k+v", "q, k, v"},
+    {"q", "q, k, v"},
+    {"o", "attention out"},
+    {"gate+up", "feed-forward up"},
+    {"up", "feed-forward up"},
+    {"down", "feed-forward down"},
+    {"x", "dt, B, C"},
+    {"output", "output layer"},
+    {"per_layer_projection", "per-layer inputs"},
+    {"per_layer_gate", "per-layer gate"},
+    {"per_layer_out", "per-layer out"},
+};
+
+std::string product_name(const std::string& name) {
+  const auto known = std::ranges::find(kProducts, name, &std::pair<std::string_view, std::string_view>::first);
+  return known == std::end(kProducts) ? name : std::string(known->second);
+}
+
+std::string report_name(const Op& op, bool has_rope) {
+  if (op.get<EmbedOp>()) return "embedding";
+  if (op.get<LinearOp>()) return product_name(op.name);
+  if (op.get<GroupedLinearOp>()) return "experts";
+  if (op.get<RouteOp>() || op.get<CombineOp>()) return "routing";
+  if (auto* a = op.get<AttendOp>()) return attention_name(a->args.window);
+  if (op.get<AnglesOp>() || op.get<RopeOp>() || op.get<StoreKvOp>()) return has_rope ? "rope, store K/V" : "store K/V";
+  if (op.get<ShortConvOp>()) return "convolution";
+  if (op.get<DiagScanOp>() || op.get<OuterScanOp>() || op.get<SoftplusOp>()) return "scan";
+  if (op.get<GateOp>() || op.get<ActivateOp>()) return "gate";
+  if (op.get<SoftcapOp>()) return "softcap";
+  return "norms, residual";
+}
+
+// A step's operations of one list, added up by their names.
+class Sum {
+ public:
+  Sum(const Program& program, const Storage& storage, const BatchShape& shape, int chips)
+      : program_(program), s_(storage), shape_(shape), chips_(chips) {}
+
+  // `count` operations like this one, `times` of them not another part of the one before.
+  void add(const Op& op, const std::string& name, int count, int times) {
+    const Cost c = cost(op, program_, shape_, s_.activation);
+    if (op.rows == Rows::Base::outputs && shape_.outputs == 0) return;
+    Operation& o = named(name);
+    o.layers += times;
+    o.flops += count * c.flops;
+    o.read += count * c.read;
+    o.written += count * c.written;
+    if (auto* w = op.get<LinearOp>())
+      product(o, *w->weight, count * c.weights, shape_of(op));
+    else if (auto* g = op.get<GroupedLinearOp>())
+      experts(o, *g, count * c.weights);
+    else
+      (op.get<EmbedOp>() ? o.read : o.weights) += count * c.weights;  // some rows of a table are not the table
+    state(o, op, count * c.state, count * c.kept);
+    if (o.name == "norms, residual") o.split = false;
+    if (chips_ > 1) all_reduce(op, count);
+  }
+
+  std::vector<Operation> with_sampling(double vocab) {
+    if (shape_.outputs > 0) {
+      Operation& sample = named("sampling");
+      sample.layers = 1;
+      sample.flops = 3 * shape_.outputs * vocab, sample.read = shape_.outputs * vocab * 4;
+      sample.split = false;
+    }
+    return std::move(ops_);
+  }
+
+ private:
+  Operation& named(const std::string& name) {
+    const auto known = std::ranges::find(ops_, name, &Operation::name);
+    return known == ops_.end() ? ops_.emplace_back(Operation{.name = name}) : *known;
+  }
+  double shape_of(const Op& op) const { return op.rows == Rows::Base::outputs ? shape_.outputs : shape_.tokens; }
+
+  // Bytes of one weight.
+  double read_weights(Operation& o, const Weight& w, double bytes) {
+    const bool table = o.name == "output layer";
+    o.product = true;
+    if (!s_.renamed) {
+      o.weights += bytes;
+      o.format = product_of(w.format().name);
+      return w.format().bytes_per_weight();
+    }
+    const double each = table ? s_.table : s_.block;
+    o.weights += bytes * each * double(w.in * w.out) / double(w.bytes());
+    o.format = table ? s_.table_product : s_.block_product;
+    return each;
+  }
+
+  void product(Operation& o, const Weight& w, double bytes, double rows) {
+    const double each = read_weights(o, w, bytes);
+    if (o.law.empty()) set_law(o, o.name == "output layer" ? "B" : "B·T", rows, each);  // of all rows: the last layer's may be fewer
+  }
+
+  void experts(Operation& o, const GroupedLinearOp& g, double bytes) {
+    const double each = read_weights(o, g.experts[0], bytes), used = double(g.expert.cols);
+    set_experts_law(o, shape_.tokens, double(g.experts.size()), used, each);
+  }
+
+  void state(Operation& o, const Op& op, double read, double kept) {
+    if (auto* a = op.get<AttendOp>()) {
+      read *= s_.kv / double(size_of(a->kv->dtype));
+      o.state_ways = a->kv->kv_heads;
+      set_attention_law(o, shape_.parts[0], double(a->args.heads) / a->kv->kv_heads, a->args.window, s_.kv);
+    }
+    if (auto* k = op.get<StoreKvOp>()) kept *= s_.kv / double(size_of(k->kv->dtype));
+    if (op.get<DiagScanOp>()) set_scan_law(o, shape_.parts[0], diag_scan_flops);
+    if (op.get<OuterScanOp>()) set_scan_law(o, shape_.parts[0], outer_scan_flops);
+    o.state += read;
+    o.written += kept;
+  }
+
+  // Of chips that share a layer each has a part of what is added to the residual.
+  void all_reduce(const Op& op, int count) {
+    const LinearOp* linear = op.get<LinearOp>();
+    const AddOp* add = op.get<AddOp>();
+    const bool adds = (linear && linear->residual) || (add && add->x.id != add->into.id);
+    if (!adds || op.layer < 0) return;
+    Operation& o = named("all-reduce");
+    o.split = false;
+    o.layers += count;
+    o.link += count * ring_bytes(chips_, shape_of(op) * double(linear ? linear->out.cols : add->into.cols) * s_.activation);
+  }
+
+  const Program& program_;
+  const Storage& s_;
+  const BatchShape& shape_;
+  const int chips_;
+  std::vector<Operation> ops_;
+};
+
+}  // namespace
+
+ProgramCosts::ProgramCosts(const Program& program) : program_(program), whole_(fold(program.whole)), tail_(fold(program.tail)) {}
+
+std::vector<ProgramCosts::Alike> ProgramCosts::fold(const OpList& list) const {
+  const bool has_rope = std::ranges::any_of(list.ops, [](const Op& op) { return op.get<RopeOp>(); });
+  std::vector<Alike> all;
+  std::map<std::string, size_t> known;  // by what the line says of it
+  for (const ProgramLine& line : lines_of(program_, list)) {
+    const Op& op = list.ops[size_t(line.index)];
+    auto [at, is_new] = known.try_emplace(line.shape, all.size());
+    if (is_new) all.push_back({&op, report_name(op, has_rope)});
+    const LinearOp* linear = op.get<LinearOp>();
+    all[at->second].count++;
+    all[at->second].times += !linear || linear->out.first == 0;
+  }
+  return all;
+}
+
+std::vector<Operation> ProgramCosts::operations(const Storage& storage, std::span<const Phase> parts, int chips) const {
+  check_parts(parts);
+  const BatchShape shape(parts);
+  Sum sum(program_, storage, shape, chips);
+  const bool tail = &program_.list(int64_t(shape.tokens), int64_t(shape.outputs)) == &program_.tail;
+  for (const Alike& a : tail ? tail_ : whole_) sum.add(*a.op, a.name, a.count, a.times);
+  return sum.with_sampling(double(program_.logits.cols));
+}
+
+}  // namespace mr

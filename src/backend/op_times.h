@@ -1,0 +1,36 @@
+// Where a step's time goes: an observer that notes how long every operation took, by kind and shape. Each operation is waited for, so
+// nothing is queued or replayed meanwhile, and the parts are slower together than a step that nobody observes.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <string>
+
+#include "backend/backend.h"
+
+namespace mr {
+
+struct OpTime {
+  int64_t calls = 0;
+  double seconds = 0;
+  double bytes = 0;  // of weights that products read; 0: not counted
+  double flops = 0;  // of products
+};
+
+class OpTimes final : public Observer {
+ public:
+  const std::map<std::string, OpTime>& times() const { return times_; }  // products by shape and format, marks by what they hold
+  void reset() { times_.clear(); }
+
+  void begin() override { since_ = Clock::now(); }
+  void ran(const Bound&, int first, int count) override;
+  void ran(std::string_view what) override { note(std::string(what)); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  OpTime& note(const std::string& what);
+  std::map<std::string, OpTime> times_;
+  Clock::time_point since_{};
+};
+
+}  // namespace mr

@@ -1,0 +1,235 @@
+// The operations that models are made of, as data: what a recorded program holds and every backend can run. Shapes: T tokens of a
+// step, D model width, H query heads, K key/value heads, d head size. A value's rows are symbolic; a program is recorded once and
+// bound to tensors for every step.
+#pragma once
+
+#include <limits>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "core/tensor.h"
+#include "quant/format.h"
+#include "state/state_spec.h"
+
+namespace mr {
+
+enum class Activation : uint8_t { none, silu, gelu, gelu_tanh, relu, relu2 };
+
+struct Norm {
+  enum class Kind : uint8_t { rms, layer } kind = Kind::rms;
+  float eps = 1e-5f;
+  Tensor weight, bias;  // f32 [D]; empty: ones, zeros
+  float offset = 0;     // weight is (offset + w): Gemma's 1
+};
+
+// What linear does to a sum before it is written: out = residual + scale * (sum + bias).
+struct Epilogue {
+  Tensor bias;      // f32 [out], may be empty
+  Tensor residual;  // f32 [T, out], may be empty and may be `out` itself
+  float scale = 1;
+};
+
+// Rotary frequencies. inv_freq has rot/2 entries; length-dependent scalings choose by the sequence's length, see angles().
+struct RopeTable {
+  enum class Length : uint8_t { fixed, dynamic, longrope } length = Length::fixed;
+  int dim = 0;                       // rotated dimensions of a head (the first ones)
+  bool interleaved = false;          // pairs (2i, 2i+1) instead of (i, i + dim/2)
+  float scale = 1;                   // cos and sin are multiplied by it (yarn, longrope)
+  std::vector<float> inv_freq;       // [dim / 2]
+  std::vector<float> long_inv_freq;  // longrope beyond `original` tokens
+  int original = 0;                  // dynamic, longrope: the trained length
+  float theta = 0, factor = 1;       // dynamic recomputes inv_freq from them
+};
+
+// Attention's keys and values in pages. Layout of one layer's block in a page, chosen so that no product needs a horizontal
+// sum: K [kv_head][page_tokens / 16][k_dim][16 tokens], then V [kv_head][page_tokens][v_dim]. page_tokens is a multiple of 16.
+struct PagedKv {
+  StateRef ref;
+  DType dtype = DType::f16;
+  int kv_heads = 0, k_dim = 0, v_dim = 0;
+  int64_t bytes_per_token() const { return int64_t(kv_heads) * (k_dim + v_dim) * size_of(dtype); }
+};
+
+struct AttendArgs {
+  int heads = 0;      // query heads; head h reads K/V head h / (heads / kv_heads)
+  float scale = 1;    // of q . k
+  int window = 0;     // sees the last `window` tokens, itself included; 0: all
+  float softcap = 0;  // s -> softcap * tanh(s / softcap); 0: none
+  Tensor sinks;       // f32 [heads] may be empty: a logit that takes weight and gives no value
+};
+
+// A recurrent layer's state: f32, `size` values at ref in each slot.
+struct SlotState {
+  StateRef ref;
+  int64_t offset = 0;  // bytes after the layer's block begins
+};
+
+// A depthwise causal convolution over a sequence's rows; a slot holds the last width - 1 inputs as [width - 1, C], oldest first.
+struct ShortConv {
+  Tensor weight;  // f32 [C, width]
+  Tensor bias;    // f32 [C], may be empty
+  Activation act = Activation::none;
+  SlotState state;
+};
+
+// Mamba's selective scan (Gu & Dao 2023), one token after the other. A slot holds h [inner, n_state].
+struct DiagScan {
+  int inner = 0, n_state = 0;
+  Tensor a;  // f32 [inner, n_state], negative
+  Tensor d;  // f32 [inner], may be empty
+  SlotState state;
+};
+
+// Mamba-2's scan (Dao & Gu 2024), one token after the other. A slot holds h [heads, n_state, head_dim].
+struct OuterScan {
+  int heads = 0, head_dim = 0, n_state = 0;
+  int groups = 1;                                                     // head h reads B and C of group h / (heads / groups)
+  Tensor a;                                                           // f32 [heads], negative
+  Tensor d;                                                           // f32 [heads], may be empty
+  float dt_min = 0, dt_max = std::numeric_limits<float>::infinity();  // dt is held between them
+  SlotState state;
+};
+
+// How many rows a value has: a number for each of the step's tokens, or of its outputs.
+struct Rows {
+  enum class Base : uint8_t { tokens, outputs } base = Base::tokens;
+  int times = 1;  // rows of each: experts have one for every choice
+  bool operator==(const Rows&) const = default;
+};
+
+enum class ValueType : uint8_t { activation, f32, i32 };  // activation: what the backend says
+
+struct ValueInfo {
+  Rows rows;
+  int64_t cols = 0;
+  ValueType type = ValueType::activation;
+};
+
+// Columns [first, first + cols) of a value; where an operation works on heads, as [rows, heads, cols / heads].
+struct Value {
+  int id = -1;  // -1: none
+  int64_t first = 0, cols = 0;
+  int heads = 0;  // 0: a matrix
+
+  explicit operator bool() const { return id >= 0; }
+  Value columns(int64_t begin, int64_t n) const { return {id, first + begin, n}; }
+  Value as_heads(int n) const { return {id, first, cols, n}; }
+  Value as_matrix() const { return {id, first, cols}; }
+  bool operator==(const Value&) const = default;
+};
+
+// What each of these computes is said at the function of the same name in backend/backend.h. Pointers are to what the model owns.
+struct EmbedOp {
+  Value out;
+  const Weight* table;
+  float scale;
+};
+struct NormOp {
+  Value out, x;
+  const Norm* norm;
+};
+struct LinearOp {
+  Value out, x;
+  const Weight* weight;
+  Tensor bias;  // f32 [out], may be empty
+  float scale = 1;
+  Value residual{};  // may be none, and may be `out`
+};
+struct AddOp {
+  Value into, x;
+  float scale = 1;
+};
+struct GateOp {
+  Value out, gate, up;
+  Activation act;
+};
+struct ActivateOp {
+  Value x;
+  Activation act;
+};
+struct AnglesOp {
+  Value out;
+  const RopeTable* rope;
+};
+struct RopeOp {
+  Value x, angles;
+  bool interleaved;
+};
+struct StoreKvOp {
+  Value k, v;
+  const PagedKv* kv;
+};
+struct AttendOp {
+  Value out, q;
+  const PagedKv* kv;
+  AttendArgs args;
+};
+struct ShortConvOp {
+  Value out, x;
+  const ShortConv* conv;
+};
+struct DiagScanOp {
+  Value out, x, dt, b, c;
+  const DiagScan* scan;
+};
+struct OuterScanOp {
+  Value out, x, dt, b, c;
+  const OuterScan* scan;
+};
+struct SoftplusOp {
+  Value x;
+  Tensor bias;
+};
+struct RouteOp {
+  Value expert, weight, logits;
+  bool renormalize;
+};
+struct GroupedLinearOp {
+  Value out, x;
+  std::span<const Weight> experts;
+  Value expert;
+};
+struct CombineOp {
+  Value out, x, weight;
+};
+struct GatherOp {
+  Value out, x;
+};
+struct SoftcapOp {
+  Value x;
+  float cap;
+};
+
+using OpKind = std::variant<EmbedOp, NormOp, LinearOp, AddOp, GateOp, ActivateOp, AnglesOp, RopeOp, StoreKvOp, AttendOp, ShortConvOp,
+                            DiagScanOp, OuterScanOp, SoftplusOp, RouteOp, GroupedLinearOp, CombineOp, GatherOp, SoftcapOp>;
+
+struct Op {
+  OpKind kind;
+  int layer = -1;                        // -1: before or after all layers
+  std::string name{};                    // of its weight: "q+k+v"
+  Rows::Base rows = Rows::Base::tokens;  // of what it makes
+
+  template <class T>
+  const T* get() const {
+    return std::get_if<T>(&kind);
+  }
+};
+
+// read: the old value counts. write: it does not. update: both.
+enum class Access : uint8_t { read, write, update };
+
+struct Touched {
+  Value* value;
+  Access access;
+};
+
+// The values that an operation touches, what it reads first. One that is none is left out.
+std::vector<Touched> touched(Op&);
+std::vector<std::pair<Value, Access>> touched(const Op&);
+
+std::string_view name_of(const OpKind&);  // "linear"
+bool reads_rows(const OpKind&);           // it needs to know which sequence and position a row is: state, attention, positions, tokens
+
+}  // namespace mr

@@ -1,0 +1,82 @@
+// A forward as a program: an ordered list of plain operations over values, recorded once when a model is built and run with the
+// numbers of every step. The list is not in single-assignment form and nothing reorders it. What is derived from it, each in a
+// file of its own: the tail (tail.cpp), marks for fusion (fuse.cpp), where values lie (slots.cpp), what it costs (cost.cpp).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "program/ops.h"
+
+namespace mr {
+
+// Runs of operations that one kernel may do. What a rule leaves unwritten is dead behind the run.
+enum class Rule : uint8_t {
+  norm_linear,      // norm, linear
+  linear_gate,      // [norm,] linear, gate
+  gate_linear,      // [norm,] linear, gate, linear: the last one's input may be rounded where it is made
+  attend,           // [rope q] [rope k] store_kv attend; [rope q] attend where the keys are another layer's
+  attend_linear,    // the same and the linear that reads it
+  linear_conv,      // norm, linear, short_conv of some of its columns
+  gated_scan,       // softplus, diag_scan or outer_scan, gate
+  selective_scan,   // linear, [three norms,] linear, softplus, diag_scan, gate
+  route,            // norm, linear, route
+  experts_gate,     // two grouped_linear of one input, gate
+  experts_combine,  // grouped_linear, combine, add
+};
+std::string_view name_of(Rule);
+inline bool joins_two(Rule r) { return r == Rule::gate_linear || r == Rule::attend_linear; }  // that an observer wants to see apart
+
+struct Mark {
+  int first = 0, count = 0;
+  Rule rule{};
+  int scratch = -1;  // a value that is the mark's alone; -1: none
+  int end() const { return first + count; }
+};
+
+// Memory that values share, one after the other. Its bytes follow the rows of a step.
+struct Slot {
+  int64_t bytes_per_token = 0, bytes_per_output = 0;  // the widest of its values of each kind
+  int64_t bytes(int64_t n_tokens, int64_t n_out) const;
+};
+
+struct OpList {
+  std::vector<Op> ops;
+  std::vector<Mark> marks;  // by first operation; of those that begin at one, the longest first
+  std::vector<int>
+      next_norm;             // of each operation: the norm that is the next to touch what it has written, all of it; -1: something else is
+  std::vector<int> slot_of;  // of each value; -1: this list does not use it
+  std::vector<Slot> slots;
+
+  int64_t bytes(int64_t n_tokens, int64_t n_out) const;  // of all slots
+};
+
+struct ProgramOptions {
+  bool fuse = true;   // false: no marks
+  bool share = true;  // false: every value has a slot of its own
+};
+
+struct Program {
+  DType activation = DType::f32;
+  std::vector<ValueInfo> values;
+  OpList whole;
+  OpList tail;  // after the last operation that reads rows, only outputs go on
+  Value logits;
+
+  // Few outputs: what follows the last state is done for them alone.
+  const OpList& list(int64_t n_tokens, int64_t n_out) const { return 2 * n_out <= n_tokens ? tail : whole; }
+  // Bytes that any step of at most so many tokens and outputs takes.
+  int64_t workspace(int64_t max_tokens, int64_t max_out) const;
+  DType dtype(int value) const;
+  int64_t row_bytes(int value) const;  // of one token or one output, whichever its rows follow
+};
+
+// Completes a program whose whole list is recorded.
+void finish(Program&, const ProgramOptions&);
+
+void record_tail(Program&);                        // tail.cpp
+void fuse(Program&, OpList&);                      // fuse.cpp
+void find_next_norms(OpList&);                     // fuse.cpp
+void assign_slots(Program&, OpList&, bool share);  // slots.cpp
+
+}  // namespace mr

@@ -1,0 +1,62 @@
+// How models write programs: a function for each operation, values in and values out, so that a block reads like its paper.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "program/program.h"
+
+namespace mr {
+
+struct LinearArgs {
+  std::string name{};
+  Tensor bias{};  // f32 [out], may be empty
+  float scale = 1;
+  ValueType type = ValueType::activation;
+};
+
+class Recorder {
+ public:
+  explicit Recorder(Program& program) : program_(program) {}
+
+  int layer = -1;  // that what is recorded belongs to
+
+  Value input(Rows, int64_t cols, ValueType);                       // that whoever runs the program writes before
+  Value embed(const Weight& table, float scale, std::string name);  // f32 [T, in]
+  Value norm(Value x, const Norm&);                                 // of f32 or activations; gives activations
+  void norm_in_place(Value x, const Norm&);                         // of heads too
+  // x . weight^T; several weights are one below the other: the columns of their results beside each other.
+  Value linear(Value x, std::span<const Weight> weights, const LinearArgs& = {});
+  // into + scale * x, written to `into`, which is returned. If x is what linear() just gave, that adds its sums itself: nothing is
+  // rounded in between.
+  Value add(Value into, Value x, float scale = 1);
+  Value gate(Value gate, Value up, Activation);                 // act(gate) * up
+  void gate_onto(Value out, Value gate, Value up, Activation);  // out may be one of both
+  void activate(Value x, Activation);
+  Value angles(const RopeTable&);  // recorded once: whoever asks again gets the same
+  void rope(Value x, Value angles, bool interleaved);
+  void store_kv(Value k, Value v, const PagedKv&);
+  Value attend(Value q, const PagedKv&, const AttendArgs&);  // [T, H * v_dim]
+  Value short_conv(Value x, const ShortConv&);
+  Value diag_scan(Value x, Value dt, Value b, Value c, const DiagScan&);
+  Value outer_scan(Value x, Value dt, Value b, Value c, const OuterScan&);
+  void softplus(Value x, Tensor bias);
+  struct Routed {
+    Value expert, weight;  // i32 and f32 [T, k]
+  };
+  Routed route(Value logits, int k, bool renormalize);
+  Value grouped_linear(Value x, std::span<const Weight> experts, Value expert, std::string name);  // [T * k, out]
+  Value combine(Value x, Value weight);                                                            // [T, D]
+  Value gather(Value x);                                                                           // [n_out, D]
+  void softcap(Value x, float cap);
+
+ private:
+  Value make(Rows, int64_t cols, ValueType);
+  const ValueInfo& info(Value v) const { return program_.values[size_t(v.id)]; }
+  void push(OpKind, std::string name = {});
+
+  Program& program_;
+  std::map<const RopeTable*, Value> angles_;
+};
+
+}  // namespace mr

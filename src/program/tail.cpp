@@ -1,0 +1,102 @@
+// The list for steps of few outputs: most rows of a prompt leave nothing behind but their state, so after the last operation that
+// keeps or reads state, only the outputs go on. Whatever they need of what was made before is gathered there.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "core/error.h"
+#include "program/program.h"
+
+namespace mr {
+
+namespace {
+
+struct Columns {
+  int64_t first, end;
+};
+
+class Tail {
+ public:
+  explicit Tail(Program& program) : program_(program), from_(program.whole.ops) {}
+
+  std::vector<Op> record() {
+    const size_t cut = find_cut();
+    ops_.assign(from_.begin(), from_.begin() + std::ptrdiff_t(cut));
+    collect_needed(cut);
+    for (auto [id, columns] : needed_) gather(id, columns);
+    for (size_t i = cut; i < from_.size(); i++) go_on(from_[i]);
+    return std::move(ops_);
+  }
+
+ private:
+  // After the last operation that reads rows. What one kernel may do with it stays with it: apart, it might round otherwise. Not so a
+  // product, which is what the tail is to save.
+  size_t find_cut() const {
+    int cut = int(from_.size());
+    while (cut > 0 && !reads_rows(from_[size_t(cut) - 1].kind)) cut--;
+    for (const Mark& mark : program_.whole.marks)
+      if (!joins_two(mark.rule) && mark.first < cut) cut = std::max(cut, mark.end());
+    return size_t(cut);
+  }
+
+  bool of_tokens(int id) const { return program_.values[size_t(id)].rows.base == Rows::Base::tokens; }
+
+  // Which columns of values that are there at the cut are touched behind it.
+  void collect_needed(size_t cut) {
+    std::set<int> made_before, made_behind;
+    for (size_t i = 0; i < cut; i++)
+      for (auto [v, access] : touched(from_[i])) made_before.insert(v.id);
+    for (size_t i = cut; i < from_.size(); i++)
+      for (auto [v, access] : touched(from_[i])) {
+        if (access == Access::write && !made_before.contains(v.id)) made_behind.insert(v.id);
+        if (!of_tokens(v.id) || made_behind.contains(v.id)) continue;
+        Columns& columns = needed_.try_emplace(v.id, Columns{v.first, v.first + v.cols}).first->second;
+        columns = {std::min(columns.first, v.first), std::max(columns.end, v.first + v.cols)};
+      }
+  }
+
+  Value outputs_of(int id, Columns columns) {
+    ValueInfo info = program_.values[size_t(id)];
+    info.rows.base = Rows::Base::outputs;
+    info.cols = columns.end - columns.first;
+    program_.values.push_back(info);
+    moved_[id] = {int(program_.values.size()) - 1, columns.first};
+    return {moved_[id].id, 0, info.cols};
+  }
+
+  void gather(int id, Columns columns) {
+    check(program_.values[size_t(id)].rows.times == 1, "rows of experts cannot cross into the tail of a program");
+    Value out = outputs_of(id, columns);
+    ops_.push_back({GatherOp{out, {id, columns.first, columns.end - columns.first}}});
+  }
+
+  void go_on(Op op) {
+    if (auto* g = std::get_if<GatherOp>(&op.kind)) {  // of rows that are gathered already
+      const Moved x = moved_.at(g->x.id);
+      moved_[g->out.id] = {x.id, x.first - g->x.first};
+      return;
+    }
+    for (const Touched& t : touched(op)) {
+      Value& v = *t.value;
+      if (of_tokens(v.id) && !moved_.contains(v.id)) outputs_of(v.id, {0, program_.values[size_t(v.id)].cols});
+      if (auto to = moved_.find(v.id); to != moved_.end()) v = {to->second.id, v.first - to->second.first, v.cols, v.heads};
+    }
+    ops_.push_back(std::move(op));
+  }
+
+  struct Moved {
+    int id;
+    int64_t first;  // the column of the old value that its first column was
+  };
+  Program& program_;
+  const std::vector<Op>& from_;
+  std::vector<Op> ops_;
+  std::map<int, Columns> needed_;
+  std::map<int, Moved> moved_;
+};
+
+}  // namespace
+
+void record_tail(Program& program) { program.tail.ops = Tail(program).record(); }
+
+}  // namespace mr
