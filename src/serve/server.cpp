@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "serve/page.h"
 
 namespace mr {
 
@@ -300,6 +301,7 @@ Server::Reply Server::route(const HttpRequest& request) {
     return HttpResponse{
         .status = 204,
         .headers = {{"Access-Control-Allow-Methods", "GET, POST"}, {"Access-Control-Allow-Headers", "Authorization, Content-Type"}}};
+  if (auto page = page_response(request)) return *std::move(page);  // without a key: it asks for one itself
   authorize(request);
   for (const Route& r : routes) {
     std::string_view path = r.path;
