@@ -25,21 +25,31 @@ const inline = (text: string) => parseInline(text).map(inlineHtml).join("");
 
 function html(b: Block): string {
   switch (b.kind) {
-    case "paragraph": return `<p>${inline(b.text)}</p>`;
-    case "heading": return `<h${b.level}>${inline(b.text)}</h${b.level}>`;
-    case "code": return `<pre><code${b.language ? ` class="${b.language}"` : ""}>${escape(b.text)}</code></pre>`;
-    case "quote": return `<blockquote>${b.blocks.map(html).join("")}</blockquote>`;
-    case "rule": return "<hr>";
-    case "table": return `<table>${[b.head, ...b.rows].map((row) => `<tr>${row.map((c) => `<td>${inline(c)}</td>`).join("")}</tr>`).join("")}</table>`;
+    case "paragraph":
+      return `<p>${inline(b.text)}</p>`;
+    case "heading":
+      return `<h${b.level}>${inline(b.text)}</h${b.level}>`;
+    case "code":
+      return `<pre><code${b.language ? ` class="${b.language}"` : ""}>${escape(b.text)}</code></pre>`;
+    case "quote":
+      return `<blockquote>${b.blocks.map(html).join("")}</blockquote>`;
+    case "rule":
+      return "<hr>";
+    case "table":
+      return `<table>${[b.head, ...b.rows].map((row) => `<tr>${row.map((c) => `<td>${inline(c)}</td>`).join("")}</tr>`).join("")}</table>`;
     case "list": {
-      const item = (i: (typeof b.items)[0]) => `<li>${i.blocks.map((x) => (x.kind === "paragraph" && !b.loose ? inline(x.text) : html(x))).join("")}</li>`;
+      const item = (i: (typeof b.items)[0]) =>
+        `<li>${i.blocks.map((x) => (x.kind === "paragraph" && !b.loose ? inline(x.text) : html(x))).join("")}</li>`;
       const items = b.items.map(item).join("");
       return b.start === undefined ? `<ul>${items}</ul>` : `<ol${b.start === 1 ? "" : ` start="${b.start}"`}>${items}</ol>`;
     }
   }
 }
 
-const page = (text: string) => parseMarkdown(text).map((t) => html(t.block)).join("");
+const page = (text: string) =>
+  parseMarkdown(text)
+    .map((t) => html(t.block))
+    .join("");
 
 const cases: [string, string][] = [
   // emphasis: CommonMark 6.2
@@ -73,7 +83,7 @@ const cases: [string, string][] = [
   ["\\\\*emphasis*", "<p>\\<em>emphasis</em></p>"],
   ["\\\u00e9", "<p>\\\u00e9</p>"],
   // links: 6.3, autolinks: 6.5 and GitHub's
-  ["[link](https://e.org/uri \"title\")", '<p><a href="https://e.org/uri">link</a></p>'],
+  ['[link](https://e.org/uri "title")', '<p><a href="https://e.org/uri">link</a></p>'],
   ["[link](<https://e.org/b>)", '<p><a href="https://e.org/b">link</a></p>'],
   ["[link](https://e.org/foo(and(bar)))", "<p>[link](" + '<a href="https://e.org/foo(and(bar))">https://e.org/foo(and(bar))</a>)</p>'],
   ["[link](https://e.org/a(b)c)", '<p><a href="https://e.org/a(b)c">link</a></p>'],
@@ -91,7 +101,9 @@ const cases: [string, string][] = [
   ["# foo#", "<h1>foo#</h1>"],
   ["Foo *bar*\n===", "<h1>Foo <em>bar</em></h1>"],
   ["Foo\n---", "<h2>Foo</h2>"],
-  ["***", "<hr>"], ["- - -", "<hr>"], ["--", "<p>--</p>"],
+  ["***", "<hr>"],
+  ["- - -", "<hr>"],
+  ["--", "<p>--</p>"],
   ["```\n<\n >\n```", "<pre><code>&lt;\n &gt;</code></pre>"],
   ["```ruby startline=3\ndef foo(x)\nend\n```", '<pre><code class="ruby">def foo(x)\nend</code></pre>'],
   ["~~~\naaa\n```\n~~~", "<pre><code>aaa\n```</code></pre>"],
@@ -116,32 +128,90 @@ const cases: [string, string][] = [
   ["| foo | bar |\n| --- | --- |\n| baz | bim |", "<table><tr><td>foo</td><td>bar</td></tr><tr><td>baz</td><td>bim</td></tr></table>"],
   ["| f\\|oo |\n| --- |\n| b `\\|` az |", "<table><tr><td>f|oo</td></tr><tr><td>b <code>|</code> az</td></tr></table>"],
   ["| abc | def |\n| --- |\n| bar |", "<p>| abc | def |\n| --- |\n| bar |</p>"],
-  ["| abc | def |\n| --- | --- |\n| bar |\n| bar | baz | boo |", "<table><tr><td>abc</td><td>def</td></tr><tr><td>bar</td><td></td></tr><tr><td>bar</td><td>baz</td></tr></table>"],
+  [
+    "| abc | def |\n| --- | --- |\n| bar |\n| bar | baz | boo |",
+    "<table><tr><td>abc</td><td>def</td></tr><tr><td>bar</td><td></td></tr><tr><td>bar</td><td>baz</td></tr></table>",
+  ],
   ["a | b\n-|-\n1 | 2\n\nafter", "<table><tr><td>a</td><td>b</td></tr><tr><td>1</td><td>2</td></tr></table><p>after</p>"],
 ];
 
 for (const [text, expected] of cases) test(`markdown ${JSON.stringify(text)}`, () => assert.equal(page(text), expected));
 
 test("tags stay text", () => {
-  assert.equal(page("<script>alert(1)</script> <img src=x onerror=alert(1)>"), "<p>&lt;script&gt;alert(1)&lt;/script&gt; &lt;img src=x onerror=alert(1)&gt;</p>");
+  assert.equal(
+    page("<script>alert(1)</script> <img src=x onerror=alert(1)>"),
+    "<p>&lt;script&gt;alert(1)&lt;/script&gt; &lt;img src=x onerror=alert(1)&gt;</p>",
+  );
 });
 
 test("only harmless addresses", () => {
   for (const good of ["https://e.org", "HTTP://e.org", "mailto:a@e.org"]) assert.equal(safeHref(good), good);
-  const bad = ["javascript:alert(1)", "JaVaScRiPt:alert(1)", " javascript:alert(1)", "java\nscript:alert(1)", "\u0001javascript:alert(1)", "data:text/html,x", "vbscript:x", "file:///etc/passwd",
-    "//e.org", "/v1/models", "#", "", "blob:https://e.org/1", "https:e.org", "http:\u0000//e.org", "javascript://https://e.org/%0aalert(1)"];
+  const bad = [
+    "javascript:alert(1)",
+    "JaVaScRiPt:alert(1)",
+    " javascript:alert(1)",
+    "java\nscript:alert(1)",
+    "\u0001javascript:alert(1)",
+    "data:text/html,x",
+    "vbscript:x",
+    "file:///etc/passwd",
+    "//e.org",
+    "/v1/models",
+    "#",
+    "",
+    "blob:https://e.org/1",
+    "https:e.org",
+    "http:\u0000//e.org",
+    "javascript://https://e.org/%0aalert(1)",
+  ];
   for (const address of bad) assert.equal(safeHref(address), undefined, JSON.stringify(address));
   for (const address of bad) assert.doesNotMatch(page(`[x](${address}) [y](<${address}>) <${address}>`), /href="(?!https?:\/\/|mailto:)/i);
 });
 
 test("hostile texts end soon, and at a bounded depth", () => {
   const n = 40_000;
-  const texts = ["[".repeat(n), "*a ".repeat(n), "**a".repeat(n), "*a_".repeat(n), "`".repeat(n), Array.from({ length: 400 }, (_, i) => "`".repeat(i)).join(" "), "![](".repeat(n), "[a](".repeat(n),
-    "[a](x \"".repeat(n), "<".repeat(n), "<https://".repeat(n), "http://".repeat(n), ">".repeat(n), "> ".repeat(n), "- ".repeat(n), "1. ".repeat(n), "  ".repeat(n) + "x", "|".repeat(n) + "\n" + "-|".repeat(n),
-    "a|b\n-|-\n" + "1|2\n".repeat(n), "* ".repeat(n) + "x", "\\".repeat(n), "~~a".repeat(n), "_".repeat(n) + "a" + "_".repeat(n), "a**b".repeat(n), "#".repeat(n), "- a\n".repeat(n), "\n".repeat(n),
-    "- - - ".repeat(n) + "x", "-".repeat(n) + "x", "https://e.org/" + ")".repeat(n), "(".repeat(n) + ")".repeat(n), "[a](" + "(".repeat(n), "&".repeat(n), "\u0000".repeat(n), "```\n".repeat(n)];
-  const depth = (x: Inline): number => (typeof x === "object" && "children" in x ? 1 + Math.max(0, ...x.children.slice(0, 1000).map(depth)) : 0);
-  const blocks = (b: Block): number => 1 + Math.max(0, ...(b.kind === "quote" ? b.blocks : b.kind === "list" ? b.items.flatMap((i) => i.blocks).slice(0, 1000) : []).map(blocks));
+  const texts = [
+    "[".repeat(n),
+    "*a ".repeat(n),
+    "**a".repeat(n),
+    "*a_".repeat(n),
+    "`".repeat(n),
+    Array.from({ length: 400 }, (_, i) => "`".repeat(i)).join(" "),
+    "![](".repeat(n),
+    "[a](".repeat(n),
+    '[a](x "'.repeat(n),
+    "<".repeat(n),
+    "<https://".repeat(n),
+    "http://".repeat(n),
+    ">".repeat(n),
+    "> ".repeat(n),
+    "- ".repeat(n),
+    "1. ".repeat(n),
+    "  ".repeat(n) + "x",
+    "|".repeat(n) + "\n" + "-|".repeat(n),
+    "a|b\n-|-\n" + "1|2\n".repeat(n),
+    "* ".repeat(n) + "x",
+    "\\".repeat(n),
+    "~~a".repeat(n),
+    "_".repeat(n) + "a" + "_".repeat(n),
+    "a**b".repeat(n),
+    "#".repeat(n),
+    "- a\n".repeat(n),
+    "\n".repeat(n),
+    "- - - ".repeat(n) + "x",
+    "-".repeat(n) + "x",
+    "https://e.org/" + ")".repeat(n),
+    "(".repeat(n) + ")".repeat(n),
+    "[a](" + "(".repeat(n),
+    "&".repeat(n),
+    "\u0000".repeat(n),
+    "```\n".repeat(n),
+  ];
+  const depth = (x: Inline): number =>
+    typeof x === "object" && "children" in x ? 1 + Math.max(0, ...x.children.slice(0, 1000).map(depth)) : 0;
+  const blocks = (b: Block): number =>
+    1 +
+    Math.max(0, ...(b.kind === "quote" ? b.blocks : b.kind === "list" ? b.items.flatMap((i) => i.blocks).slice(0, 1000) : []).map(blocks));
   for (const text of texts) {
     const begin = performance.now();
     for (const { block } of parseMarkdown(text)) {
@@ -153,10 +223,27 @@ test("hostile texts end soon, and at a bounded depth", () => {
 });
 
 test("colours change no letter", () => {
-  for (const text of ["def f(x):\n  '''doc\n  return \"a\\\"b\" # c", "/* open", '"open', "a `b ${c} d", "<!-- x -->", "\u00e9\u{1f600} = 0x1f"])
-    for (const language of ["python", "c", "sql", "", "text"]) assert.equal(highlight(text, language).map(([, piece]) => piece).join(""), text);
+  for (const text of [
+    "def f(x):\n  '''doc\n  return \"a\\\"b\" # c",
+    "/* open",
+    '"open',
+    "a `b ${c} d",
+    "<!-- x -->",
+    "\u00e9\u{1f600} = 0x1f",
+  ])
+    for (const language of ["python", "c", "sql", "", "text"])
+      assert.equal(
+        highlight(text, language)
+          .map(([, piece]) => piece)
+          .join(""),
+        text,
+      );
   assert.deepEqual(highlight("# a comment", "python"), [["comment", "# a comment"]]);
-  assert.deepEqual(highlight("return 1", "c"), [["word", "return"], ["", " "], ["number", "1"]]);
+  assert.deepEqual(highlight("return 1", "c"), [
+    ["word", "return"],
+    ["", " "],
+    ["number", "1"],
+  ]);
 });
 
 // ---- conversations
@@ -166,21 +253,41 @@ test("an edit is a branch, and both stay", () => {
   const q = tree.addMessage(c, null, "user", "one");
   const a = tree.addMessage(c, q.id, "assistant", "first");
   const other = tree.addMessage(c, null, "user", "two");
-  assert.deepEqual(tree.pathOf(c).map((m) => m.content), ["two"]);
+  assert.deepEqual(
+    tree.pathOf(c).map((m) => m.content),
+    ["two"],
+  );
   tree.choose(c, q);
-  assert.deepEqual(tree.pathOf(c).map((m) => m.content), ["one", "first"]);
+  assert.deepEqual(
+    tree.pathOf(c).map((m) => m.content),
+    ["one", "first"],
+  );
   tree.addMessage(c, q.id, "assistant", "second");
-  assert.deepEqual(tree.pathOf(c).map((m) => m.content), ["one", "second"]);
-  assert.deepEqual(tree.childrenOf(c, q.id).map((m) => m.content), ["first", "second"]);
+  assert.deepEqual(
+    tree.pathOf(c).map((m) => m.content),
+    ["one", "second"],
+  );
+  assert.deepEqual(
+    tree.childrenOf(c, q.id).map((m) => m.content),
+    ["first", "second"],
+  );
   tree.choose(c, a);
-  assert.deepEqual(tree.requestMessages(c, tree.pathOf(c)), [{ role: "system", content: "Be kind." }, { role: "user", content: "one" }, { role: "assistant", content: "first" }]);
+  assert.deepEqual(tree.requestMessages(c, tree.pathOf(c)), [
+    { role: "system", content: "Be kind." },
+    { role: "user", content: "one" },
+    { role: "assistant", content: "first" },
+  ]);
   tree.removeMessage(c, q);
   assert.deepEqual(Object.keys(c.messages), [other.id]);
   assert.equal(c.title, "one");
 });
 
 test("reasoning is kept apart and not sent back", () => {
-  assert.deepEqual(tree.partsOf({ content: "<think>\nhm\n</think>\n\nyes", ending: "stop" }), { reasoning: "hm", answer: "yes", thinking: false });
+  assert.deepEqual(tree.partsOf({ content: "<think>\nhm\n</think>\n\nyes", ending: "stop" }), {
+    reasoning: "hm",
+    answer: "yes",
+    thinking: false,
+  });
   assert.deepEqual(tree.partsOf({ content: "hm</think>yes", ending: "stop" }), { reasoning: "hm", answer: "yes", thinking: false });
   assert.deepEqual(tree.partsOf({ content: "<think>hm" }), { reasoning: "hm", answer: "", thinking: true });
   assert.deepEqual(tree.partsOf({ content: "yes", reasoning: "hm" }), { reasoning: "hm", answer: "yes", thinking: false });
@@ -198,15 +305,27 @@ test("what is exported is imported, and nothing else", () => {
   q.ending = "stop";
   assert.deepEqual(tree.readExport(tree.exportText([c])), [c]);
   const file = (conversation: unknown) => JSON.stringify({ kind: tree.fileKind, conversations: [conversation] });
-  const id = "00000000-0000", other = "00000000-0001";
+  const id = "00000000-0000",
+    other = "00000000-0001";
   const refused: [string, RegExp][] = [
-    ["{", /no JSON/], ["[]", /no conversations/], ['{"kind":"other","conversations":[]}', /no conversations/], [file(null), /no messages/], [file({ messages: { [id]: 1 } }), /no object/],
-    [file({ messages: { [id]: { role: "root" } } }), /role "root"/], [file({ messages: { [id]: { role: "user", parent: id } } }), /no tree/], [file({ messages: { [id]: { role: "user", parent: "toString" } } }), /no tree/],
+    ["{", /no JSON/],
+    ["[]", /no conversations/],
+    ['{"kind":"other","conversations":[]}', /no conversations/],
+    [file(null), /no messages/],
+    [file({ messages: { [id]: 1 } }), /no object/],
+    [file({ messages: { [id]: { role: "root" } } }), /role "root"/],
+    [file({ messages: { [id]: { role: "user", parent: id } } }), /no tree/],
+    [file({ messages: { [id]: { role: "user", parent: "toString" } } }), /no tree/],
     [file({ messages: { [id]: { role: "user", parent: other }, [other]: { role: "user", parent: id } } }), /no tree/],
     ['{"kind":"millrace-conversations","conversations":[{"messages":{"__proto__":{"role":"user"}}}]}', /id "__proto__"/],
   ];
   for (const [text, sentence] of refused) assert.throws(() => tree.readExport(text), sentence, text);
-  const odd = tree.readExport(file({ title: { html: 1 }, messages: { [id]: { role: "assistant", content: ["x"], timing: { tokens: "9" }, tokens: [{ text: 1, top: 2 }], extra: 1 } } }))[0];
+  const odd = tree.readExport(
+    file({
+      title: { html: 1 },
+      messages: { [id]: { role: "assistant", content: ["x"], timing: { tokens: "9" }, tokens: [{ text: 1, top: 2 }], extra: 1 } },
+    }),
+  )[0];
   assert.equal(odd.title, "");
   assert.deepEqual(Object.keys(odd.messages[id]).sort(), ["content", "created", "ending", "id", "parent", "role", "timing", "tokens"]);
   assert.deepEqual(odd.messages[id].tokens, [{ text: "", logprob: 0, top: [] }]);
@@ -243,7 +362,11 @@ test("an answer grows by its chunks", () => {
   reply.add({ choices: [{ delta: { content: "" } }] });
   assert.equal(m.timing, undefined);
   reply.add({ choices: [{ delta: { reasoning_content: "hm" } }] });
-  reply.add({ choices: [{ delta: { content: "caf" }, logprobs: { content: [{ token: "caf", logprob: -0.5, bytes: [99, 97, 102], top_logprobs: [] }] } }] });
+  reply.add({
+    choices: [
+      { delta: { content: "caf" }, logprobs: { content: [{ token: "caf", logprob: -0.5, bytes: [99, 97, 102], top_logprobs: [] }] } },
+    ],
+  });
   reply.add({ choices: [{ delta: { content: "" }, logprobs: { content: [{ token: "\ufffd", logprob: -1, bytes: [0xc3] }] } }] });
   reply.add({ choices: [{ delta: { content: "\u00e9" }, logprobs: { content: [{ token: "\ufffd", logprob: -0.1, bytes: [0xa9] }] } }] });
   reply.add({ choices: [{ delta: { tool_calls: [{ index: 0, id: "c1", function: { name: "f", arguments: '{"x":' } }] } }] });
@@ -252,7 +375,10 @@ test("an answer grows by its chunks", () => {
   reply.end("stop");
   assert.equal(m.content, "caf\u00e9");
   assert.equal(m.reasoning, "hm");
-  assert.deepEqual(m.tokens!.map((t) => t.text), ["caf", "", "\u00e9"]);
+  assert.deepEqual(
+    m.tokens!.map((t) => t.text),
+    ["caf", "", "\u00e9"],
+  );
   assert.deepEqual(m.toolCalls, [{ id: "c1", name: "f", arguments: '{"x":1}' }]);
   assert.equal(m.ending, "tool_calls");
   assert.equal(m.timing!.tokens, 7);
@@ -263,8 +389,10 @@ test("an answer grows by its chunks", () => {
 test("empty settings are not sent", () => {
   const empty = { ...defaults, temperature: "", min_p: "" };
   assert.deepEqual(requestFields(empty), {});
-  assert.deepEqual(requestFields({ ...empty, temperature: "0", seed: "7", stop: "END\n\nSTOP", logprobs: true, tools: '[{"type":"function"}]' }),
-    { temperature: 0, seed: 7, stop: ["END", "STOP"], tools: [{ type: "function" }], logprobs: true, top_logprobs: 5 });
+  assert.deepEqual(
+    requestFields({ ...empty, temperature: "0", seed: "7", stop: "END\n\nSTOP", logprobs: true, tools: '[{"type":"function"}]' }),
+    { temperature: 0, seed: 7, stop: ["END", "STOP"], tools: [{ type: "function" }], logprobs: true, top_logprobs: 5 },
+  );
   assert.throws(() => requestFields({ ...defaults, tools: "{" }), /tools are no JSON/);
 });
 
@@ -292,6 +420,7 @@ millrace_state_units{group="0",kind="paged",window="512"} 64
 millrace_state_units{group="1",kind="slot",window="0"} 8
 millrace_state_units_used{group="0"} 16
 millrace_state_units_used{group="1"} 2
+millrace_state_units_cached{group="0"} 5
 millrace_ttft_bucket{le="0.1"} 11
 millrace_ttft_bucket{le="0.2"} 14
 millrace_ttft_bucket{le="+Inf"} 14
@@ -318,5 +447,8 @@ test("quantiles, shares and groups", () => {
   assert.equal(quantile(after, before, "none", 0.5), undefined);
   assert.equal(share(after, before, "hits_total", "asked_total"), 0.25);
   assert.equal(share(after, after, "hits_total", "asked_total"), undefined);
-  assert.deepEqual(groupsOf(after), [{ name: "pages, window of 512", units: 64, used: 16 }, { name: "recurrent slots", units: 8, used: 2 }]);
+  assert.deepEqual(groupsOf(after), [
+    { name: "pages, window of 512", units: 64, used: 16, cached: 5 },
+    { name: "recurrent slots", units: 8, used: 2, cached: 0 },
+  ]);
 });

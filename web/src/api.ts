@@ -1,7 +1,11 @@
 // The server, as the page asks it: OpenAI's routes on the page's own origin, and /metrics.
 
 export class ServerError extends Error {
-  constructor(message: string, readonly status: number, readonly code: string | undefined) {
+  constructor(
+    message: string,
+    readonly status: number,
+    readonly code: string | undefined,
+  ) {
     super(message);
   }
 }
@@ -90,8 +94,10 @@ export interface Chunk {
 
 // Server-sent events: the data of each, lines joined.
 export async function* events(body: ReadableStream<Uint8Array>): AsyncGenerator<string> {
-  const reader = body.getReader(), decoder = new TextDecoder();
-  let rest = "", data: string[] = [];
+  const reader = body.getReader(),
+    decoder = new TextDecoder();
+  let rest = "",
+    data: string[] = [];
   try {
     for (;;) {
       const { done, value } = await reader.read();

@@ -17,17 +17,28 @@ function Banner({ onKey }: { onKey: () => void }) {
     <div class={`banner ${server.kind}`} role="status">
       {server.kind === "loading" && <Wheel turns />}
       <span>{server.sentence}</span>
-      {server.kind === "locked" && <button type="button" class="plain" onClick={onKey}>Enter the key</button>}
+      {server.kind === "locked" && (
+        <button type="button" class="plain" onClick={onKey}>
+          Enter the key
+        </button>
+      )}
     </div>
   );
 }
 
 function ModelName() {
   const page = usePage();
-  if (page.models.length < 2) return <span class="model" title="The model that is served">{page.model?.id ?? ""}</span>;
+  if (page.models.length < 2)
+    return (
+      <span class="model" title="The model that is served">
+        {page.model?.id ?? ""}
+      </span>
+    );
   return (
     <select class="model" aria-label="Model" value={page.model?.id} onChange={(e) => page.set("model", e.currentTarget.value)}>
-      {page.models.map((m) => <option key={m.id}>{m.id}</option>)}
+      {page.models.map((m) => (
+        <option key={m.id}>{m.id}</option>
+      ))}
     </select>
   );
 }
@@ -35,14 +46,22 @@ function ModelName() {
 function Header({ side, onSide, onPanel }: { side: boolean; onSide: () => void; onPanel: (p: Panel) => void }) {
   const page = usePage();
   const tab = (view: View, label: string) => (
-    <button type="button" aria-current={page.view === view ? "page" : undefined} onClick={() => page.show(view)}>{label}</button>
+    <button type="button" aria-current={page.view === view ? "page" : undefined} onClick={() => page.show(view)}>
+      {label}
+    </button>
   );
   return (
     <header class="top">
       <IconButton icon="menu" label="Conversations" expanded={side} onClick={onSide} />
-      <span class="brand"><Wheel turns={page.running.size > 0} /><span>millrace</span></span>
+      <span class="brand">
+        <Wheel turns={page.running.size > 0} />
+        <span>millrace</span>
+      </span>
       <ModelName />
-      <nav class="tabs" aria-label="Views">{tab("chat", "Chat")}{tab("dashboard", "Dashboard")}</nav>
+      <nav class="tabs" aria-label="Views">
+        {tab("chat", "Chat")}
+        {tab("dashboard", "Dashboard")}
+      </nav>
       <span class="tools">
         <IconButton icon="sun" class="theme" label="Light or dark" onClick={() => page.toggleTheme()} />
         <IconButton icon="help" label="Keys" onClick={() => onPanel("help")} />
@@ -68,7 +87,9 @@ function useKeys(page: Page, onPanel: (p: Panel) => void) {
           if (last?.role === "assistant") page.regenerate(last);
         },
       };
-      const action = control ? actions[(e.shiftKey && e.key.length > 0 && !"/.,".includes(e.key) ? "shift+" : "") + e.key.toLowerCase()] : undefined;
+      const action = control
+        ? actions[(e.shiftKey && e.key.length > 0 && !"/.,".includes(e.key) ? "shift+" : "") + e.key.toLowerCase()]
+        : undefined;
       if (e.key === "Escape" && page.busy) page.stop();
       if (!action) return;
       e.preventDefault();
@@ -87,6 +108,10 @@ function App({ page }: { page: Page }) {
   const [panel, setPanel] = useState<Panel>();
   useKeys(page, setPanel);
   const close = () => setPanel(undefined);
+  useEffect(() => {
+    const name = page.view === "dashboard" ? "Dashboard" : page.current.title;
+    document.title = name ? `${name} – millrace` : "millrace";
+  });
   const leaveSide = () => wide() || setSide(false);
   const target = page.view === "chat" ? "message" : "main";
   const skip = (e: Event) => {
@@ -95,7 +120,9 @@ function App({ page }: { page: Page }) {
   };
   return (
     <PageContext.Provider value={page}>
-      <a class="skip" href={`#${target}`} onClick={skip}>Skip to the {target === "message" ? "message box" : "numbers"}</a>
+      <a class="skip" href={`#${target}`} onClick={skip}>
+        Skip to the {target === "message" ? "message box" : "numbers"}
+      </a>
       <div class={side ? "frame with-side" : "frame"}>
         <Header side={side} onSide={() => setSide(!side)} onPanel={setPanel} />
         {side && <Sidebar onChosen={leaveSide} />}
@@ -104,7 +131,9 @@ function App({ page }: { page: Page }) {
           <Banner onKey={() => setPanel("settings")} />
           {page.view === "chat" ? <Chat onSystem={() => setPanel("settings")} /> : <Dashboard />}
         </div>
-        <div class="notice" role="status">{page.notice && <p>{page.notice}</p>}</div>
+        <div class="notice" role="status">
+          {page.notice && <p>{page.notice}</p>}
+        </div>
       </div>
       {panel === "settings" && <SettingsSheet onClose={close} />}
       {panel === "help" && <HelpDialog onClose={close} />}

@@ -23,11 +23,22 @@ function Announcer({ m }: { m: Message | undefined }) {
   if (m && seen === m.id) {
     lines = spokenBlocks(partsOf(m).answer);
     if (writing) lines = lines.slice(0, -1);
-    else lines.push(m.error ? "" : m.ending === "length" ? "The answer was cut: it reached its longest length." : m.ending === "stopped" ? "Stopped." : "The answer is complete.");
+    else
+      lines.push(
+        m.error
+          ? ""
+          : m.ending === "length"
+            ? "The answer was cut: it reached its longest length."
+            : m.ending === "stopped"
+              ? "Stopped."
+              : "The answer is complete.",
+      );
   }
   return (
     <div class="hidden" aria-live="polite" aria-relevant="additions">
-      {lines.map((line, i) => <p key={i}>{line}</p>)}
+      {lines.map((line, i) => (
+        <p key={i}>{line}</p>
+      ))}
     </div>
   );
 }
@@ -56,21 +67,43 @@ function Welcome() {
     <div class="welcome">
       <Wheel />
       <h1>What shall we talk about?</h1>
-      <p>{page.model ? <>You are talking to <strong>{page.model.id}</strong>, on this machine's own time.</> : " "}</p>
-      <ul>{ideas.map((idea) => <li key={idea}><button type="button" disabled={!page.model} onClick={() => page.send(idea)}>{idea}</button></li>)}</ul>
+      <p>
+        {page.model ? (
+          <>
+            You are talking to <strong>{page.model.id}</strong>, on this machine's own time.
+          </>
+        ) : (
+          " "
+        )}
+      </p>
+      <ul>
+        {ideas.map((idea) => (
+          <li key={idea}>
+            <button type="button" disabled={!page.model} onClick={() => page.send(idea)}>
+              {idea}
+            </button>
+          </li>
+        ))}
+      </ul>
     </div>
   );
 }
 
 function Composer() {
   const page = usePage();
-  const [text, setText] = useState("");
+  const { id } = page.current;
+  const text = page.drafts.get(id) ?? "";
+  const [, again] = useState(0);
+  const setText = (draft: string) => {
+    page.drafts.set(id, draft);
+    again((n) => n + 1);
+  };
   const area = useRef<HTMLTextAreaElement>(null);
-  useEffect(() => area.current!.focus({ preventScroll: true }), [page.current.id]);
+  useEffect(() => area.current!.focus({ preventScroll: true }), [id]);
   const send = () => {
     if (!text.trim() || page.busy || !page.model) return;
-    page.send(text);
     setText("");
+    page.send(text);
   };
   const key = (e: KeyboardEvent) => {
     if (e.key === "Enter" && !e.shiftKey && !e.ctrlKey && !e.metaKey && !e.isComposing) {
@@ -90,14 +123,29 @@ function Composer() {
   return (
     <form class="composer" onSubmit={submit}>
       <div class="box">
-        <GrowingText id="message" areaRef={area} rows={1} value={text} aria-label="Message" placeholder={page.model ? `Message ${page.model.id}` : "Message"} onInput={(e) => setText(e.currentTarget.value)} onKeyDown={key} />
+        <GrowingText
+          id="message"
+          areaRef={area}
+          rows={1}
+          value={text}
+          aria-label="Message"
+          placeholder={page.model ? `Message ${page.model.id}` : "Message"}
+          onInput={(e) => setText(e.currentTarget.value)}
+          onKeyDown={key}
+        />
         {page.busy ? (
-          <button type="button" class="send stop" aria-label="Stop" title="Stop (Esc)" onClick={() => page.stop()}><span /></button>
+          <button type="button" class="send stop" aria-label="Stop" title="Stop (Esc)" onClick={() => page.stop()}>
+            <span />
+          </button>
         ) : (
-          <button type="submit" class="send" aria-label="Send" title="Send (Enter)" disabled={!text.trim() || !page.model}><Icon name="send" /></button>
+          <button type="submit" class="send" aria-label="Send" title="Send (Enter)" disabled={!text.trim() || !page.model}>
+            <Icon name="send" />
+          </button>
         )}
       </div>
-      <p class="hint"><kbd>Enter</kbd> sends, <kbd>Shift</kbd>+<kbd>Enter</kbd> begins a new line. Models make mistakes.</p>
+      <p class="hint">
+        <kbd>Enter</kbd> sends, <kbd>Shift</kbd>+<kbd>Enter</kbd> begins a new line. Models make mistakes.
+      </p>
     </form>
   );
 }
@@ -118,8 +166,20 @@ export function Chat({ onSystem }: { onSystem: () => void }) {
     <main class="chat" id="main">
       {path.length > 0 && <h1 class="hidden">{c.title}</h1>}
       <div class="scroller" ref={box} onScroll={onScroll} tabIndex={0} role="region" aria-label="Conversation">
-        {c.system && <button type="button" class="system" title="Change the system prompt" onClick={onSystem}><span>System</span> {c.system}</button>}
-        {path.length === 0 ? <Welcome /> : <div class="messages">{path.map((m, i) => <Shown key={m.id} m={m} last={i === path.length - 1} mark={mark} />)}</div>}
+        {c.system && (
+          <button type="button" class="system" title="Change the system prompt" onClick={onSystem}>
+            <span>System</span> {c.system}
+          </button>
+        )}
+        {path.length === 0 ? (
+          <Welcome />
+        ) : (
+          <div class="messages">
+            {path.map((m, i) => (
+              <Shown key={m.id} m={m} last={i === path.length - 1} mark={mark} />
+            ))}
+          </div>
+        )}
       </div>
       <Composer />
       <Announcer m={path.at(-1)} />

@@ -53,7 +53,8 @@ export interface Conversation {
   chosen: Record<string, string>; // by parent ("" for the first message): the child that is shown
 }
 
-export const newId = () => crypto.randomUUID?.() ?? Array.from(crypto.getRandomValues(new Uint32Array(4)), (x) => x.toString(16).padStart(8, "0")).join("");
+export const newId = () =>
+  crypto.randomUUID?.() ?? Array.from(crypto.getRandomValues(new Uint32Array(4)), (x) => x.toString(16).padStart(8, "0")).join("");
 
 export function newConversation(system: string): Conversation {
   const now = Date.now();
@@ -116,7 +117,11 @@ export function partsOf(m: Pick<Message, "content" | "reasoning" | "ending">): P
   const end = m.content.indexOf("</think>");
   if (begin && end < 0) return { reasoning: m.content.slice(begin[0].length).trim(), answer: "", thinking: !m.ending };
   if (end < 0) return { reasoning: "", answer: m.content, thinking: false };
-  return { reasoning: m.content.slice(begin?.[0].length ?? 0, end).trim(), answer: m.content.slice(end + "</think>".length).trimStart(), thinking: false };
+  return {
+    reasoning: m.content.slice(begin?.[0].length ?? 0, end).trim(),
+    answer: m.content.slice(end + "</think>".length).trimStart(),
+    thinking: false,
+  };
 }
 
 // What the server is sent: the system prompt and the path, without reasoning and without answers that never came.
@@ -166,8 +171,15 @@ function readTiming(t: Record<string, unknown>): Timing {
 function readMessage(id: string, x: unknown, where: string): Message {
   if (!isObject(x)) throw new Error(`${where}: a message is no object`);
   const role = x.role;
-  if (role !== "user" && role !== "assistant" && role !== "tool") throw new Error(`${where}: a message has the role ${JSON.stringify(role)}`);
-  const m: Message = { id, parent: typeof x.parent === "string" ? x.parent : null, role, content: textOr(x.content, ""), created: numberOr(x.created, Date.now()) };
+  if (role !== "user" && role !== "assistant" && role !== "tool")
+    throw new Error(`${where}: a message has the role ${JSON.stringify(role)}`);
+  const m: Message = {
+    id,
+    parent: typeof x.parent === "string" ? x.parent : null,
+    role,
+    content: textOr(x.content, ""),
+    created: numberOr(x.created, Date.now()),
+  };
   if (typeof x.reasoning === "string") m.reasoning = x.reasoning;
   if (typeof x.toolCallId === "string") m.toolCallId = x.toolCallId;
   if (typeof x.model === "string") m.model = x.model;
@@ -175,9 +187,14 @@ function readMessage(id: string, x: unknown, where: string): Message {
   const endings: unknown[] = ["stop", "length", "tool_calls", "stopped", "cut"];
   m.ending = endings.includes(x.ending) ? (x.ending as Ending) : "cut"; // whoever wrote it no longer does
   if (Array.isArray(x.toolCalls))
-    m.toolCalls = x.toolCalls.filter(isObject).map((t) => ({ id: textOr(t.id, ""), name: textOr(t.name, ""), arguments: textOr(t.arguments, "") }));
+    m.toolCalls = x.toolCalls
+      .filter(isObject)
+      .map((t) => ({ id: textOr(t.id, ""), name: textOr(t.name, ""), arguments: textOr(t.arguments, "") }));
   if (isObject(x.timing)) m.timing = readTiming(x.timing);
-  if (Array.isArray(x.tokens)) m.tokens = x.tokens.filter(isObject).map((t) => ({ ...readAlternative(t), top: (Array.isArray(t.top) ? t.top : []).map(readAlternative) }));
+  if (Array.isArray(x.tokens))
+    m.tokens = x.tokens
+      .filter(isObject)
+      .map((t) => ({ ...readAlternative(t), top: (Array.isArray(t.top) ? t.top : []).map(readAlternative) }));
   return m;
 }
 
@@ -195,7 +212,9 @@ function readConversation(x: unknown, index: number): Conversation {
     c.messages[id] = readMessage(id, m, where);
   }
   for (const m of Object.values(c.messages)) checkAncestors(c, m, where);
-  if (isObject(x.chosen)) for (const [parent, child] of Object.entries(x.chosen)) if (typeof child === "string" && (parent === "" || isId(parent))) c.chosen[parent] = child;
+  if (isObject(x.chosen))
+    for (const [parent, child] of Object.entries(x.chosen))
+      if (typeof child === "string" && (parent === "" || isId(parent))) c.chosen[parent] = child;
   return c;
 }
 
@@ -214,7 +233,8 @@ export function readExport(text: string): Conversation[] {
   } catch {
     throw new Error("the file is no JSON");
   }
-  if (!isObject(file) || file.kind !== fileKind || !Array.isArray(file.conversations)) throw new Error("the file holds no conversations of this page");
+  if (!isObject(file) || file.kind !== fileKind || !Array.isArray(file.conversations))
+    throw new Error("the file holds no conversations of this page");
   return file.conversations.map(readConversation);
 }
 

@@ -2,22 +2,29 @@
 
 export type Shade = "comment" | "string" | "number" | "word" | "call" | "";
 
-const hashComments = /^(py|python|sh|bash|zsh|shell|console|rb|ruby|yaml|yml|toml|make|makefile|dockerfile|cmake|perl|pl|r|jl|julia|ini|conf|elixir|nix)$/;
+const hashComments =
+  /^(py|python|sh|bash|zsh|shell|console|rb|ruby|yaml|yml|toml|make|makefile|dockerfile|cmake|perl|pl|r|jl|julia|ini|conf|elixir|nix)$/;
 const dashComments = /^(sql|lua|haskell|hs|elm|ada)$/;
 const noColours = /^(text|txt|plain|plaintext|markdown|md|csv|log|output|diff)$/;
 
 const words = new Set(
-  ("abstract and as assert async await auto bool boolean break byte case catch char class const constexpr continue def default del delete do double " +
+  (
+    "abstract and as assert async await auto bool boolean break byte case catch char class const constexpr continue def default del delete do double " +
     "elif else elsif end enum except export extends extern false False final finally float fn for from func function go goto if impl implements import " +
     "in inline instanceof int interface is lambda let long loop match mod module mut namespace new nil None not null nullptr operator or override package " +
     "pass private protected pub public raise ref return self short signed sizeof static string struct super switch template then this throw trait true " +
     "True try type typedef typename typeof undefined union unsafe unsigned use using var virtual void volatile where while with yield " +
     "SELECT FROM WHERE INSERT INTO VALUES UPDATE SET DELETE CREATE TABLE JOIN LEFT RIGHT INNER ON GROUP BY ORDER LIMIT AND OR NOT NULL AS " +
-    "echo fi done esac export local sudo").split(" "),
+    "echo fi done esac export local sudo"
+  ).split(" "),
 );
 
 function patternFor(language: string): RegExp {
-  const line = hashComments.test(language) ? "#[^\\n]*" : dashComments.test(language) ? "--[^\\n]*" : "\\/\\/[^\\n]*|\\/\\*[^]*?(?:\\*\\/|$)|<!--[^]*?(?:-->|$)";
+  const line = hashComments.test(language)
+    ? "#[^\\n]*"
+    : dashComments.test(language)
+      ? "--[^\\n]*"
+      : "\\/\\/[^\\n]*|\\/\\*[^]*?(?:\\*\\/|$)|<!--[^]*?(?:-->|$)";
   const string = `"""[^]*?(?:"""|$)|"(?:[^"\\\\\\n]|\\\\.)*"?|'(?:[^'\\\\\\n]|\\\\.)*'|\`(?:[^\`\\\\]|\\\\.)*\`?`;
   return new RegExp(`(${line})|(${string})|(\\b\\d[\\w.]*)|([A-Za-z_$][\\w$]*)(?=([ ]?\\()?)|[^]`, "g");
 }

@@ -62,14 +62,18 @@ function splitRow(line: string): string[] {
 }
 
 function alignOf(cell: string): Align {
-  const left = cell.startsWith(":"), right = cell.endsWith(":");
+  const left = cell.startsWith(":"),
+    right = cell.endsWith(":");
   return left && right ? "center" : right ? "right" : left ? "left" : undefined;
 }
 
 class BlockParser {
   private at = 0;
 
-  constructor(private readonly lines: string[], private readonly depth: number) {}
+  constructor(
+    private readonly lines: string[],
+    private readonly depth: number,
+  ) {}
 
   all(): { block: Block; first: number; end: number }[] {
     const out = [];
@@ -96,7 +100,8 @@ class BlockParser {
     const [, indent, ticks, info] = open;
     const text: string[] = [];
     for (this.at++; this.at < this.lines.length; this.at++) {
-      const inner = this.lines[this.at], bare = inner.trim();
+      const inner = this.lines[this.at],
+        bare = inner.trim();
       if (bare.length >= ticks.length && indentOf(inner) < 4 && bare === ticks[0].repeat(bare.length)) {
         this.at++;
         break;
@@ -110,7 +115,10 @@ class BlockParser {
     const found = heading.exec(line);
     if (found) {
       this.at++;
-      const text = (found[2] ?? "").trim().replace(/(^|[ \t])#+$/, "").trim();
+      const text = (found[2] ?? "")
+        .trim()
+        .replace(/(^|[ \t])#+$/, "")
+        .trim();
       return { kind: "heading", level: found[1].length, text };
     }
     if (!rule.test(line)) return;
@@ -121,7 +129,8 @@ class BlockParser {
   private indented(line: string): Block | undefined {
     if (indentOf(line) < 4) return;
     const text: string[] = [];
-    while (this.at < this.lines.length && (isBlank(this.lines[this.at]) || indentOf(this.lines[this.at]) >= 4)) text.push(this.lines[this.at++].slice(4));
+    while (this.at < this.lines.length && (isBlank(this.lines[this.at]) || indentOf(this.lines[this.at]) >= 4))
+      text.push(this.lines[this.at++].slice(4));
     while (isBlank(text[text.length - 1])) text.pop();
     return { kind: "code", language: "", text: text.join("\n") };
   }
@@ -169,7 +178,8 @@ class BlockParser {
       }
       const after = lines[lines.length - 1] === "" && lines.length > 1;
       if (indentOf(line) >= enough) lines.push(line.slice(Math.min(width, indentOf(line))));
-      else if (!after && !interrupts(line) && !marker.test(line)) lines.push(line.trimStart()); // lazy continuation
+      else if (!after && !interrupts(line) && !marker.test(line))
+        lines.push(line.trimStart()); // lazy continuation
       else break;
     }
     const n = lines.length;
@@ -180,7 +190,8 @@ class BlockParser {
   private table(line: string): Block | undefined {
     const below = this.lines[this.at + 1];
     if (!line.includes("|") || below === undefined || !delimiterRow.test(below)) return;
-    const head = splitRow(line), align = splitRow(below).map(alignOf);
+    const head = splitRow(line),
+      align = splitRow(below).map(alignOf);
     if (head.length !== align.length) return;
     const rows: string[][] = [];
     for (this.at += 2; this.at < this.lines.length; this.at++) {
@@ -203,7 +214,8 @@ class BlockParser {
         return { kind: "heading", level: under[1][0] === "=" ? 1 : 2, text: lines.join("\n").trim() };
       }
       const item = marker.exec(line);
-      if (isBlank(line) || interrupts(line) || (item && this.depth < maxDepth && !/^(?!1\b)\d/.test(item[2]) && line.trim() !== item[2])) break;
+      if (isBlank(line) || interrupts(line) || (item && this.depth < maxDepth && !/^(?!1\b)\d/.test(item[2]) && line.trim() !== item[2]))
+        break;
       if (line.includes("|") && delimiterRow.test(this.lines[this.at + 1] ?? "")) break;
       lines.push(line.trimStart());
     }
@@ -245,7 +257,8 @@ const angled = /<(https?:\/\/[^\s<>]*|[\w.+-]{1,64}@[\w.-]{1,255})>/iy;
 const bare = /https?:\/\/[^\s<>"'`]+/iy;
 const lineBreak = /<br[ ]?\/?>/iy;
 
-const depthOf = (children: Inline[]) => 1 + children.reduce((most, c) => (typeof c === "object" && "depth" in c ? Math.max(most, c.depth) : most), 0);
+const depthOf = (children: Inline[]) =>
+  1 + children.reduce((most, c) => (typeof c === "object" && "depth" in c ? Math.max(most, c.depth) : most), 0);
 
 // Punctuation at the end is the sentence's, and so is a bracket that was opened before the address.
 function endOfAddress(text: string): number {
@@ -335,11 +348,13 @@ class InlineParser {
 
   private marks(char: string) {
     const length = this.match(char === "*" ? /\*+/y : char === "_" ? /_+/y : /~+/y)![0].length;
-    const before = this.text[this.at - 1] ?? " ", after = this.text[this.at + length] ?? " ";
+    const before = this.text[this.at - 1] ?? " ",
+      after = this.text[this.at + length] ?? " ";
     this.at += length;
     const run = char.repeat(length);
     if (char === "~" && length !== 2) return this.push(run);
-    const space = (s: string) => /\s/.test(s), mark = (s: string) => punctuation.test(s);
+    const space = (s: string) => /\s/.test(s),
+      mark = (s: string) => punctuation.test(s);
     const left = !space(after) && (!mark(after) || space(before) || mark(before));
     const right = !space(before) && (!mark(before) || space(after) || mark(after));
     const opens = left && (char !== "_" || !right || mark(before));
@@ -364,7 +379,8 @@ class InlineParser {
     const href = safeHref(found[1] ?? found[2] ?? "");
     this.at += found[0].length;
     this.pieces.length = open;
-    if (href && depth <= maxInlineDepth) this.pieces.push({ inline: { kind: "link", href, children: children.length ? children : [href], depth } });
+    if (href && depth <= maxInlineDepth)
+      this.pieces.push({ inline: { kind: "link", href, children: children.length ? children : [href], depth } });
     else for (const inline of children) this.pieces.push({ inline }); // the words without the address
     this.brackets.length = 0; // links do not nest
   }
@@ -416,7 +432,10 @@ function collapse(pieces: Piece[], from: number): Inline[] {
       continue;
     }
     const opener = pieces[open].run!;
-    const children = pieces.slice(open + 1, i).map((p) => p.inline).filter((x) => x !== "");
+    const children = pieces
+      .slice(open + 1, i)
+      .map((p) => p.inline)
+      .filter((x) => x !== "");
     const depth = depthOf(children);
     if (depth > maxInlineDepth) {
       closer.count = 0;

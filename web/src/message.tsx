@@ -13,7 +13,13 @@ function TimingLine({ t }: { t: Timing }) {
   if (t.perSecond !== undefined) parts.push(`${rate(t.perSecond)} tok/s`);
   parts.push(`first after ${seconds(t.firstToken)}`);
   if (t.cachedTokens) parts.push(`${t.cachedTokens} of ${t.promptTokens} prompt tokens cached`);
-  return <span class="timing">{parts.map((p, i) => <span key={i}>{p}</span>)}</span>;
+  return (
+    <span class="timing">
+      {parts.map((p, i) => (
+        <span key={i}>{p}</span>
+      ))}
+    </span>
+  );
 }
 
 function Siblings({ m }: { m: Message }) {
@@ -25,7 +31,9 @@ function Siblings({ m }: { m: Message }) {
   return (
     <span class="siblings">
       <IconButton icon="left" label={`Previous ${what}`} disabled={at === 0} onClick={() => page.choose(all[at - 1])} />
-      <span aria-label={`${what} ${at + 1} of ${all.length}`} role="img">{at + 1} / {all.length}</span>
+      <span aria-label={`${what} ${at + 1} of ${all.length}`} role="img">
+        {at + 1} / {all.length}
+      </span>
       <IconButton icon="right" label={`Next ${what}`} disabled={at === all.length - 1} onClick={() => page.choose(all[at + 1])} />
     </span>
   );
@@ -55,11 +63,21 @@ function Editor({ m, onDone }: { m: Message; onDone: () => void }) {
   };
   return (
     <div class="editor">
-      <GrowingText areaRef={area} aria-label={m.role === "user" ? "Edit your message" : "Edit the answer"} value={text} onInput={(e) => setText(e.currentTarget.value)} onKeyDown={key} />
+      <GrowingText
+        areaRef={area}
+        aria-label={m.role === "user" ? "Edit your message" : "Edit the answer"}
+        value={text}
+        onInput={(e) => setText(e.currentTarget.value)}
+        onKeyDown={key}
+      />
       <div class="row">
         <p class="hint">The old one stays: arrows lead back to it.</p>
-        <button type="button" class="plain" onClick={onDone}>Cancel</button>
-        <button type="button" class="primary" disabled={!text.trim() || page.busy} onClick={save}>{m.role === "user" ? "Send" : "Save"}</button>
+        <button type="button" class="plain" onClick={onDone}>
+          Cancel
+        </button>
+        <button type="button" class="primary" disabled={!text.trim() || page.busy} onClick={save}>
+          {m.role === "user" ? "Send" : "Save"}
+        </button>
       </div>
     </div>
   );
@@ -68,7 +86,10 @@ function Editor({ m, onDone }: { m: Message; onDone: () => void }) {
 function Reasoning({ text, thinking }: { text: string; thinking: boolean }) {
   return (
     <details class="reasoning">
-      <summary><Icon name="chevron" />{thinking ? "Thinking…" : "Reasoning"}</summary>
+      <summary>
+        <Icon name="chevron" />
+        {thinking ? "Thinking…" : "Reasoning"}
+      </summary>
       <Markdown text={text} />
     </details>
   );
@@ -85,8 +106,12 @@ function pretty(json: string): string {
 function Call({ call }: { call: ToolCall }) {
   return (
     <div class="call">
-      <p><Icon name="tool" /> calls <strong>{call.name}</strong></p>
-      <pre tabIndex={0} role="region" aria-label={`Arguments of ${call.name}`}>{pretty(call.arguments)}</pre>
+      <p>
+        <Icon name="tool" /> calls <strong>{call.name}</strong>
+      </p>
+      <pre tabIndex={0} role="region" aria-label={`Arguments of ${call.name}`}>
+        {pretty(call.arguments)}
+      </pre>
     </div>
   );
 }
@@ -102,11 +127,14 @@ function Results({ m }: { m: Message }) {
   return (
     <form class="results" onSubmit={send}>
       {m.toolCalls!.map((call, i) => (
-        <label key={call.id}>Result of {call.name}
+        <label key={call.id}>
+          Result of {call.name}
           <GrowingText rows={1} value={texts[i]} onInput={(e) => setTexts(texts.map((t, j) => (j === i ? e.currentTarget.value : t)))} />
         </label>
       ))}
-      <button type="submit" class="primary">Send {texts.length === 1 ? "the result" : "the results"}</button>
+      <button type="submit" class="primary">
+        Send {texts.length === 1 ? "the result" : "the results"}
+      </button>
     </form>
   );
 }
@@ -128,21 +156,43 @@ function Answer({ m, last }: { m: Message; last: boolean }) {
     <>
       {reasoning && <Reasoning text={reasoning} thinking={thinking} />}
       {shades && m.tokens ? <Tokens tokens={m.tokens} /> : <Markdown text={answer} />}
-      {m.toolCalls?.map((call) => <Call key={call.id} call={call} />)}
+      {m.toolCalls?.map((call) => (
+        <Call key={call.id} call={call} />
+      ))}
       {last && !writing && m.toolCalls?.length ? <Results m={m} /> : null}
-      {m.error ? <p class="failure" role="alert">{m.error}</p> : !writing && marks[m.ending!] && <p class={`mark ${m.ending}`}>{marks[m.ending!]}</p>}
+      {m.error ? (
+        <p class="failure" role="alert">
+          {m.error}
+        </p>
+      ) : (
+        !writing && marks[m.ending!] && <p class={`mark ${m.ending}`}>{marks[m.ending!]}</p>
+      )}
       <footer>
-        {writing ? <span class="writing"><Wheel turns />{m.timing ? <TimingLine t={m.timing} /> : "Reading…"}</span> : null}
-        {!writing && <>
-          <span class="actions">
-            <Siblings m={m} />
-            <CopyButton text={() => answer} label="Copy the answer" />
-            <IconButton icon="again" label={m.error ? "Try again" : "Another answer"} disabled={page.busy} onClick={() => page.regenerate(m)} />
-            <IconButton icon="pencil" label="Edit the answer" onClick={() => setEditing(true)} />
-            {m.tokens && <IconButton icon="shades" label="Probabilities as colours" pressed={shades} onClick={() => setShades(!shades)} />}
+        {writing ? (
+          <span class="writing">
+            <Wheel turns />
+            {m.timing ? <TimingLine t={m.timing} /> : "Reading…"}
           </span>
-          {m.timing && <TimingLine t={m.timing} />}
-        </>}
+        ) : null}
+        {!writing && (
+          <>
+            <span class="actions">
+              <Siblings m={m} />
+              <CopyButton text={() => answer} label="Copy the answer" />
+              <IconButton
+                icon="again"
+                label={m.error ? "Try again" : "Another answer"}
+                disabled={page.busy}
+                onClick={() => page.regenerate(m)}
+              />
+              <IconButton icon="pencil" label="Edit the answer" onClick={() => setEditing(true)} />
+              {m.tokens && (
+                <IconButton icon="shades" label="Probabilities as colours" pressed={shades} onClick={() => setShades(!shades)} />
+              )}
+            </span>
+            {m.timing && <TimingLine t={m.timing} />}
+          </>
+        )}
       </footer>
     </>
   );
@@ -168,8 +218,12 @@ function Question({ m }: { m: Message }) {
 function Result({ m }: { m: Message }) {
   return (
     <div class="call">
-      <p><Icon name="tool" /> result</p>
-      <pre tabIndex={0} role="region" aria-label="Result of the tool">{pretty(m.content)}</pre>
+      <p>
+        <Icon name="tool" /> result
+      </p>
+      <pre tabIndex={0} role="region" aria-label="Result of the tool">
+        {pretty(m.content)}
+      </pre>
     </div>
   );
 }

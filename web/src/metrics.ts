@@ -16,7 +16,8 @@ export function parseMetrics(text: string): Reading {
     const m = line.exec(row);
     if (!m) continue;
     const labels: Record<string, string> = {};
-    for (const [, name, value] of (m[2] ?? "").matchAll(label)) labels[name] = value.replace(/\\(.)/g, (_, c: string) => (c === "n" ? "\n" : c));
+    for (const [, name, value] of (m[2] ?? "").matchAll(label))
+      labels[name] = value.replace(/\\(.)/g, (_, c: string) => (c === "n" ? "\n" : c));
     const value = m[3] === "+Inf" ? Infinity : Number(m[3]);
     out.set(m[1], [...(out.get(m[1]) ?? []), { labels, value }]);
   }
@@ -28,7 +29,8 @@ export const sum = (r: Reading, name: string) => r.get(name)?.reduce((n, s) => n
 export interface Group {
   name: string;
   units: number;
-  used: number | undefined; // undefined: the server does not say it by group
+  used: number | undefined; // by sequences; undefined: the server does not say it by group
+  cached: number; // by the prefix cache alone
 }
 
 // What the dashboard shows of one second.
@@ -44,7 +46,8 @@ export interface Moment {
 }
 
 function change(now: Reading, before: Reading, name: string): number | undefined {
-  const a = sum(now, name), b = sum(before, name);
+  const a = sum(now, name),
+    b = sum(before, name);
   return a === undefined || b === undefined || a < b ? undefined : a - b; // less than before: another server
 }
 
@@ -67,20 +70,31 @@ export function momentOf(now: Reading, before: Reading, at: number, seconds: num
 }
 
 export function groupsOf(r: Reading): Group[] {
-  const used = new Map((r.get("state_units_used") ?? []).map((s) => [s.labels.group, s.value]));
+  const by = (name: string) => new Map((r.get(name) ?? []).map((s) => [s.labels.group, s.value]));
+  const used = by("state_units_used"),
+    cached = by("state_units_cached");
   return (r.get("state_units") ?? []).map(({ labels, value }) => {
     const windowed = labels.window && labels.window !== "0" ? `, window of ${labels.window}` : "";
-    return { name: labels.kind === "slot" ? "recurrent slots" : `pages${windowed}`, units: value, used: used.get(labels.group) };
+    return {
+      name: labels.kind === "slot" ? "recurrent slots" : `pages${windowed}`,
+      units: value,
+      used: used.get(labels.group),
+      cached: cached.get(labels.group) ?? 0,
+    };
   });
 }
 
 // The q-quantile of what a histogram took in between, as Prometheus interpolates it; undefined: nothing came.
 export function quantile(now: Reading, before: Reading | undefined, name: string, q: number): number | undefined {
   const past = new Map((before?.get(`${name}_bucket`) ?? []).map((s) => [s.labels.le, s.value]));
-  const buckets = (now.get(`${name}_bucket`) ?? []).map((s) => ({ le: s.labels.le === "+Inf" ? Infinity : Number(s.labels.le), n: s.value - (past.get(s.labels.le) ?? 0) }));
+  const buckets = (now.get(`${name}_bucket`) ?? []).map((s) => ({
+    le: s.labels.le === "+Inf" ? Infinity : Number(s.labels.le),
+    n: s.value - (past.get(s.labels.le) ?? 0),
+  }));
   const total = buckets[buckets.length - 1]?.n ?? 0;
   if (total <= 0) return;
-  let lower = 0, below = 0;
+  let lower = 0,
+    below = 0;
   for (const { le, n } of buckets) {
     if (n >= q * total) return le === Infinity ? lower : lower + ((le - lower) * (q * total - below)) / (n - below);
     lower = le;

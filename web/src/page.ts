@@ -22,11 +22,13 @@ export class Page {
   notice = ""; // a sentence that goes away by itself
   readonly api = new Api(() => this.key);
   readonly watcher = new Watcher(this.api, () => this.view === "dashboard" && this.changed());
+  readonly drafts = new Map<string, string>(); // by conversation: what stands in the message box
   readonly running = new Map<string, AbortController>(); // by conversation
   private store = new Store();
   private listeners = new Set<() => void>();
   private channel = typeof BroadcastChannel === "undefined" ? undefined : new BroadcastChannel("millrace");
   private noticeTimer = 0;
+  private modelsTimer = 0;
 
   constructor() {
     this.current = tree.newConversation(this.settings.system);
@@ -103,6 +105,7 @@ export class Page {
 
   // Asks again by itself while the model is being loaded or the server is away.
   async findModels() {
+    clearTimeout(this.modelsTimer);
     try {
       this.models = await this.api.models();
       this.server = { kind: "ready", sentence: "" };
@@ -110,7 +113,8 @@ export class Page {
       const failure = e as ServerError;
       const kind = failure.status === 401 ? "locked" : failure.status === 503 ? "loading" : "gone";
       this.server = { kind, sentence: failure.message };
-      if (kind !== "locked") setTimeout(() => void this.findModels(), kind === "loading" ? 500 : 3000);
+      clearTimeout(this.modelsTimer); // one that another call set meanwhile
+      if (kind !== "locked") this.modelsTimer = window.setTimeout(() => void this.findModels(), kind === "loading" ? 500 : 3000);
     }
     this.changed();
   }
@@ -299,7 +303,9 @@ export class Page {
 
   // Draws at most once a frame, and leaves three quarters of the time to others however long drawing takes; stores once a second.
   private painter(c: Conversation): () => void {
-    let waiting = false, free = 0, stored = performance.now();
+    let waiting = false,
+      free = 0,
+      stored = performance.now();
     return () => {
       if (waiting || !this.running.has(c.id)) return;
       waiting = true;

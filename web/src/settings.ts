@@ -42,8 +42,21 @@ export interface Settings {
 
 // Calmer than the API's own, which are the model's plain distribution.
 export const defaults: Settings = {
-  model: "", system: "", temperature: "0.7", top_p: "", top_k: "", min_p: "0.05", max_tokens: "", seed: "", repetition_penalty: "", frequency_penalty: "",
-  presence_penalty: "", stop: "", tools: "", logprobs: false, theme: "auto",
+  model: "",
+  system: "",
+  temperature: "0.7",
+  top_p: "",
+  top_k: "",
+  min_p: "0.05",
+  max_tokens: "",
+  seed: "",
+  repetition_penalty: "",
+  frequency_penalty: "",
+  presence_penalty: "",
+  stop: "",
+  tools: "",
+  logprobs: false,
+  theme: "auto",
 };
 
 export const fields: Field[] = [
@@ -88,7 +101,8 @@ export function loadSettings(): Settings {
   const out = { ...defaults };
   try {
     const stored = JSON.parse(localStorage.getItem(key) ?? "{}");
-    for (const name of Object.keys(defaults) as (keyof Settings)[]) if (typeof stored[name] === typeof defaults[name]) (out[name] as unknown) = stored[name];
+    for (const name of Object.keys(defaults) as (keyof Settings)[])
+      if (typeof stored[name] === typeof defaults[name]) (out[name] as unknown) = stored[name];
   } catch {
     // storage is closed or holds something else: the defaults
   }

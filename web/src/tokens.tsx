@@ -20,7 +20,9 @@ function Alternatives({ token }: { token: Token }) {
       {rows.map((t, i) => (
         <div key={i} class={t.text === token.text ? "row taken" : "row"}>
           <code>{visible(t.text)}</code>
-          <svg viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true"><rect width={100 * Math.exp(t.logprob)} height="4" rx="1" /></svg>
+          <svg viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true">
+            <rect width={100 * Math.exp(t.logprob)} height="4" rx="1" />
+          </svg>
           <span>{percent(t.logprob)}</span>
         </div>
       ))}
@@ -45,14 +47,35 @@ export function Tokens({ tokens }: { tokens: Token[] }) {
   };
   return (
     <div class="probabilities">
-      <div ref={box} class="tokens" tabIndex={0} role="group" aria-label="Tokens by probability; arrow keys go from one to the next" onKeyDown={move} onMouseOver={hover} onClick={hover}>
+      <div
+        ref={box}
+        class="tokens"
+        tabIndex={0}
+        role="group"
+        aria-label="Tokens by probability; arrow keys go from one to the next"
+        onKeyDown={move}
+        onMouseOver={hover}
+        onClick={hover}
+      >
         {tokens.map((t, i) => (
-          <span key={i} data-i={i} class={`token ${shadeClass(t.logprob)}${i === at ? " at" : ""}`}>{t.text === "" ? "·" : t.text}</span>
+          <span key={i} data-i={i} class={`token ${shadeClass(t.logprob)}${i === at ? " at" : ""}`}>
+            {t.text === "" ? "·" : t.text}
+          </span>
         ))}
       </div>
       <div class="beside">
-        {at >= 0 && tokens[at] ? <Alternatives token={tokens[at]} /> : <p class="hint">Point at a token to see what else it could have been.</p>}
-        <div class="scale" aria-hidden="true"><span>sure</span>{Array.from({ length: 8 }, (_, i) => <i key={i} class={`p${i}`} />)}<span>surprised</span></div>
+        {at >= 0 && tokens[at] ? (
+          <Alternatives token={tokens[at]} />
+        ) : (
+          <p class="hint">Point at a token to see what else it could have been.</p>
+        )}
+        <div class="scale" aria-hidden="true">
+          <span>sure</span>
+          {Array.from({ length: 8 }, (_, i) => (
+            <i key={i} class={`p${i}`} />
+          ))}
+          <span>surprised</span>
+        </div>
       </div>
     </div>
   );

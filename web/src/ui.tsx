@@ -88,7 +88,16 @@ interface ButtonProps {
 
 export function IconButton({ icon, label, onClick, pressed, disabled, expanded, ...rest }: ButtonProps) {
   return (
-    <button type="button" class={`icon-button ${rest.class ?? ""}`} aria-label={label} title={label} aria-pressed={pressed} aria-expanded={expanded} disabled={disabled} onClick={onClick}>
+    <button
+      type="button"
+      class={`icon-button ${rest.class ?? ""}`}
+      aria-label={label}
+      title={label}
+      aria-pressed={pressed}
+      aria-expanded={expanded}
+      disabled={disabled}
+      onClick={onClick}
+    >
       <Icon name={icon} />
     </button>
   );
@@ -157,7 +166,10 @@ export function saveFile(name: string, text: string) {
 }
 
 // A text area as high as its text.
-export function GrowingText({ areaRef, ...props }: TextareaHTMLAttributes<HTMLTextAreaElement> & { areaRef?: { current: HTMLTextAreaElement | null } }) {
+export function GrowingText({
+  areaRef,
+  ...props
+}: TextareaHTMLAttributes<HTMLTextAreaElement> & { areaRef?: { current: HTMLTextAreaElement | null } }) {
   const own = useRef<HTMLTextAreaElement>(null);
   const ref = areaRef ?? own;
   useEffect(() => {

@@ -11,7 +11,10 @@ export class Watcher {
   private readings: { at: number; reading: Reading }[] = []; // of the last minute
   private started = false;
 
-  constructor(private readonly api: Api, private readonly changed: () => void) {}
+  constructor(
+    private readonly api: Api,
+    private readonly changed: () => void,
+  ) {}
 
   start() {
     if (this.started) return;
@@ -37,7 +40,8 @@ export class Watcher {
   }
 
   private take(reading: Reading) {
-    const at = performance.now(), last = this.readings.at(-1);
+    const at = performance.now(),
+      last = this.readings.at(-1);
     if (last && at - last.at < 5000) this.moments.push(momentOf(reading, last.reading, at, (at - last.at) / 1000));
     this.moments = this.moments.filter((m) => at - m.at < span * 1000);
     this.readings.push({ at, reading });
