@@ -27,6 +27,7 @@ TEST(Autoregressive, PlansWhatTheStateLacksAndTakesTheLastRowsToken) {
   EXPECT_TRUE(absorbed.path.empty());
   ASSERT_EQ(absorbed.emit.size(), 1u);
   EXPECT_EQ(absorbed.emit[0].token, 9);
+  EXPECT_EQ(decoding->absorb(state, 4, sampled).n_rows, 4);  // a whole prompt is kept
 }
 
 }  // namespace

@@ -167,6 +167,25 @@ TEST(Engine, StopStringsCutTheTextAndEndTheAnswer) {
   EXPECT_GT(n_stopped, 10);
 }
 
+// An answer goes on where the prompt ended: a space that it begins with is part of it, though a text of its own would lose it there.
+TEST(Engine, AnAnswerKeepsTheSpaceThatItBeginsWith) {
+  fs::path copy = fs::path(testing::TempDir()) / "millrace_spaces_model";
+  fs::remove_all(copy);
+  fs::copy(fixture("llama_gqa"), copy);
+  fs::copy_file(fs::path(MR_FIXTURES) / "text" / "llama2.tokenizer.json", copy / "tokenizer.json");
+  auto engine = Engine::create(copy, {.threads = 1});
+  ASSERT_TRUE(engine->tokenizer());
+  const int32_t space = 35, letter = 68;  // the bytes 0x20 and 0x41
+  Request r = greedy({letter, letter}, 2);
+  r.sampling.ignore_eos = true;
+  r.sampling.logit_bias = {{space, 100.f}};
+  Answer answer = run_one(*engine, r);
+  EXPECT_EQ(answer.tokens, (std::vector<int32_t>{space, space}));
+  EXPECT_EQ(answer.text, "  ");
+  EXPECT_EQ(engine->tokenizer()->decode(std::vector<int32_t>{letter, letter, space, space}, true), "AA  ");
+  fs::remove_all(copy);
+}
+
 // Greedy with penalties, against the definition: the logits of the whole sequence, changed by hand, their largest taken.
 void expect_penalties(Engine& engine, float repetition, float frequency, float presence, std::map<int32_t, float> bias) {
   SCOPED_TRACE(fmt::format("repetition {}, frequency {}, presence {}", repetition, frequency, presence));

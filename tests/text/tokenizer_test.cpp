@@ -246,14 +246,23 @@ TEST(Detokenizer, continuing_text_is_what_the_whole_grows_by) {
       EXPECT_EQ(grown + continuing.finish(), tokenizer.decode(whole, true)) << family << ": " << text;
     }
   }
-  // With a Metaspace decoder every word that begins with its mark is led by a space, but for the text's first.
-  Tokenizer tokenizer = load("llama2_metaspace");
-  const Ids ids = tokenizer.encode("water", false);
-  Detokenizer continuing(tokenizer, true, true);
-  std::string text;
-  for (int32_t id : ids) text += continuing.push(id);
-  EXPECT_EQ(text + continuing.finish(), " water");
-  EXPECT_EQ(tokenizer.decode(ids, true), "water");
+}
+
+// The `tokenizers` library's Metaspace decoder drops its mark in the first token of a text and makes it a space in all others. A text
+// that goes on has no first token.
+TEST(Detokenizer, after_a_metaspace_decoder_continuing_text_keeps_its_space) {
+  for (const char* scheme : {"always", "first", "never"}) {
+    Json json = read_json("llama2_metaspace.tokenizer.json");
+    json["model"]["byte_fallback"] = false;
+    json["decoder"] = {{"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", scheme}, {"split", false}};
+    Tokenizer tokenizer = Tokenizer::from_json(json, nullptr);
+    const Ids ids = tokenizer.encode("water falls", false);
+    Detokenizer continuing(tokenizer, true, true);
+    std::string text;
+    for (int32_t id : ids) text += continuing.push(id);
+    EXPECT_EQ(text + continuing.finish(), " water falls") << scheme;
+    EXPECT_EQ(tokenizer.decode(ids, true), std::string(scheme) == "never" ? " water falls" : "water falls") << scheme;
+  }
 }
 
 }  // namespace
