@@ -63,7 +63,7 @@ TEST(Traffic, RequestsComeFromAFile) {
   };
   EXPECT_EQ(refusal("\n"), "load.jsonl has no requests");
   EXPECT_EQ(refusal("{\"prompt_tokens\": 3}\n[1]"), "load.jsonl, line 2 is no JSON object");
-  EXPECT_EQ(refusal("{\"prompt_tokens\""), "load.jsonl, line 1 is no JSON object");
+  EXPECT_EQ(refusal("{\"prompt_tokens\""), "load.jsonl, line 1 is not valid JSON: something is wrong at byte 17");
   EXPECT_EQ(refusal("{\"max_tokens\": 3}"), "load.jsonl, line 1 has neither \"prompt\" nor \"prompt_tokens\"");
   EXPECT_EQ(refusal("{\"prompt_tokens\": 0}"), "load.jsonl, line 1: \"prompt_tokens\" is 0, not a number of tokens");
   EXPECT_EQ(refusal("{\"prompt_tokens\": 1, \"max_tokens\": \"all\"}"),
