@@ -158,13 +158,11 @@ void Engine::note_progress() {
   metrics_.last_step_ns = std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
 }
 
+// A request that is cancelled was submitted before: it has arrived when its cancelling is read.
 void Engine::read_mail() {
-  {
-    std::lock_guard lock(mutex_);
-    arriving_.splice(arriving_.end(), submitted_);
-  }
-  for (; !arriving_.empty(); arriving_.pop_front()) take_in(arriving_.front());
-  for (int64_t id; (id = next_cancelled()) != 0;) {
+  for (int64_t id = -1; id != 0;) {
+    id = next_cancelled();
+    for (; !arriving_.empty(); arriving_.pop_front()) take_in(arriving_.front());
     auto found = requests_.find(id);
     if (found == requests_.end() || found->second->over) continue;
     end(*found->second, Finish::cancelled, "");
@@ -174,6 +172,7 @@ void Engine::read_mail() {
 
 int64_t Engine::next_cancelled() {
   std::lock_guard lock(mutex_);
+  arriving_.splice(arriving_.end(), submitted_);
   if (cancelled_.empty()) return 0;
   int64_t id = cancelled_.back();
   cancelled_.pop_back();

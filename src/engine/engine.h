@@ -91,7 +91,7 @@ class Engine : Desk {
   void deliver_news() override;
   void has_news(Answering&) override;
   void fail(Answering&, const char* why) override;
-  int64_t next_cancelled();  // 0: none
+  int64_t next_cancelled();  // 0: none. What was submitted before it is arriving then
   void take_in(std::unique_ptr<Answering>&);
   void deliver(Answering&);
   bool tell(Answering&);

@@ -1,16 +1,23 @@
 #include "engine/load.h"
 
+#include <fstream>
+
 #include "core/error.h"
 
 namespace mr {
 
 namespace fs = std::filesystem;
 
+// A pipe will do: its reader waits until someone writes there.
 static std::string read_template(const fs::path& path) {
   constexpr size_t most = size_t(16) << 20;
-  MappedFile file(path);
-  check(file.bytes().size() <= most, "'{}' has {} bytes, but templates of at most {} are read", path.native(), file.bytes().size(), most);
-  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+  std::ifstream in(path, std::ios::binary);
+  std::string text(most + 1, '\0');
+  in.read(text.data(), std::streamsize(text.size()));
+  check(in.eof() || in.good(), "'{}' cannot be read", path.native());
+  text.resize(size_t(in.gcount()));
+  check(text.size() <= most, "'{}' has more than {} bytes, the most that a template may have", path.native(), most);
+  return text;
 }
 
 // tokenizer.json; tokenizer_config.json and chat_template.jinja beside it are optional.
@@ -19,7 +26,8 @@ static std::optional<Tokenizer> tokenizer_in(const fs::path& directory) {
   Json config = Json::object();
   if (fs::exists(directory / "tokenizer_config.json")) config = read_json_object(directory / "tokenizer_config.json");
   fs::path chat_template = directory / "chat_template.jinja";
-  if (fs::exists(chat_template) && !fs::is_empty(chat_template)) config["chat_template"] = read_template(chat_template);
+  if (fs::exists(chat_template))
+    if (std::string text = read_template(chat_template); !text.empty()) config["chat_template"] = std::move(text);
   return Tokenizer::from_json(read_json(directory / "tokenizer.json"), &config);
 }
 

@@ -46,7 +46,11 @@ class Fuser {
     const NormOp* norm = op<NormOp>(i);
     const LinearOp* linear = op<LinearOp>(i + 1);
     if (!norm || !linear || norm->out.id == norm->x.id || !(linear->x == norm->out)) return;
-    if (const RouteOp* route = op<RouteOp>(i + 2); route && route->logits == linear->out) return mark(i, i + 3, Rule::route);
+    if (const RouteOp* route = op<RouteOp>(i + 2); route && route->logits == linear->out) {
+      const bool plain = !linear->bias.rank && linear->scale == 1 && !linear->residual && !read_again(linear->out, i + 3);
+      if (plain) mark(i, i + 3, Rule::route);
+      return;
+    }
     if (read_again(norm->out, i + 2)) return;
     mark(i, i + 2, Rule::norm_linear);
     if (gates(i + 1)) mark_gate(i, i + 1);
@@ -82,6 +86,8 @@ class Fuser {
     const AttendOp* attend = op<AttendOp>(end);
     if (!attend || !rotates_only(i, end, *attend)) return;
     end++;
+    for (int r = i; r < end; r++)  // what is rotated may be so in passing alone
+      if (const RopeOp* rope = op<RopeOp>(r); rope && read_again(rope->x, end)) return;
     if (end - i > 1) mark(i, end, Rule::attend);
     const LinearOp* reader = op<LinearOp>(end);
     if (reader && reader->x == attend->out.as_matrix()) mark(i, end + 1, Rule::attend_linear);
@@ -97,11 +103,15 @@ class Fuser {
   }
 
   void at_scan(int i) {
+    if (scans_gated(i)) mark(i, i + 3, Rule::gated_scan);
+  }
+  // softplus of a step that nobody else reads, scan, gate
+  bool scans_gated(int i) const {
     const SoftplusOp* softplus = op<SoftplusOp>(i);
     const GateOp* gate = op<GateOp>(i + 2);
-    if (!softplus || !gate || gate->act != Activation::silu) return;
+    if (!softplus || !gate || gate->act != Activation::silu || read_again(softplus->x, i + 2)) return false;
     auto fits = [&](const auto* scan) { return scan && scan->dt == softplus->x && gate->up == scan->out && gate->out == scan->out; };
-    if (fits(op<DiagScanOp>(i + 1)) || fits(op<OuterScanOp>(i + 1))) mark(i, i + 3, Rule::gated_scan);
+    return fits(op<DiagScanOp>(i + 1)) || fits(op<OuterScanOp>(i + 1));
   }
 
   // Mamba's choice of step, input and output, and its scan.
@@ -112,8 +122,10 @@ class Fuser {
     while (op<NormOp>(end) && end < i + 4) end++;
     const LinearOp* dt = op<LinearOp>(end);
     const DiagScanOp* scan = op<DiagScanOp>(end + 2);
-    if (!dt || !scan || !op<SoftplusOp>(end + 1) || !op<GateOp>(end + 3) || (end != i + 1 && end != i + 4)) return;
-    if (!(scan->x == select->x) || scan->b.id != select->out.id || dt->x.id != select->out.id) return;
+    if (!dt || !scan || !scans_gated(end + 1) || (end != i + 1 && end != i + 4)) return;
+    if (!(scan->x == select->x) || !(scan->dt == dt->out) || dt->bias.rank || dt->residual) return;
+    if (dt->x.id != select->out.id || scan->b.id != select->out.id || scan->c.id != select->out.id) return;
+    if (read_again(select->out, end + 4)) return;
     program_.values.push_back({program_.values[size_t(select->out.id)].rows, select->out.cols, ValueType::f32});
     mark(i, end + 4, Rule::selective_scan, int(program_.values.size()) - 1);
   }
@@ -122,11 +134,14 @@ class Fuser {
     const GroupedLinearOp *first = op<GroupedLinearOp>(i), *second = op<GroupedLinearOp>(i + 1);
     if (!first) return;
     const GateOp* gate = op<GateOp>(i + 2);
-    if (second && gate && first->x == second->x && gate->gate == first->out && gate->up == second->out && gate->out == second->out)
+    if (second && gate && first->x == second->x && first->expert == second->expert && gate->gate == first->out && gate->up == second->out &&
+        gate->out == second->out && !read_again(first->out, i + 3))
       mark(i, i + 3, Rule::experts_gate);
     const CombineOp* combine = op<CombineOp>(i + 1);
     const AddOp* add = op<AddOp>(i + 2);
-    if (combine && add && combine->x == first->out && add->x == combine->out && add->scale == 1) mark(i, i + 3, Rule::experts_combine);
+    if (combine && add && combine->x == first->out && add->x == combine->out && add->scale == 1 && !read_again(first->out, i + 2) &&
+        !read_again(combine->out, i + 3))
+      mark(i, i + 3, Rule::experts_combine);
   }
 
   // Does anybody read these columns from operation `from` on, before they are written again?

@@ -9,7 +9,10 @@ Value Recorder::make(Rows rows, int64_t cols, ValueType type) {
   return {int(program_.values.size()) - 1, 0, cols};
 }
 
-void Recorder::push(OpKind kind, std::string name) { program_.whole.ops.push_back({std::move(kind), layer, std::move(name)}); }
+void Recorder::push(OpKind kind, std::string name) {
+  const Op& op = program_.whole.ops.emplace_back(Op{std::move(kind), layer, std::move(name)});
+  for (auto [v, access] : touched(op)) check(!folded_.contains(v.id), "an operation uses a value that only exists as a part of a sum");
+}
 
 Value Recorder::input(Rows rows, int64_t cols, ValueType type) { return make(rows, cols, type); }
 
@@ -57,6 +60,7 @@ Value Recorder::add(Value into, Value x, float scale) {
     LinearOp& linear = std::get<LinearOp>(ops[i].kind);
     linear.out = linear.residual = into.columns(linear.out.first, linear.out.cols);
   }
+  folded_.insert(x.id);
   return into;
 }
 

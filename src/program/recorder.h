@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 
 #include "program/program.h"
@@ -28,7 +29,7 @@ class Recorder {
   // x . weight^T; several weights are one below the other: the columns of their results beside each other.
   Value linear(Value x, std::span<const Weight> weights, const LinearArgs& = {});
   // into + scale * x, written to `into`, which is returned. If x is what linear() just gave, that adds its sums itself: nothing is
-  // rounded in between.
+  // rounded in between, and x is not there any more.
   Value add(Value into, Value x, float scale = 1);
   Value gate(Value gate, Value up, Activation);                 // act(gate) * up
   void gate_onto(Value out, Value gate, Value up, Activation);  // out may be one of both
@@ -57,6 +58,7 @@ class Recorder {
 
   Program& program_;
   std::map<const RopeTable*, Value> angles_;
+  std::set<int> folded_;  // values that add() has made part of a sum
 };
 
 }  // namespace mr

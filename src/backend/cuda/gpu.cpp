@@ -1,6 +1,7 @@
 #include "backend/cuda/gpu.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/error.h"
 
@@ -12,12 +13,18 @@ Scratch::~Scratch() {
 
 void Scratch::grow(Use use, size_t bytes, cudaStream_t stream) {
   Piece& p = pieces_[use];
-  cudaFree(p.data);
-  p = {};
+  Piece old = std::exchange(p, {});
+  if (use != sampled_tokens) cudaFree(std::exchange(old, {}).data);
   const size_t room = std::max<size_t>(bytes * 5 / 4, 4096);
-  must(cudaMalloc(&p.data, room));
-  p.bytes = room;
-  must(cudaMemsetAsync(p.data, 0, room, stream));
+  const cudaError_t error = cudaMalloc(&p.data, room);
+  if (error == cudaSuccess) {
+    p.bytes = room;
+    must(cudaMemsetAsync(p.data, 0, room, stream));
+    if (old.data) must(cudaMemcpyAsync(p.data, old.data, old.bytes, cudaMemcpyDeviceToDevice, stream));
+    must(cudaStreamSynchronize(stream));
+  }
+  cudaFree(old.data);
+  must(error);
 }
 
 void Gpu::grow(Lane& lane, Scratch::Use use, size_t bytes) {

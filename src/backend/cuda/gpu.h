@@ -30,7 +30,9 @@ class Scratch {
   ~Scratch();
   bool holds(Use use, size_t bytes) const { return bytes <= pieces_[use].bytes; }
   void* data(Use use) const { return pieces_[use].data; }
-  void grow(Use, size_t bytes, cudaStream_t);  // what lay there is lost, and nobody may know its address any more
+  // Nobody may know the old address any more. What lay there is lost, but for the sampled tokens: the step that needs more room for its
+  // own begins by reading those of the step before.
+  void grow(Use, size_t bytes, cudaStream_t);
 
  private:
   struct Piece {
