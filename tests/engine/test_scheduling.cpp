@@ -136,6 +136,21 @@ TEST(Scheduling, PromptRowsHaveALimitOfTheirOwn) {
   EXPECT_EQ(engine->stats().steps, 6);
 }
 
+TEST(Scheduling, TheLimitOfPromptRowsIsForAllPromptsTogether) {
+  EngineOptions options{.max_batch_tokens = 64, .max_prompt_tokens = 10, .max_context = 128};
+  options.prefix_cache = false;
+  int most = 0;
+  options.on_step = [&](const StepWork& work) {
+    int rows = 0;
+    for (const StepWork::Part& part : work.parts) rows += part.rows > 1 ? part.rows : 0;
+    most = std::max(most, rows);
+  };
+  auto engine = open("llama_gqa", options);
+  run_all(*engine, {greedy(prompt_of(4), 1), greedy(prompt_of(24, 1), 1), greedy(prompt_of(22, 2), 1)});
+  EXPECT_EQ(most, 10);
+  EXPECT_EQ(engine->stats().steps, 5);
+}
+
 // Decodes have their rows first: while a long prompt is read, an answer that runs gets a token in every step.
 TEST(Scheduling, APromptNeverTakesTheRowOfADecode) {
   std::vector<StepWork> steps;
@@ -188,6 +203,24 @@ TEST(Scheduling, EveryAnswerOfARequestTakesAPlace) {
     EXPECT_EQ(engine->stats().finished, 3);
     EXPECT_EQ(engine->stats().waiting, 0);
   }
+}
+
+// One that waits for memory, its first answer made already, still waits with all of them.
+TEST(Scheduling, WhoWaitsForMemoryWaitsWithAllItsAnswers) {
+  int64_t page = open("llama_gqa")->model().layout().bytes_per_token() * 16;
+  EngineOptions options{.max_seqs = 8, .max_batch_tokens = 128, .max_context = 128, .state_bytes = page * 10, .page_tokens = 16};
+  options.prefix_cache = false;
+  auto engine = open("llama_gqa", options);
+  Request large = greedy(prompt_of(90), 5), waits = greedy(prompt_of(70, 1), 5);
+  waits.n = 3;
+  engine->submit(large, [](const TokenEvent&) {});
+  engine->submit(waits, [](const TokenEvent&) {});
+  engine->step();
+  EXPECT_EQ(engine->stats().waits_for, Waits::memory);
+  EXPECT_EQ(engine->stats().running, 1);
+  EXPECT_EQ(engine->stats().waiting, 3);
+  while (engine->step()) engine->check_invariants();
+  EXPECT_EQ(engine->stats().finished, 2);
 }
 
 // Whoever has to wait for memory does not throw out another of the same priority.

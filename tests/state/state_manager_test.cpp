@@ -217,6 +217,21 @@ TEST(StateManager, TheNextTurnOfAConversationHits) {
   EXPECT_EQ(f.visit(conversation), 80);
 }
 
+TEST(StateManager, ARollingSnapshotStaysOnceSomeoneResumedFromIt) {
+  Fixture f(plan_of({full(60), slots(12)}));
+  SequenceState seq;
+  f.begin(seq, text(20));
+  f.prefill(seq);
+  f.decode(seq, 65);  // the snapshot at 80 is its last
+  std::vector<int32_t> one = seq.tokens, other = seq.tokens;
+  one.resize(80), other.resize(80);
+  one.resize(100, 5), other.resize(100, 6);
+  EXPECT_EQ(f.visit(one), 80);
+  f.decode(seq, 20);  // now it is the one at 96
+  EXPECT_EQ(f.visit(other), 80);
+  f.manager.release(seq);
+}
+
 TEST(StateManager, RowsStoreTheirStateWhereItIsWanted) {
   Fixture f(plan_of({slots(8)}));
   SequenceState seq;
@@ -287,6 +302,21 @@ TEST(StateManager, PublishesOnlyTokensThatAreKnown) {
   std::vector<int32_t> next = seq.tokens;
   next.push_back(1);
   EXPECT_EQ(f.visit(next), 16);
+}
+
+TEST(StateManager, APlaceholderIsNoToken) {
+  Fixture f(plan_of({full(8)}));
+  SequenceState seq;
+  f.begin(seq, text(15));
+  f.prefill(seq);
+  seq.tokens.push_back(-1);  // the next step is launched before this one is known
+  f.advance(seq, 1);
+  EXPECT_EQ(seq.node->depth, 0) << "a block was published under a token that nobody has";
+  seq.tokens.back() = 9;
+  seq.tokens.push_back(-1);
+  f.advance(seq, 1);
+  EXPECT_EQ(seq.node->depth, 1);
+  f.manager.release(seq);
 }
 
 TEST(StateManager, MisuseIsASentence) {
