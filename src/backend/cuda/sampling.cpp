@@ -58,6 +58,16 @@ void Sampling::make_room(Launched& l) {
 
 void Sampling::launch(Tensor logits, const Batch& host, const Batch& device, int64_t n_edits, int32_t* sampled) {
   Launched& l = launched_[n_launched_++ % std::size(launched_)];
+  try {
+    fill(l, logits, host, device, n_edits, sampled);
+  } catch (...) {  // whoever collects it finds nothing
+    l.n = 0;
+    l.drawn.clear();
+    throw;
+  }
+}
+
+void Sampling::fill(Launched& l, Tensor logits, const Batch& host, const Batch& device, int64_t n_edits, int32_t* sampled) {
   l.n = device.n_out;
   l.row.assign(host.sample, host.sample + l.n);
   for (int i = 0; i < l.n; i++)

@@ -37,6 +37,7 @@ class Sampling {
   };
   template <class T>
   T* take(Room<T>&, int64_t n);
+  void fill(Launched&, Tensor logits, const Batch& host, const Batch& device, int64_t n_edits, int32_t* sampled);
   void make_room(Launched&);
   void send_masks(SampleCall&, const Batch& host, int n_out);
   void fetch_logits(Tensor logits, const Batch& host, Launched&);
