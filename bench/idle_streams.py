@@ -46,7 +46,7 @@ class Streams:
 
 def post(**fields):
     body = json.dumps({"ignore_eos": True, **fields}).encode()
-    return b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    return b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
 
 
 def resident_kib(pid):
@@ -68,7 +68,7 @@ def measure(process, n):
 
     row("nothing")
     for _ in range(n):
-        streams.open(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n", b"}")
+        streams.open(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", b"}")
     row("kept-alive connections")
     streams.close()
     streams.open(post(prompt=[7], max_tokens=N_STATE, stream=True), b"data:")

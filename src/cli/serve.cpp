@@ -20,10 +20,13 @@ namespace mr {
 namespace {
 
 struct ServeFlags {
-  ServeFlags() { engine.options.max_seqs = 64; }  // a client that waits for a place waits for a whole answer of another
+  ServeFlags() {
+    engine.options.max_seqs = 64;  // a client that waits for a place waits for a whole answer of another
+    options.http.memory = size_t(std::clamp<int64_t>(physical_memory() / 32, 64 << 20, 1 << 30));
+  }
   EngineFlags engine;
   ServeOptions options;
-  std::string template_file;
+  std::string template_file, http_memory, key_file;
 };
 
 // A short name as it was given; else the file's or the directory's own.
@@ -36,9 +39,18 @@ std::string served_name(const EngineFlags& f) {
   return name;
 }
 
+std::string first_line(const std::string& text) {
+  std::string line = text.substr(0, text.find_first_of("\r\n"));
+  check(!line.empty(), "the file of the API key begins with an empty line");
+  return line;
+}
+
 int serve(ServeFlags& f) {
   ServeOptions& o = f.options;
   if (o.model_name.empty()) o.model_name = served_name(f.engine);
+  if (!f.http_memory.empty()) o.http.memory = size_t(memory_bytes(f.http_memory));
+  if (!f.key_file.empty()) o.gate.api_key = first_line(read_file(f.key_file));
+  if (o.gate.api_key.empty()) o.gate.api_key = api_key_from_environment();
   if (!f.template_file.empty()) o.chat_template = read_file(f.template_file);
   auto meter = std::make_shared<LimitMeter>();
   o.limits = [meter] { return meter->read(); };
@@ -59,7 +71,8 @@ int serve(ServeFlags& f) {
   }
   // Out at once, with the signal handlers in place: taking the server apart would give a second SIGTERM its default meaning
   // again, and turn a clean end into a kill.
-  std::fflush(nullptr);
+  server.log().settle();
+  std::fflush(stdout);  // not stderr: a log that nobody reads would hold it
   std::_Exit(0);
 }
 
@@ -68,11 +81,29 @@ void declare(CLI::App& app, ServeFlags& f) {
   add_engine_flags(app, f.engine);
   app.add_option("--host", o.http.host, "the address to listen on")->capture_default_str();
   app.add_option("--port", o.http.port, "0: any free one")->check(CLI::Range(0, 65535))->capture_default_str();
-  app.add_option("--api-key", o.api_key, "every route but /health and /ready asks for it");
-  app.add_option("--allow-origin", o.allow_origins, "a web page from here may ask; may be repeated")->allow_extra_args(false);
+  auto* key = app.add_option(
+      "--api-key", o.gate.api_key,
+      "every route but /health, /ready, /openapi.json and the page's files asks for it; or MILLRACE_API_KEY in the environment");
+  app.add_option("--api-key-file", f.key_file, "its first line is the key: not seen by others of the machine, as a flag is")->excludes(key);
+  app.add_option("--allow-origin", o.gate.allow_origins, "a web page from here may ask; may be repeated")->allow_extra_args(false);
+  app.add_option("--allowed-hosts", o.gate.allowed_hosts,
+                 "names of this server besides the loopback's, .NAME for all below it, * for any; on another address any unless given")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  app.add_option("--http-memory", f.http_memory,
+                 "for all that connections hold (bodies, waiting requests, unread answers): bytes (512M) or a share; 1/32, at most 1G")
+      ->check([](const std::string& text) {
+        return memory_bytes(text) >= 1 << 20 ? "" : text + " is neither bytes (like 512M; 1M at least) nor a share (like 0.05)";
+      });
   app.add_option("--served-model-name", o.model_name, "what clients call the model");
+  app.add_option("--alias", o.aliases, "another name for it; may be repeated")->allow_extra_args(false);
+  app.add_flag("--lenient-fields", o.lenient_fields, "log unknown fields of requests instead of refusing them");
+  app.add_option("--log-level", o.log.level, "debug, info (a line a request), warn, error or off")
+      ->check(CLI::IsMember({"debug", "info", "warn", "error", "off"}))
+      ->capture_default_str();
+  app.add_flag("--log-json", o.log.json, "an object a line");
   app.add_option("--chat-template", f.template_file, "a Jinja file instead of the model's own template");
-  app.add_option("--max-queue", o.max_queue, "requests that may wait for their first token")
+  app.add_option("--max-queue", o.max_queue, "answers that may wait for their first token")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   app.add_option("--max-queue-tokens", o.max_queue_tokens, "and the tokens of their prompts")
@@ -81,7 +112,9 @@ void declare(CLI::App& app, ServeFlags& f) {
   app.add_option("--max-body", o.http.max_body, "bytes of a request")
       ->check(CLI::Range(size_t(1024), size_t(1) << 30))
       ->capture_default_str();
-  app.add_option("--http-threads", o.http.threads, "threads that parse and format")->check(CLI::Range(1, 64))->capture_default_str();
+  app.add_option("--http-threads", o.http.threads, "threads that move bytes, and of each kind of worker that reads requests")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
   app.add_option("--drain-seconds", o.drain_seconds, "what runs may go on so long after SIGTERM")
       ->check(CLI::Range(0, 86400))
       ->capture_default_str();

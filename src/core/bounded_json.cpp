@@ -23,7 +23,7 @@ class Builder {
   using string_t = typename J::string_t;
   using binary_t = typename J::binary_t;
 
-  explicit Builder(const JsonLimits& limits) : limits_(limits) {}
+  Builder(const JsonLimits& limits, const OnGrowth& on_growth) : limits_(limits), on_growth_(on_growth) {}
 
   bool null() { return add(nullptr); }
   bool boolean(bool x) { return add(x); }
@@ -72,7 +72,9 @@ class Builder {
 
   bool charge(size_t bytes) {
     n_bytes_ += bytes;
-    return n_bytes_ <= limits_.bytes || stop("takes more than {} bytes of memory", limits_.bytes);
+    if (n_bytes_ > limits_.bytes) return stop("takes more than {} bytes of memory", limits_.bytes);
+    if (on_growth_ && n_bytes_ > n_told_) on_growth_(n_told_ = n_bytes_ + n_bytes_ / 8 + 4096);
+    return true;
   }
 
   bool add(J value) { return place(std::move(value)) != nullptr; }
@@ -125,21 +127,22 @@ class Builder {
   static std::optional<std::string> duplicate(const Json::object_t&) { return {}; }  // insert() has seen it
 
   const JsonLimits& limits_;
+  const OnGrowth& on_growth_;
   std::vector<Open> open_;
-  size_t n_values_ = 0, n_bytes_ = 0;
+  size_t n_values_ = 0, n_bytes_ = 0, n_told_ = 0;
 };
 
 }  // namespace
 
 template <class AnyJson>
-AnyJson parse_json(std::string_view text, std::string_view what, const JsonLimits& limits) {
-  Builder<AnyJson> builder(limits);
+AnyJson parse_json(std::string_view text, std::string_view what, const JsonLimits& limits, const OnGrowth& on_growth) {
+  Builder<AnyJson> builder(limits, on_growth);
   bool whole = AnyJson::sax_parse(text, &builder);
   check(whole, "{} {}", what, builder.error);
   return std::move(builder.document);
 }
 
-template Json parse_json(std::string_view, std::string_view, const JsonLimits&);
-template OrderedJson parse_json(std::string_view, std::string_view, const JsonLimits&);
+template Json parse_json(std::string_view, std::string_view, const JsonLimits&, const OnGrowth&);
+template OrderedJson parse_json(std::string_view, std::string_view, const JsonLimits&, const OnGrowth&);
 
 }  // namespace mr

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <string_view>
 
 #include "core/json.h"
@@ -18,7 +19,9 @@ struct JsonLimits {
 
 // Throws an Error that begins with `what` ("the body") for a text that is no JSON or over a limit, and for an object with the same
 // key twice, which readers may understand differently. Json and OrderedJson.
+// `on_growth` is told now and then what the document will take in memory, before it does; it may throw.
+using OnGrowth = std::function<void(size_t bytes)>;
 template <class AnyJson>
-AnyJson parse_json(std::string_view text, std::string_view what, const JsonLimits& = {});
+AnyJson parse_json(std::string_view text, std::string_view what, const JsonLimits& = {}, const OnGrowth& on_growth = {});
 
 }  // namespace mr

@@ -39,6 +39,8 @@ fs::path find_model(const std::string& name) {
   fail("there is no model '{}': neither a file or directory of that name, nor one in {}", name, (cache_dir() / "models").string());
 }
 
+std::string api_key_from_environment() { return environment("MILLRACE_API_KEY"); }
+
 int default_threads() {
   cpu_set_t allowed;
   if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return std::max(1, int(sysconf(_SC_NPROCESSORS_ONLN)));

@@ -11,6 +11,8 @@ std::filesystem::path default_model();  // where quickstart puts SmolLM2-135M-In
 int default_threads();                  // physical cores that this process may use
 int64_t physical_memory();              // bytes, as limited by the control group
 
+std::string api_key_from_environment();  // MILLRACE_API_KEY; empty: none
+
 // A path as it is, or a short name of a model in the cache folder; empty: the default model. Throws when nothing is there.
 std::filesystem::path find_model(const std::string& name);
 

@@ -18,12 +18,6 @@ static std::string fresh_id(const char* kind) {
 // JSON has no infinity; this is as unlikely as clients are used to.
 static double finite(float logprob) { return std::isfinite(logprob) ? double(logprob) : -9999.0; }
 
-static size_t n_characters(std::string_view utf8) {
-  size_t n = 0;
-  for (char c : utf8) n += (c & 0xC0) != 0x80;
-  return n;
-}
-
 static OrderedJson finish_json(Finish f, bool called) {
   if (f == Finish::none) return nullptr;
   return f == Finish::stop && called ? "tool_calls" : std::string(name_of(f));
@@ -39,10 +33,13 @@ AnswerWriter::AnswerWriter(const Asked& asked, const ServedModel& model)
       id_(fresh_id(asked.chat ? "chatcmpl" : "cmpl")),
       created_(std::time(nullptr)),
       choices_(size_t(asked.n_choices())),
-      scores_(asked.prompts.size()),
+      prompts_(asked.prompts.size()),
       n_open_(asked.n_choices()) {
   if (!asked.tools.empty())
     for (Choice& c : choices_) c.reader.emplace(asked.tools);
+  if (!asked.request.score_prompt || asked.stream) return;
+  for (int i = 0; i < int(choices_.size()); i++)  // a stream counts the prompt's tokens as they come
+    choices_[size_t(i)].offset = asked.prompt_characters[size_t(i / asked.n)];
 }
 
 // What an event says: text, and calls once they are whole.
@@ -64,16 +61,41 @@ std::string AnswerWriter::add(int prompt, const TokenEvent& event) {
   }
   const ToolCallReader::News news = read(c, event);
   if (asked_.stream) return chunk(index, c, event, news);
-  c.text += news.content;
-  c.calls.insert(c.calls.end(), news.calls.begin(), news.calls.end());
-  auto& scores = scores_[size_t(prompt)];
-  scores.insert(scores.end(), event.prompt.begin(), event.prompt.end());
-  if (asked_.logprobs) c.sampled.insert(c.sampled.end(), event.sampled.begin(), event.sampled.end());
+  collect(prompt, c, event, news);
   return {};
 }
 
-std::string AnswerWriter::echo_of(int prompt) const {
-  return asked_.echo && model_.tokenizer ? model_.tokenizer->decode(asked_.prompts[size_t(prompt)], true) : std::string();
+void AnswerWriter::collect(int prompt, Choice& c, const TokenEvent& event, const ToolCallReader::News& news) {
+  c.text += news.content;
+  c.calls.insert(c.calls.end(), news.calls.begin(), news.calls.end());
+  n_bytes_ += news.content.size();
+  for (const ToolCall& call : news.calls) n_bytes_ += sizeof call + call.name.size() + call.arguments.size();
+  if (!asked_.logprobs) return;
+  Prompt& p = prompts_[size_t(prompt)];
+  append(p.logprobs, event.prompt, p.offset);
+  append(c.logprobs, event.sampled, c.offset);
+}
+
+// The lists of what was sampled, behind those that are there.
+void AnswerWriter::append(Lists& lists, std::span<const Sampled> sampled, size_t& offset) {
+  if (sampled.empty()) return;
+  const OrderedJson json = logprobs_of(sampled, offset);
+  size_t i = 0;
+  for (const auto& [key, list] : json.items()) {
+    if (!list.is_array()) continue;
+    const std::string text = to_text(list);
+    if (lists.size() <= i) lists.emplace_back();
+    std::string& items = lists[i++];
+    if (!items.empty()) items += ',';
+    items.append(text, 1, text.size() - 2);
+    n_bytes_ += text.size();
+  }
+}
+
+const std::string& AnswerWriter::echo_of(int prompt) {
+  auto& echo = prompts_[size_t(prompt)].echo;
+  if (!echo) echo = asked_.echo && model_.tokenizer ? model_.tokenizer->decode(asked_.prompts[size_t(prompt)], true) : std::string();
+  return *echo;
 }
 
 OrderedJson AnswerWriter::head(const char* chat_object, const char* text_object) const {
@@ -87,16 +109,47 @@ OrderedJson AnswerWriter::usage() const {
   return u;
 }
 
-std::string AnswerWriter::whole() const {
-  OrderedJson body = head("chat.completion", "text_completion");
-  body["choices"] = OrderedJson::array();
-  for (int i = 0; i < int(choices_.size()); i++) body["choices"].push_back(choice_json(i));
-  body["usage"] = usage();
-  return to_text(body);
+// "{...}" with more members behind.
+static void append_member(std::string& object, std::string_view name, std::string_view value) {
+  object.pop_back();
+  object += fmt::format("{}\"{}\":", object.size() > 1 ? "," : "", name);
+  object += value;
+  object += '}';
 }
 
-OrderedJson AnswerWriter::choice_json(int index) const {
-  const Choice& c = choices_[size_t(index)];
+std::string AnswerWriter::whole() {
+  std::string choices = "[";
+  choices.reserve(n_bytes_ + n_bytes_ / 8 + 256 * choices_.size());
+  for (int i = 0; i < int(choices_.size()); i++) {
+    if (i > 0) choices += ',';
+    choices += choice_text(i);
+    choices_[size_t(i)] = {};
+  }
+  choices += ']';
+  std::string body = to_text(head("chat.completion", "text_completion"));
+  append_member(body, "choices", choices);
+  append_member(body, "usage", to_text(usage()));
+  return body;
+}
+
+std::string AnswerWriter::logprobs_text(const Lists& prompt, const Lists& answer) const {
+  size_t offset = 0, i = 0;
+  std::string text = "{}";
+  const OrderedJson empty = logprobs_of({}, offset);
+  for (const auto& [key, list] : empty.items()) {
+    std::string value = to_text(list);
+    if (list.is_array()) {
+      const std::string before = i < prompt.size() ? prompt[i] : "", behind = i < answer.size() ? answer[i] : "";
+      value = '[' + before + (before.empty() || behind.empty() ? "" : ",") + behind + ']';
+      i++;
+    }
+    append_member(text, key, value);
+  }
+  return text;
+}
+
+std::string AnswerWriter::choice_text(int index) {
+  Choice& c = choices_[size_t(index)];
   const int prompt = index / asked_.n;
   OrderedJson j{{"index", index}};
   if (asked_.chat)
@@ -107,15 +160,10 @@ OrderedJson AnswerWriter::choice_json(int index) const {
     if (c.text.empty()) j["message"]["content"] = nullptr;
     for (const ToolCall& call : c.calls) j["message"]["tool_calls"].push_back(call_json(call));
   }
-  j["logprobs"] = nullptr;
-  if (asked_.logprobs) {
-    std::vector<Sampled> all = scores_[size_t(prompt)];
-    all.insert(all.end(), c.sampled.begin(), c.sampled.end());
-    size_t offset = 0;
-    j["logprobs"] = logprobs_of(all, offset);
-  }
-  j["finish_reason"] = finish_json(c.finish, !c.calls.empty());
-  return j;
+  std::string text = to_text(j);
+  append_member(text, "logprobs", asked_.logprobs ? logprobs_text(prompts_[size_t(prompt)].logprobs, c.logprobs) : "null");
+  append_member(text, "finish_reason", to_text(finish_json(c.finish, !c.calls.empty())));
+  return text;
 }
 
 std::string AnswerWriter::event(int index, OrderedJson content, OrderedJson logprobs, OrderedJson finish) const {
@@ -225,7 +273,7 @@ OrderedJson AnswerWriter::text_logprobs(std::span<const Sampled> tokens, size_t&
     if (known) top[token_name(model_.tokenizer, s.token)] = finite(s.logprob);
     tops.push_back(known ? std::move(top) : OrderedJson(nullptr));
     offsets.push_back(offset);
-    if (model_.tokenizer && !model_.tokenizer->is_special(s.token)) offset += n_characters(model_.tokenizer->piece(s.token));
+    offset += shown_characters(model_, s.token);
   }
   OrderedJson out;
   out["tokens"] = std::move(names);

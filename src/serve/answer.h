@@ -18,38 +18,50 @@ class AnswerWriter {
   std::string add(int prompt, const TokenEvent&);
 
   bool complete() const { return n_open_ == 0; }
-  std::string whole() const;       // not streamed: the body
-  std::string stream_end() const;  // streamed: the usage if it is wanted, and the end mark
+  size_t bytes() const { return n_bytes_; }  // collected for a whole answer
+  std::string whole();                       // not streamed: the body; what was collected is gone then
+  std::string stream_end() const;            // streamed: the usage if it is wanted, and the end mark
 
  private:
+  // Log-probabilities as they will be written, the items of each list: "a,b". All at once they would hold up an I/O thread.
+  using Lists = std::vector<std::string>;
   struct Choice {
     std::string text;
     std::optional<ToolCallReader> reader;  // where there are tools
     std::vector<ToolCall> calls;
-    std::vector<Sampled> sampled;  // kept only for a whole answer with logprobs
-    size_t offset = 0;             // characters of the text before the next token
+    Lists logprobs;     // kept only for a whole answer with them
+    size_t offset = 0;  // characters of the text before the next token
     Finish finish = Finish::none;
     bool begun = false;
   };
 
   OrderedJson head(const char* chat_object, const char* text_object) const;
   OrderedJson usage() const;
-  OrderedJson choice_json(int index) const;
+  void collect(int prompt, Choice&, const TokenEvent&, const ToolCallReader::News&);
+  void append(Lists&, std::span<const Sampled>, size_t& offset);
+  std::string choice_text(int index);
+  std::string logprobs_text(const Lists& prompt, const Lists& answer) const;
   ToolCallReader::News read(Choice&, const TokenEvent&) const;
   std::string chunk(int index, Choice&, const TokenEvent&, const ToolCallReader::News&);
   std::string event(int index, OrderedJson content, OrderedJson logprobs, OrderedJson finish) const;
   OrderedJson logprobs_of(std::span<const Sampled>, size_t& offset) const;
   OrderedJson chat_logprobs(std::span<const Sampled>) const;
   OrderedJson text_logprobs(std::span<const Sampled>, size_t& offset) const;
-  std::string echo_of(int prompt) const;
+  const std::string& echo_of(int prompt);
 
   const Asked& asked_;
   const ServedModel& model_;
   std::string id_;
   int64_t created_;
   std::vector<Choice> choices_;
-  std::vector<std::vector<Sampled>> scores_;  // of the prompts
+  struct Prompt {
+    Lists logprobs;
+    size_t offset = 0;
+    std::optional<std::string> echo;
+  };
+  std::vector<Prompt> prompts_;
   int n_open_;
+  size_t n_bytes_ = 0;
   int64_t n_generated_ = 0, n_cached_ = 0;
 };
 

@@ -2,21 +2,6 @@
 
 namespace mr {
 
-std::string error_body(const ApiError& e) {
-  const char* type = e.status == 401   ? "authentication_error"
-                     : e.status == 404 ? "not_found_error"
-                     : e.status == 429 ? "rate_limit_error"
-                     : e.status == 503 ? "service_unavailable_error"
-                     : e.status >= 500 ? "server_error"
-                                       : "invalid_request_error";
-  OrderedJson error{{"message", e.what()}, {"type", type}, {"param", nullptr}, {"code", nullptr}};
-  if (!e.param.empty()) error["param"] = e.param;
-  if (!e.code.empty()) error["code"] = e.code;
-  OrderedJson body;
-  body["error"] = std::move(error);
-  return body.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
-}
-
 Nesting nesting_of(std::string_view text) {
   Nesting found;
   int depth = 0;
@@ -37,16 +22,14 @@ Nesting nesting_of(std::string_view text) {
   return found;
 }
 
-OrderedJson parse_body(std::string_view body, int max_depth) {
-  int depth = nesting_of(body).deepest;
-  if (depth > max_depth) refuse("", "the body nests {} levels deep, but at most {} are allowed", depth, max_depth);
+OrderedJson parse_body(std::string_view body, const OnGrowth& on_growth) {
   OrderedJson json;
   try {
-    json = OrderedJson::parse(body);
-  } catch (const nlohmann::json::parse_error& e) {
-    refuse("", "the body is not valid JSON: something is wrong at byte {}", e.byte);
-  } catch (const nlohmann::json::exception&) {
-    refuse("", "the body is not valid JSON: a number is out of every range");
+    json = parse_json<OrderedJson>(body, "the body", {}, on_growth);
+  } catch (const ApiError&) {
+    throw;
+  } catch (const Error& e) {
+    refuse("", "{}", e.what());
   }
   if (!json.is_object()) refuse("", "the body must be a JSON object, not {}", json.type_name());
   return json;

@@ -5,26 +5,10 @@
 #include <string>
 #include <string_view>
 
-#include "core/error.h"
-#include "text/chat_template.h"
+#include "core/bounded_json.h"
+#include "serve/api_error.h"
 
 namespace mr {
-
-// Becomes an answer of OpenAI's shape: {"error": {"message", "type", "param", "code"}}.
-struct ApiError : Error {
-  ApiError(int status, const std::string& message, std::string param = {}, std::string code = {})
-      : Error(message), status(status), param(std::move(param)), code(std::move(code)) {}
-  int status;
-  std::string param, code;  // empty: null
-};
-
-std::string error_body(const ApiError&);
-
-// 400, what the client can mend.
-template <class... Args>
-[[noreturn]] void refuse(std::string param, fmt::format_string<Args...> text, Args&&... args) {
-  throw ApiError(400, fmt::format(text, std::forward<Args>(args)...), std::move(param));
-}
 
 // Lists and objects of a JSON text, counted without parsing it.
 struct Nesting {
@@ -33,8 +17,8 @@ struct Nesting {
 };
 Nesting nesting_of(std::string_view json);
 
-// The body as JSON. Nesting is counted before anything is built.
-OrderedJson parse_body(std::string_view body, int max_depth = 64);
+// The body as JSON: an object within the limits, or a 400.
+OrderedJson parse_body(std::string_view body, const OnGrowth& = {});
 
 // The members of an object. A member that is null counts as absent.
 class Fields {

@@ -77,7 +77,8 @@ static void write_groups(std::string& out, const MemoryPlan& plan) {
   }
 }
 
-std::string ServeMetrics::text(const Stats& s, const MemoryPlan& plan, const QueueStats& queue, const LimitStats* limits) const {
+std::string ServeMetrics::text(const Stats& s, const MemoryPlan& plan, const QueueStats& queue, const HttpStats& http,
+                               const LimitStats* limits) const {
   std::string out;
   auto one = [&](const char* name, const char* type, const char* help, auto value) {
     describe(out, name, type, help);
@@ -85,8 +86,8 @@ std::string ServeMetrics::text(const Stats& s, const MemoryPlan& plan, const Que
   };
   one("num_requests_running", "gauge", "Sequences that are computed.", s.running);
   write_waiting(out, s);
-  one("num_requests_queued", "gauge", "Requests without a first token.", queue.n_requests);
-  one("num_tokens_waiting", "gauge", "Prompt tokens of requests without a first token.", queue.n_tokens);
+  one("num_requests_queued", "gauge", "Answers without a first token.", queue.n_answers);
+  one("num_tokens_waiting", "gauge", "Prompt tokens of answers without a first token.", queue.n_tokens);
   one("requests_total", "counter", "Requests that the engine took; a list of prompts is one for each.", s.requests);
   one("requests_finished_total", "counter", "Those of them that have ended, whatever the reason.", s.finished);
   one("kv_cache_usage_ratio", "gauge", "The share of the state's units that sequences hold, in the fullest group.", s.state_usage);
@@ -104,6 +105,12 @@ std::string ServeMetrics::text(const Stats& s, const MemoryPlan& plan, const Que
   one("engine_prefill_seconds_total", "counter", "Time in steps with any row of a prompt.", s.prefill_s);
   one("engine_decode_seconds_total", "counter", "Time in all other steps.", s.decode_s);
   one("engine_step_age_seconds", "gauge", "Time since the engine last moved while there was work; 0: it is idle.", queue.step_age_s);
+  one("http_connections", "gauge", "Connections that are open.", http.n_connections);
+  one("http_connections_cut_total", "counter", "Connections that had to make room for others.", http.n_cut);
+  one("http_connections_failed_total", "counter", "Connections that ended with an exception.", http.n_failed);
+  one("http_memory_bytes", "gauge", "Bytes that connections hold for bodies, requests and answers.", http.memory);
+  one("http_memory_peak_bytes", "gauge", "The most that they have held.", http.memory_peak);
+  one("http_memory_limit_bytes", "gauge", "What they may hold, besides the fixed sum of each connection.", http.memory_limit);
   if (limits) {
     one("engine_bytes_total", "counter", "Bytes of weights and state that the steps had to move, by the analysis.", limits->bytes);
     one("engine_flops_total", "counter", "Flops that the steps had to compute, by the analysis.", limits->flops);

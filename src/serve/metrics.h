@@ -8,6 +8,7 @@
 
 #include "engine/metrics.h"
 #include "engine/request.h"
+#include "serve/http.h"
 #include "state/memory_plan.h"
 
 namespace mr {
@@ -26,7 +27,7 @@ class Histogram {
 
 // What the server knows of a moment, beside the engine's own numbers.
 struct QueueStats {
-  int n_requests = 0;     // without a first token
+  int64_t n_answers = 0;  // without a first token
   int64_t n_tokens = 0;   // of their prompts
   double step_age_s = 0;  // since the engine last moved; 0: it is idle
 };
@@ -46,7 +47,8 @@ class ServeMetrics {
   void answered(const TokenEvent&, double seconds);  // the last event of an answer, and the time since its request came
   void responded(int status);
   void refused() { count(n_refused_); }
-  std::string text(const Stats&, const MemoryPlan&, const QueueStats&, const LimitStats*) const;  // null: nobody knows the limits
+  // Without limits: nobody knows them.
+  std::string text(const Stats&, const MemoryPlan&, const QueueStats&, const HttpStats&, const LimitStats*) const;
 
  private:
   void count(int64_t& n);

@@ -1,6 +1,9 @@
 #include "serve/openai.h"
 
+#include <algorithm>
 #include <limits>
+
+#include "serve/known_fields.h"
 
 namespace mr {
 
@@ -20,21 +23,51 @@ int64_t Asked::n_prompt_tokens() const {
   return n;
 }
 
+size_t n_characters(std::string_view utf8) {
+  size_t n = 0;
+  for (char c : utf8) n += (c & 0xC0) != 0x80;
+  return n;
+}
+
+size_t shown_characters(const ServedModel& model, int32_t token) {
+  return model.tokenizer && !model.tokenizer->is_special(token) ? n_characters(model.tokenizer->piece(token)) : 0;
+}
+
+size_t Asked::bytes() const {
+  constexpr size_t node = 48;
+  const SamplingParams& p = request.sampling;
+  size_t n_sampling = p.logit_bias.size() * node + request.cache_salt.size();
+  for (const std::string& s : p.stop) n_sampling += node + s.size();
+  size_t n_tools = 0;
+  for (const std::string& s : tools) n_tools += node + s.size();
+  const size_t a_prompt = sizeof(Request) + n_sampling, a_choice = 512 + n_tools;
+  return n_sampling + prompts.size() * a_prompt + size_t(n_choices()) * a_choice + 2 * sizeof(int32_t) * size_t(n_prompt_tokens());
+}
+
+void RequestLimits::check_time() const {
+  if (std::chrono::steady_clock::now() > until)
+    throw ApiError(503, "reading the request takes too long: it is too large, or the server too busy", "", "too_slow");
+}
+
 static const Tokenizer& need_tokenizer(const ServedModel& model, const std::string& param) {
   if (!model.tokenizer) refuse(param, "this model comes without a tokenizer: give the prompt as token ids");
   return *model.tokenizer;
 }
 
-static void check_model(const Fields& f, const ServedModel& model) {
-  std::string name = f.text("model", max_name);
-  if (!name.empty() && name != model.name)
-    throw ApiError(404, fmt::format("there is no model '{}' here: '{}' is served", name, model.name), "model", "model_not_found");
+bool is_name_of(const std::string& name, const ServedModel& model) {
+  return name == model.name || std::ranges::find(model.aliases, name) != model.aliases.end();
 }
 
-// Fields that would change the answer, and that nobody here understands: an error instead of another answer.
-static void refuse_unknown(const Fields& f) {
-  for (const char* name : {"suffix", "functions", "function_call", "audio", "prediction", "grammar", "guided_json", "guided_regex"})
-    if (f.find(name)) refuse(name, "{} is not supported", name);
+ApiError no_such_model(const std::string& name, const ServedModel& model) {
+  return {404, fmt::format("there is no model '{}' here: '{}' is served", name, model.name), "model", "model_not_found"};
+}
+
+static void check_model(const Fields& f, const ServedModel& model) {
+  std::string name = f.text("model", max_name);
+  if (!name.empty() && !is_name_of(name, model)) throw no_such_model(name, model);
+}
+
+static void check_format(const Fields& f) {
   if (const OrderedJson* format = f.find("response_format")) {
     std::string type = Fields(*format, "response_format.").text("type", max_name);
     if (type != "text") refuse("response_format", "response_format must be of type text, not '{}': nothing else is supported", type);
@@ -97,7 +130,7 @@ static SamplingParams read_sampling(const Fields& f, const ServedModel& model, c
 // What both kinds of completion share.
 static Asked read_common(const Fields& f, const ServedModel& model, const RequestLimits& limits) {
   check_model(f, model);
-  refuse_unknown(f);
+  check_format(f);
   Asked asked;
   asked.n = int(f.integer("n", 1, 1, model.max_choices));
   if (f.find("best_of") && f.integer("best_of", 1, 1, most) != asked.n) refuse("best_of", "best_of other than n is not supported");
@@ -152,8 +185,11 @@ static void open_arguments(OrderedJson& message, const std::string& param) {
     OrderedJson& function = call["function"];
     if (!function.contains("arguments") || !function["arguments"].is_string()) continue;
     const std::string text = function["arguments"];
-    OrderedJson arguments = nesting_of(text).deepest > 64 ? OrderedJson() : OrderedJson::parse(text, nullptr, false);
-    if (arguments.is_object()) function["arguments"] = std::move(arguments);
+    try {
+      OrderedJson arguments = parse_json<OrderedJson>(text, "");
+      if (arguments.is_object()) function["arguments"] = std::move(arguments);
+    } catch (const Error&) {  // then they stay text
+    }
   }
 }
 
@@ -202,8 +238,11 @@ static std::vector<int32_t> chat_tokens(const Fields& f, const ServedModel& mode
   if (!model.chat) refuse("messages", "this model comes without a chat template: use /v1/completions, or serve it with --chat-template");
   OrderedJson extra = OrderedJson::object();
   if (const OrderedJson* tools = read_tools(f, tool_names)) extra["tools"] = *tools;
-  if (const OrderedJson* more = f.find("chat_template_kwargs"))
-    for (const auto& [key, value] : (Fields(*more, "chat_template_kwargs."), more->items())) extra[key] = value;
+  if (const OrderedJson* more = f.find("chat_template_kwargs")) {
+    Fields is_object(*more, "chat_template_kwargs.");
+    for (const auto& [key, value] : more->items()) extra[key] = value;
+  }
+  limits.check_time();
   try {
     return model.chat->encode(messages, extra);
   } catch (const Error& e) {  // the template refuses the conversation
@@ -213,6 +252,7 @@ static std::vector<int32_t> chat_tokens(const Fields& f, const ServedModel& mode
 
 Asked read_chat_completion(const OrderedJson& body, const ServedModel& model, const RequestLimits& limits) {
   Fields f(body);
+  check_fields(body, chat_fields(), limits.on_unknown);
   Asked asked = read_common(f, model, limits);
   asked.chat = true;
   SamplingParams& sampling = asked.request.sampling;
@@ -251,13 +291,16 @@ static std::vector<std::vector<int32_t>> read_prompts(const Fields& f, const Ser
   bool many = prompt->is_array() && !prompt->empty() && !prompt->front().is_number();
   if (!many) return {read_prompt(*prompt, model, "prompt")};
   std::vector<std::vector<int32_t>> prompts;
-  for (const OrderedJson& p : *f.list("prompt", limits.max_prompts))
+  for (const OrderedJson& p : *f.list("prompt", limits.max_prompts)) {
+    limits.check_time();
     prompts.push_back(read_prompt(p, model, fmt::format("prompt[{}]", prompts.size())));
+  }
   return prompts;
 }
 
 Asked read_completion(const OrderedJson& body, const ServedModel& model, const RequestLimits& limits) {
   Fields f(body);
+  check_fields(body, completion_fields(), limits.on_unknown);
   Asked asked = read_common(f, model, limits);
   asked.echo = f.flag("echo", false);
   asked.logprobs = f.find("logprobs") != nullptr;
@@ -268,12 +311,21 @@ Asked read_completion(const OrderedJson& body, const ServedModel& model, const R
   if (asked.request.score_prompt && asked.stream && asked.n > 1)
     refuse("echo", "echo with logprobs and an n of {} cannot be streamed: ask for n = 1, or for no stream", asked.n);
   asked.prompts = read_prompts(f, model, limits);
+  if (asked.n_choices() > limits.max_answers)
+    refuse("n", "{} prompts with an n of {} are {} answers, but at most {} are allowed in one request", asked.prompts.size(), asked.n,
+           asked.n_choices(), limits.max_answers);
   for (const auto& p : asked.prompts) check_prompt(p, model, "prompt", sampling.max_tokens);
+  if (asked.request.score_prompt)
+    for (const auto& p : asked.prompts) {
+      size_t& n = asked.prompt_characters.emplace_back(0);
+      for (int32_t token : p) n += shown_characters(model, token);
+    }
   return asked;
 }
 
 std::vector<int32_t> read_tokenize(const OrderedJson& body, const ServedModel& model, const RequestLimits& limits) {
   Fields f(body);
+  check_fields(body, tokenize_fields(), limits.on_unknown);
   check_model(f, model);
   std::vector<std::string> tools;
   if (f.find("messages")) return chat_tokens(f, model, limits, tools);
@@ -281,8 +333,9 @@ std::vector<int32_t> read_tokenize(const OrderedJson& body, const ServedModel& m
   return need_tokenizer(model, "prompt").encode(f.text("prompt", max_text), f.flag("add_special_tokens", true));
 }
 
-std::string read_detokenize(const OrderedJson& body, const ServedModel& model) {
+std::string read_detokenize(const OrderedJson& body, const ServedModel& model, const RequestLimits& limits) {
   Fields f(body);
+  check_fields(body, detokenize_fields(), limits.on_unknown);
   check_model(f, model);
   const OrderedJson* tokens = f.list("tokens", max_text);
   if (!tokens) refuse("tokens", "tokens is missing");

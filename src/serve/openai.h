@@ -1,6 +1,8 @@
 // OpenAI's requests, read and checked: from a body to what the engine is asked.
 #pragma once
 
+#include <chrono>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -13,6 +15,7 @@ namespace mr {
 // The model as requests need to know it.
 struct ServedModel {
   std::string name;
+  std::vector<std::string> aliases;      // other names that it answers to
   const Tokenizer* tokenizer = nullptr;  // null: prompts are token ids, answers have no text
   const ChatFormat* chat = nullptr;      // null: there is no template
   int vocab = 0;
@@ -22,12 +25,21 @@ struct ServedModel {
   int64_t created = 0;    // Unix time
 };
 
+ApiError no_such_model(const std::string& name, const ServedModel&);  // 404
+bool is_name_of(const std::string& name, const ServedModel&);
+
 struct RequestLimits {
   size_t max_messages = 4096;
   size_t max_prompts = 256;
   size_t max_stop = 16;
   size_t max_biases = 1024;
+  int max_answers = 1024;  // of all prompts together
   int max_logprobs = 20;
+  std::chrono::steady_clock::time_point until = std::chrono::steady_clock::time_point::max();
+
+  std::function<void(const std::string&)> on_unknown;  // a field that nobody knows; empty: that is an error
+
+  void check_time() const;  // throws when reading takes too long
 };
 
 // What one call asks for. Answer i of prompt p is the choice p * n + i.
@@ -37,17 +49,22 @@ struct Asked {
   std::vector<std::string> tools;   // functions that the answer may call
   bool parallel_tool_calls = true;  // more than one in an answer
   std::vector<std::vector<int32_t>> prompts;
-  Request request;  // all but the prompt
+  std::vector<size_t> prompt_characters;  // where the prompts are scored: what their tokens add to the text
+  Request request;                        // all but the prompt
 
   Request request_of(size_t prompt) const;
   int n_choices() const { return n * int(prompts.size()); }
   int64_t n_prompt_tokens() const;
+  size_t bytes() const;  // that it takes in memory, with the engine's copy of it, roughly
 };
+
+size_t n_characters(std::string_view utf8);
+size_t shown_characters(const ServedModel&, int32_t token);  // that a token adds to the text
 
 Asked read_chat_completion(const OrderedJson& body, const ServedModel&, const RequestLimits& = {});
 Asked read_completion(const OrderedJson& body, const ServedModel&, const RequestLimits& = {});
 // {"prompt" | "messages"}: the tokens that a completion would see. {"tokens"}: the text.
 std::vector<int32_t> read_tokenize(const OrderedJson& body, const ServedModel&, const RequestLimits& = {});
-std::string read_detokenize(const OrderedJson& body, const ServedModel&);
+std::string read_detokenize(const OrderedJson& body, const ServedModel&, const RequestLimits& = {});
 
 }  // namespace mr

@@ -5,109 +5,40 @@
 #include <thread>
 
 #include "core/error.h"
+#include "serve/call.h"
 #include "serve/page.h"
 
 namespace mr {
 
-bool equal_in_constant_time(std::string_view given, std::string_view secret) {
-  volatile unsigned char differ = given.size() != secret.size();
-  for (size_t i = 0; i < given.size(); i++) differ = differ | (given[i] ^ secret[secret.empty() ? 0 : i % secret.size()]);
-  return differ == 0;
+static RequestLine line_of(const HttpRequest& r) {
+  RequestLine line{.id = r.id, .method = r.method, .path = r.path};
+  if (r.came != std::chrono::steady_clock::time_point())
+    line.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - r.came).count();
+  return line;
 }
 
-// One completion on its way. Everything here happens on its connection's strand, except the sinks, which hand over to it.
-class Server::Call : public std::enable_shared_from_this<Call> {
- public:
-  Call(Server& server, Asked asked, std::shared_ptr<Responder> out, Headers headers)
-      : server_(server), asked_(std::move(asked)), out_(std::move(out)), headers_(std::move(headers)), writer_(asked_, server.model_) {}
+static GateOptions completed(GateOptions gate, const std::string& host) {
+  gate.listens_on = host;
+  gate.open_paths = {"/health", "/ready", "/openapi.json"};
+  for (const PageFile& file : page_files()) gate.open_paths.emplace_back(file.path);
+  return gate;
+}
 
-  void begin() {
-    const int n_prompts = int(asked_.prompts.size());
-    server_.join_queue(n_prompts, asked_.n_prompt_tokens());
-    int submitted = 0;
-    try {
-      for (; submitted < n_prompts; submitted++) submit(submitted);
-    } catch (const Error& e) {
-      for (int p = submitted; p < n_prompts; p++) server_.leave_queue(int64_t(asked_.prompts[size_t(p)].size()));
-      abandon();
-      refuse(asked_.chat ? "messages" : "prompt", "{}", e.what());
-    }
-    out_->on_hang_up([weak = weak_from_this()] {  // the sinks own the call, the call owns its connection
-      if (auto self = weak.lock()) self->abandon();
-    });
-    if (!asked_.stream) return;
-    Headers headers = headers_;
-    headers.emplace_back("Cache-Control", "no-cache");
-    server_.metrics_.responded(200);
-    out_->begin_stream({.type = "text/event-stream", .headers = std::move(headers)});
-  }
-
- private:
-  struct Part {
-    int64_t id = 0;
-    int n_open = 0;
-  };
-
-  void submit(int prompt) {
-    const int64_t n_tokens = int64_t(asked_.prompts[size_t(prompt)].size());
-    // On the engine's thread: nothing but handing over.
-    auto sink = [self = shared_from_this(), prompt, n_tokens, queued = true](const TokenEvent& event) mutable {
-      if (queued) self->server_.leave_queue(n_tokens);
-      queued = false;
-      self->out_->post([self, prompt, event] { self->take(prompt, event); });
-    };
-    int64_t id = server_.engine_->submit(asked_.request_of(size_t(prompt)), std::move(sink));
-    parts_.push_back({id, asked_.n});
-    server_.note_begin(id);
-  }
-
-  void take(int prompt, const TokenEvent& event) {
-    Part& part = parts_[size_t(prompt)];
-    if (event.finish != Finish::none) {
-      if (--part.n_open == 0) server_.note_end(part.id);
-      server_.metrics_.answered(event, std::chrono::duration<double>(Clock::now() - came_).count());
-    }
-    if (over_) return;
-    if (event.finish == Finish::error) return fail({500, event.error});
-    if (event.finish == Finish::cancelled) return fail({503, "the server is shutting down"});
-    std::string bytes = writer_.add(prompt, event);
-    if (asked_.stream && !bytes.empty() && !out_->push(std::move(bytes))) return abandon();
-    if (writer_.complete()) finish();
-  }
-
-  void finish() {
-    over_ = true;
-    if (!asked_.stream) return server_.send(*out_, {.body = writer_.whole(), .headers = headers_});
-    out_->push(writer_.stream_end());
-    out_->end_stream();
-  }
-
-  void fail(const ApiError& error) {
-    abandon();
-    if (!asked_.stream) return server_.send(*out_, {.status = error.status, .body = error_body(error), .headers = headers_});
-    out_->push("data: " + error_body(error) + "\n\n");
-    out_->end_stream();
-  }
-
-  void abandon() {
-    over_ = true;
-    for (const Part& part : parts_)
-      if (part.n_open > 0) server_.engine_->cancel(part.id);
-  }
-
-  Server& server_;
-  const Asked asked_;
-  std::shared_ptr<Responder> out_;
-  Headers headers_;
-  AnswerWriter writer_;
-  std::vector<Part> parts_;  // by prompt
-  bool over_ = false;        // nobody waits for more
-  Clock::time_point came_ = Clock::now();
-};
-
-Server::Server(ServeOptions options) : options_(std::move(options)), work_since_(Clock::now()) {
+Server::Server(ServeOptions options)
+    : options_(std::move(options)),
+      log_(options_.log),
+      gate_(completed(options_.gate, options_.http.host)),
+      queue_(options_.max_queue, options_.max_queue_tokens),
+      work_since_(Clock::now()) {
+  HttpOptions http = options_.http;
+  http.log = [this](std::string_view what) { log_.error(what); };
   http_ = std::make_unique<HttpServer>(
-      options_.http, [this](HttpRequest request, std::shared_ptr<Responder> out) { handle(std::move(request), std::move(out)); });
+      http, [this](HttpRequest request, std::shared_ptr<Responder> out) { handle(std::move(request), std::move(out)); },
+      [this](const HttpRequest& head) {
+        auto refused = gate_.check(head);
+        if (refused) note_answer(line_of(head), *refused);
+        return refused;
+      });
   http_->on_signal([this](int) { stop(); });
 }
 
@@ -143,6 +74,7 @@ void Server::adopt(std::unique_ptr<Engine> engine) {
   if (tokenizer && (!options_.chat_template.empty() || !tokenizer->chat_template().empty()))
     chat_.emplace(*tokenizer, options_.chat_template);
   model_.name = options_.model_name;
+  model_.aliases = options_.aliases;
   model_.tokenizer = tokenizer;
   model_.chat = chat_ ? &*chat_ : nullptr;
   model_.vocab = engine_->model().spec().vocab;
@@ -169,6 +101,10 @@ void Server::run() {
 // Nothing new is taken from here on.
 void Server::drain() {
   draining_ = true;
+  {
+    std::lock_guard lock(mutex_);
+    log_.info(fmt::format("draining: {} requests are under way, {} s are left to them", live_.size(), options_.drain_seconds));
+  }
   engine_->close();
   const Clock::time_point deadline = Clock::now() + std::chrono::seconds(options_.drain_seconds);
   std::unique_lock lock(mutex_);
@@ -178,25 +114,7 @@ void Server::drain() {
   for (int i = 0; i < 100 && !finished(); i++) changed_.wait_for(lock, std::chrono::milliseconds(20));
 }
 
-// ---- who may wait
-
-void Server::join_queue(int n_requests, int64_t n_tokens) {
-  std::lock_guard lock(mutex_);
-  bool full = n_queued_ + n_requests > options_.max_queue || n_queued_tokens_ + n_tokens > options_.max_queue_tokens;
-  if (full && n_queued_ > 0) {  // to an empty queue anyone may come, however large
-    metrics_.refused();
-    throw ApiError(429, fmt::format("the queue is full: {} requests with {} tokens are waiting", n_queued_, n_queued_tokens_), "",
-                   "queue_full");
-  }
-  n_queued_ += n_requests;
-  n_queued_tokens_ += n_tokens;
-}
-
-void Server::leave_queue(int64_t n_tokens) {
-  std::lock_guard lock(mutex_);
-  n_queued_--;
-  n_queued_tokens_ -= n_tokens;
-}
+// ---- what is under way
 
 void Server::note_begin(int64_t id) {
   std::lock_guard lock(mutex_);
@@ -217,75 +135,71 @@ double Server::step_age() const {
   return std::max(0.0, std::chrono::duration<double>(Clock::now() - std::max(last, work_since_)).count());
 }
 
-// ---- who may ask, and what
+// ---- a request comes
 
-void Server::authorize(const HttpRequest& request) const {
-  if (options_.api_key.empty() || request.path == "/health" || request.path == "/ready") return;
-  std::string_view given = request.header("authorization");
-  const std::string_view scheme = "Bearer ";
-  if (given.starts_with(scheme) && equal_in_constant_time(given.substr(scheme.size()), options_.api_key)) return;
-  throw ApiError(401, given.empty() ? "an API key is needed: Authorization: Bearer KEY" : "the API key is wrong", "", "invalid_api_key");
-}
-
-Headers Server::cors_headers(const HttpRequest& request) const {
-  std::string_view origin = request.header("origin");
-  for (const std::string& allowed : options_.allow_origins) {
-    if (origin.empty() || (allowed != "*" && allowed != origin)) continue;
-    return {{"Access-Control-Allow-Origin", std::string(origin)}, {"Vary", "Origin"}};
-  }
-  return {};
-}
-
-void Server::send(Responder& out, HttpResponse response) {
-  metrics_.responded(response.status);
+void Server::send(Responder& out, RequestLine line, HttpResponse response) {
+  note_answer(std::move(line), response);
   out.send(std::move(response));
 }
 
-static HttpResponse error_response(const ApiError& e) {
-  HttpResponse r{.status = e.status, .body = error_body(e)};
-  if (e.status == 429 || e.status == 503) r.headers.emplace_back("Retry-After", "1");
-  if (e.status == 401) r.headers.emplace_back("WWW-Authenticate", "Bearer");
-  if (e.status == 405) r.headers.emplace_back("Allow", e.param);
-  return r;
+// Probes come every few seconds and say nothing.
+void Server::note_answer(RequestLine line, const HttpResponse& response) {
+  metrics_.responded(response.status);
+  line.status = response.status;
+  line.error = response.error;
+  const bool probe = line.path == "/health" || line.path == "/ready" || line.path == "/metrics";
+  if (!probe || line.status >= 400) log_.request(line);
 }
 
-// On the connection's strand. A large body is read by a worker: huge prompts must hold up nobody but each other.
+// On the connection's strand, which is to be left soon: what a body asks for is read by a worker, within a deadline.
 void Server::handle(HttpRequest request, std::shared_ptr<Responder> out) {
   constexpr size_t small = 16 << 10;  // bytes: milliseconds at worst
-  if (request.body.size() <= small) return give(answer(request), request, out);
-  auto asked = std::make_shared<HttpRequest>(std::move(request));
-  out->work([this, asked, out] {
-    auto reply = std::make_shared<Reply>(answer(*asked));
-    out->post([this, asked, out, reply] { give(std::move(*reply), *asked, out); });
+  if (request.method != "POST" || request.body.empty()) return give(answer(request), request, out);
+  const Lane lane = request.body.size() <= small ? Lane::small : Lane::large;
+  auto job = std::make_shared<Job>();
+  job->request = std::move(request);
+  out->on_hang_up([job] { job->over = true; });
+  out->alarm(std::chrono::milliseconds(options_.read_ms), [this, job, out] {
+    if (job->over.exchange(true)) return;
+    give(error_response({503, "reading the request takes too long: it is too large, or the server too busy", "", "too_slow"}), job->request,
+         out);
+  });
+  out->work(lane, [this, job, out] {
+    if (job->over) return;
+    auto reply = std::make_shared<Reply>(answer(job->request));
+    out->post([this, job, out, reply] {
+      if (!job->over.exchange(true)) give(std::move(*reply), job->request, out);
+    });
   });
 }
 
-Server::Reply Server::answer(const HttpRequest& request) {
+Server::Reply Server::answer(HttpRequest& request) {
   try {
     return route(request);
-  } catch (const ApiError& e) {
-    return error_response(e);
   } catch (const std::exception& e) {
-    return error_response({500, e.what()});
+    return error_response(api_error_of(e));
   }
 }
 
-void Server::give(Reply reply, const HttpRequest& request, const std::shared_ptr<Responder>& out) {
-  Headers cors = cors_headers(request);
+void Server::give(Reply reply, HttpRequest& request, const std::shared_ptr<Responder>& out) {
+  Headers cors = gate_.cors_headers(request);
   try {
     if (auto* asked = std::get_if<Asked>(&reply)) {
       if (draining_) throw ApiError(503, "the server is shutting down");
-      return std::make_shared<Call>(*this, std::move(*asked), out, cors)->begin();
+      request.body = {};
+      return std::make_shared<Call>(*this, std::move(*asked), std::move(request.charge), out, cors, line_of(request))->begin();
     }
-  } catch (const ApiError& e) {
-    reply = error_response(e);
+  } catch (const std::exception& e) {
+    const ApiError error = api_error_of(e);
+    if (error.status == 429) metrics_.refused();
+    reply = error_response(error);
   }
   HttpResponse& whole = std::get<HttpResponse>(reply);
   whole.headers.insert(whole.headers.end(), cors.begin(), cors.end());
-  send(*out, std::move(whole));
+  send(*out, line_of(request), std::move(whole));
 }
 
-Server::Reply Server::route(const HttpRequest& request) {
+Server::Reply Server::route(HttpRequest& request) {
   static constexpr Route routes[] = {
       {"POST", "/v1/chat/completions", &Server::chat_completion},
       {"POST", "/v1/completions", &Server::completion},
@@ -296,20 +210,17 @@ Server::Reply Server::route(const HttpRequest& request) {
       {"GET", "/health", &Server::health},
       {"GET", "/ready", &Server::ready},
       {"GET", "/metrics", &Server::metrics},
+      {"GET", "/openapi.json", &Server::openapi},
   };
-  if (request.method == "OPTIONS" && !cors_headers(request).empty())
-    return HttpResponse{
-        .status = 204,
-        .headers = {{"Access-Control-Allow-Methods", "GET, POST"}, {"Access-Control-Allow-Headers", "Authorization, Content-Type"}}};
-  if (auto page = page_response(request)) return *std::move(page);  // without a key: it asks for one itself
-  authorize(request);
+  if (auto page = page_response(request)) return std::move(*page);
+  const std::string_view method = request.method == "HEAD" ? "GET" : std::string_view(request.method);  // its body is left out
   for (const Route& r : routes) {
     std::string_view path = r.path;
     bool here = request.path == path || (path.ends_with('/') && request.path.starts_with(path));
     if (!here) continue;
-    if (request.method != r.method)
+    if (method != r.method)
       throw ApiError(405, fmt::format("{} takes {}, not {}", r.path, r.method, request.method), r.method, "method_not_allowed");
-    if (!loaded_ && path != "/health") {
+    if (!loaded_ && path != "/health" && path != "/openapi.json") {
       const int64_t total = loading_->total, percent = total > 0 ? loading_->done * 100 / total : 0;
       throw ApiError(503, fmt::format("the model is being loaded: {} % of it is there", percent), "", "loading");
     }
@@ -320,18 +231,34 @@ Server::Reply Server::route(const HttpRequest& request) {
 
 // ---- the routes
 
-Server::Reply Server::chat_completion(const HttpRequest& request) { return read_chat_completion(parse_body(request.body), model_); }
-
-Server::Reply Server::completion(const HttpRequest& request) { return read_completion(parse_body(request.body), model_); }
-
-static OrderedJson model_json(const ServedModel& m) {
-  return {{"id", m.name}, {"object", "model"}, {"created", m.created}, {"owned_by", "millrace"}, {"max_model_len", m.max_context}};
+// The request pays for its body, for the JSON of it, and for the copies that templates make of that.
+OrderedJson Server::json_of(HttpRequest& request) const {
+  return parse_body(request.body, [&](size_t n) {
+    if (!request.charge.set(request.body.capacity() + 3 * n))
+      throw ApiError(503, "there is no memory for the request now: clients hold too much", "", "no_memory");
+  });
 }
 
-Server::Reply Server::models(const HttpRequest&) {
+RequestLimits Server::limits_of(const HttpRequest& request) {
+  RequestLimits limits;
+  if (options_.lenient_fields) limits.on_unknown = [this, id = request.id](const std::string& what) { log_.warn(id + ": " + what); };
+  limits.until = request.came + std::chrono::milliseconds(options_.read_ms);
+  return limits;
+}
+
+Server::Reply Server::chat_completion(HttpRequest& r) { return read_chat_completion(json_of(r), model_, limits_of(r)); }
+
+Server::Reply Server::completion(HttpRequest& r) { return read_completion(json_of(r), model_, limits_of(r)); }
+
+static OrderedJson model_json(const ServedModel& m, const std::string& name) {
+  return {{"id", name}, {"object", "model"}, {"created", m.created}, {"owned_by", "millrace"}, {"max_model_len", m.max_context}};
+}
+
+Server::Reply Server::models(HttpRequest&) {
   OrderedJson body{{"object", "list"}};
   body["data"] = OrderedJson::array();
-  body["data"].push_back(model_json(model_));
+  body["data"].push_back(model_json(model_, model_.name));
+  for (const std::string& alias : model_.aliases) body["data"].push_back(model_json(model_, alias));
   return HttpResponse{.body = to_text(body)};
 }
 
@@ -346,42 +273,40 @@ static std::string percent_decoded(std::string_view text) {
   return out;
 }
 
-Server::Reply Server::model(const HttpRequest& request) {
+Server::Reply Server::model(HttpRequest& request) {
   std::string name = percent_decoded(std::string_view(request.path).substr(std::string_view("/v1/models/").size()));
-  if (name != model_.name)
-    throw ApiError(404, fmt::format("there is no model '{}' here: '{}' is served", name, model_.name), "model", "model_not_found");
-  return HttpResponse{.body = to_text(model_json(model_))};
+  if (!is_name_of(name, model_)) throw no_such_model(name, model_);
+  return HttpResponse{.body = to_text(model_json(model_, name))};
 }
 
-Server::Reply Server::tokenize(const HttpRequest& request) {
-  std::vector<int32_t> tokens = read_tokenize(parse_body(request.body), model_);
+Server::Reply Server::tokenize(HttpRequest& request) {
+  std::vector<int32_t> tokens = read_tokenize(json_of(request), model_, limits_of(request));
   OrderedJson body{{"count", tokens.size()}, {"max_model_len", model_.max_context}, {"tokens", tokens}};
   return HttpResponse{.body = to_text(body)};
 }
 
-Server::Reply Server::detokenize(const HttpRequest& request) {
-  OrderedJson body{{"prompt", read_detokenize(parse_body(request.body), model_)}};
+Server::Reply Server::detokenize(HttpRequest& request) {
+  OrderedJson body{{"prompt", read_detokenize(json_of(request), model_, limits_of(request))}};
   return HttpResponse{.body = to_text(body)};
 }
 
-Server::Reply Server::health(const HttpRequest&) { return HttpResponse{.body = R"({"status":"ok"})"}; }
+Server::Reply Server::health(HttpRequest&) { return HttpResponse{.body = R"({"status":"ok"})"}; }
 
-Server::Reply Server::ready(const HttpRequest&) {
+Server::Reply Server::ready(HttpRequest&) {
   double age = step_age();
   bool stalled = age > options_.stall_seconds;
   OrderedJson body{{"status", draining_ ? "draining" : stalled ? "stalled" : "ready"}, {"step_age_s", age}};
   return HttpResponse{.status = draining_ || stalled ? 503 : 200, .body = to_text(body)};
 }
 
-Server::Reply Server::metrics(const HttpRequest&) {
-  QueueStats queue{.step_age_s = step_age()};
-  {
-    std::lock_guard lock(mutex_);
-    queue.n_requests = n_queued_, queue.n_tokens = n_queued_tokens_;
-  }
+Server::Reply Server::openapi(HttpRequest&) { return HttpResponse{.body = std::string(openapi_json)}; }
+
+Server::Reply Server::metrics(HttpRequest&) {
+  const Queue::Length waiting = queue_.length();
+  const QueueStats queue{.n_answers = waiting.answers, .n_tokens = waiting.tokens, .step_age_s = step_age()};
   std::optional<LimitStats> limits;
   if (options_.limits) limits = options_.limits();
-  return HttpResponse{.body = metrics_.text(engine_->stats(), engine_->memory_plan(), queue, limits ? &*limits : nullptr),
+  return HttpResponse{.body = metrics_.text(engine_->stats(), engine_->memory_plan(), queue, http_->stats(), limits ? &*limits : nullptr),
                       .type = "text/plain; version=0.0.4; charset=utf-8"};
 }
 

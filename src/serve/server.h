@@ -1,5 +1,5 @@
-// The server: routes, who may ask, how many may wait, and how it all ends. HTTP threads parse, tokenize and format, large bodies
-// on workers of their own; the engine has one thread, whose sinks only hand events over.
+// The server: routes, how many may wait, and how it all ends. I/O threads move bytes and format events; workers parse, render
+// templates and tokenize, large bodies beside small ones; the engine has one thread, whose sinks only hand events over.
 #pragma once
 
 #include <atomic>
@@ -12,19 +12,25 @@
 
 #include "engine/engine.h"
 #include "serve/answer.h"
+#include "serve/gate.h"
 #include "serve/http.h"
+#include "serve/log.h"
 #include "serve/metrics.h"
+#include "serve/queue.h"
 
 namespace mr {
 
 struct ServeOptions {
   HttpOptions http;
   std::string model_name;
-  std::string chat_template;  // empty: the model's own
-  std::string api_key;        // empty: everyone may ask
-  std::vector<std::string> allow_origins;
-  int max_queue = 256;                // requests without a first token
+  std::vector<std::string> aliases;  // other names that clients may call it
+  std::string chat_template;         // empty: the model's own
+  LogOptions log;
+  bool lenient_fields = false;        // unknown fields of a request are logged, not refused
+  GateOptions gate;                   // its address is that of `http`
+  int max_queue = 1024;               // answers without a first token
   int64_t max_queue_tokens = 262144;  // and their prompts' tokens
+  int read_ms = 10000;                // for a request to be parsed, rendered and tokenized, waiting for a worker included
   int drain_seconds = 30;
   std::function<LimitStats()> limits;  // for /metrics, on any thread; empty: nobody knows them
   int stall_seconds = 30;              // an engine that has work and takes no step for so long is not ready
@@ -45,6 +51,7 @@ class Server {
   void run();
   void stop();  // any thread
   int port() const { return http_->port(); }
+  Log& log() { return log_; }
   std::string plan() const { return engine_->memory().text(); }  // of memory; when it is loaded
 
  private:
@@ -53,51 +60,56 @@ class Server {
   using Reply = std::variant<HttpResponse, Asked>;  // a whole answer, or what the engine is to be asked
   struct Route {
     const char *method, *path;
-    Reply (Server::*answer)(const HttpRequest&);
+    Reply (Server::*answer)(HttpRequest&);
+  };
+  struct Job {  // a request on a worker
+    HttpRequest request;
+    std::atomic<bool> over{false};  // nobody waits for it any more
   };
   struct Loading {
     std::atomic<int64_t> done{0}, total{0};  // bytes
   };
 
   void handle(HttpRequest, std::shared_ptr<Responder>);
-  Reply answer(const HttpRequest&);
-  Reply route(const HttpRequest&);
-  void give(Reply, const HttpRequest&, const std::shared_ptr<Responder>&);
-  void send(Responder&, HttpResponse);
-  void authorize(const HttpRequest&) const;
-  Headers cors_headers(const HttpRequest&) const;
+  Reply answer(HttpRequest&);
+  Reply route(HttpRequest&);
+  void give(Reply, HttpRequest&, const std::shared_ptr<Responder>&);
+  void send(Responder&, RequestLine, HttpResponse);
+  void note_answer(RequestLine, const HttpResponse&);
+  OrderedJson json_of(HttpRequest&) const;
+  RequestLimits limits_of(const HttpRequest&);
 
-  Reply chat_completion(const HttpRequest&);
-  Reply completion(const HttpRequest&);
-  Reply models(const HttpRequest&);
-  Reply model(const HttpRequest&);
-  Reply tokenize(const HttpRequest&);
-  Reply detokenize(const HttpRequest&);
-  Reply health(const HttpRequest&);
-  Reply ready(const HttpRequest&);
-  Reply metrics(const HttpRequest&);
+  Reply chat_completion(HttpRequest&);
+  Reply completion(HttpRequest&);
+  Reply models(HttpRequest&);
+  Reply model(HttpRequest&);
+  Reply tokenize(HttpRequest&);
+  Reply detokenize(HttpRequest&);
+  Reply health(HttpRequest&);
+  Reply ready(HttpRequest&);
+  Reply metrics(HttpRequest&);
+  Reply openapi(HttpRequest&);
 
   void adopt(std::unique_ptr<Engine>);
-  void join_queue(int n_requests, int64_t n_tokens);  // throws 429
-  void leave_queue(int64_t n_tokens);
   void note_begin(int64_t id);
   void note_end(int64_t id);
   double step_age() const;  // seconds; 0: there is no work
   void drain();
 
   ServeOptions options_;
+  Log log_;
   const std::shared_ptr<Loading> loading_ = std::make_shared<Loading>();
   std::atomic<bool> loaded_{false};  // whoever has seen it true may use these three
   std::unique_ptr<Engine> engine_;
   std::optional<ChatFormat> chat_;
   ServedModel model_;
   ServeMetrics metrics_;
+  const Gate gate_;
+  Queue queue_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   int n_signals_ = 0;
-  int n_queued_ = 0;
-  int64_t n_queued_tokens_ = 0;
   std::set<int64_t> live_;        // ids of the engine's requests that have not ended
   Clock::time_point work_since_;  // when live_ was last empty
   std::atomic<bool> draining_{false};
@@ -105,6 +117,6 @@ class Server {
   std::unique_ptr<HttpServer> http_;  // last: its threads use the rest
 };
 
-bool equal_in_constant_time(std::string_view given, std::string_view secret);
+extern const std::string_view openapi_json;  // src/serve/openapi.json
 
 }  // namespace mr

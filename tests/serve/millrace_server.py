@@ -30,6 +30,8 @@ class Server:
         found = re.search(r"127\.0\.0\.1:(\d+)", line)
         assert found, line
         self.port = int(found.group(1))
+        self.log = []  # what it says besides; a pipe that is not read would fill
+        threading.Thread(target=lambda: self.log.extend(self.process.stderr), daemon=True).start()
         self.client = self.new_client()
 
     def new_client(self, key="none"):
@@ -67,5 +69,4 @@ class Server:
             status = self.process.wait(60)
         finally:
             self.process.kill()
-            self.process.stderr.close()
         return status

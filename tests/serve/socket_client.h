@@ -17,6 +17,7 @@ class SocketClient {
     where.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     timeval patience{.tv_sec = 20};
     setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&where), sizeof where), 0);
   }
   ~SocketClient() { leave(); }
@@ -24,12 +25,20 @@ class SocketClient {
     if (fd_ >= 0) close(fd_);
     fd_ = -1;
   }
-  void say(const std::string& words) { EXPECT_EQ(send(fd_, words.data(), words.size(), MSG_NOSIGNAL), ssize_t(words.size())); }
-  // Until `end` was seen, or the server closes.
-  std::string hear(const std::string& end) {
+  void say(const std::string& words) { EXPECT_TRUE(try_say(words)); }
+  bool try_say(const std::string& words) {  // false: the server has closed
+    for (size_t n = 0; n < words.size();) {
+      ssize_t sent = send(fd_, words.data() + n, words.size() - n, MSG_NOSIGNAL);
+      if (sent <= 0) return false;
+      n += size_t(sent);
+    }
+    return true;
+  }
+  // Until `end` was seen, or as much was heard, or the server closes.
+  std::string hear(const std::string& end, size_t most = ~size_t(0)) {
     std::string all;
-    char part[4096];
-    while (all.find(end) == std::string::npos) {
+    char part[65536];
+    while (all.size() < most && all.find(end, all.size() < 2 * sizeof part ? 0 : all.size() - 2 * sizeof part) == std::string::npos) {
       ssize_t n = recv(fd_, part, sizeof part, 0);
       if (n <= 0) break;
       all.append(part, size_t(n));

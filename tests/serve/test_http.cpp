@@ -116,7 +116,7 @@ TEST(Http, LongWorkHoldsUpNobody) {
   std::shared_future<void> released = release.get_future().share();
   HttpServer server(options, [&](HttpRequest r, std::shared_ptr<Responder> out) {
     if (r.path != "/x") return out->send({});
-    out->work([out, released] {
+    out->work(Lane::large, [out, released] {
       EXPECT_EQ(released.wait_for(20s), std::future_status::ready);
       out->post([out] { out->send({.status = 201}); });
     });
@@ -130,8 +130,9 @@ TEST(Http, LongWorkHoldsUpNobody) {
 }
 
 TEST(Http, WorkThatThrowsDropsItsClient) {
-  HttpServer server(anywhere(),
-                    [&](HttpRequest, std::shared_ptr<Responder> out) { out->work([] { throw std::runtime_error("no memory, say"); }); });
+  HttpServer server(anywhere(), [&](HttpRequest, std::shared_ptr<Responder> out) {
+    out->work(Lane::small, [] { throw std::runtime_error("no memory, say"); });
+  });
   SocketClient client(server.port());
   client.say(get);
   EXPECT_EQ(client.hear("\r\n\r\n"), "");

@@ -90,7 +90,7 @@ def answer_of(client, ask, stream):
 def request_bytes(ask, **more):
     body = json.dumps({**ask, **more}).encode()
     path = b"/v1/chat/completions" if "messages" in ask else b"/v1/completions"
-    return b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (path, len(body), body)
+    return b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (path, len(body), body)
 
 
 BROKEN = [  # body, status

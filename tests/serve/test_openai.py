@@ -273,7 +273,7 @@ class Tiny(WithServer):
 
     def test_connections_are_kept_and_requests_may_follow_each_other(self):
         with socket.create_connection(("127.0.0.1", self.server.port), timeout=20) as s:
-            s.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n" * 3 + b"GET /health HTTP/1.1\r\nConnection: close\r\n\r\n")
+            s.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" * 3 + b"GET /health HTTP/1.1\r\nConnection: close\r\n\r\n")
             data = b""
             while part := s.recv(4096):
                 data += part
@@ -412,7 +412,7 @@ class Starting(unittest.TestCase):
         os.mkfifo(self.pipe)
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
-        self.process = subprocess.Popen([PROGRAM, "serve", model, "--port", str(self.port)], stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen([PROGRAM, "serve", model, "--port", str(self.port), "--log-level", "off"], stderr=subprocess.PIPE, text=True)
         self.client = openai.OpenAI(base_url=f"http://127.0.0.1:{self.port}/v1", api_key="none", max_retries=0, timeout=20)
         end = time.time() + 30
         while True:

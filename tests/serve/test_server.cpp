@@ -16,6 +16,7 @@ ServeOptions tiny_options() {
   ServeOptions o;
   o.http.port = 0;
   o.model_name = "tiny";
+  o.log.level = "off";
   o.drain_seconds = 5;
   o.stall_seconds = 1;
   return o;

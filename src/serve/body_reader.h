@@ -1,0 +1,52 @@
+// The body of one HTTP/1.1 request, by its announced length or in chunks (RFC 9112, 7.1), as the bytes come. Strict: a chunk that
+// another server on the way could understand differently is an error. Extensions and trailers are read and forgotten.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "serve/memory_budget.h"
+
+namespace mr {
+
+class BodyReader {
+ public:
+  struct Limits {
+    size_t body = 0;
+    size_t framing = 0;  // bytes of all extensions and trailers
+  };
+  enum class Status { more, done, broken, too_large, too_much_framing, no_memory };
+
+  // A length of none: in chunks.
+  BodyReader(std::optional<uint64_t> length, const Limits&, Charge);
+
+  // Takes what belongs to the body and returns how many bytes that is. After no_memory the rest may be fed again later.
+  size_t feed(std::string_view bytes);
+  Status status() const { return status_; }
+
+  std::string body;
+  Charge charge;  // of the body's buffer
+
+ private:
+  enum class At { data, size, extension, size_lf, data_cr, data_lf, trailer_begin, trailer, trailer_lf, end_lf };
+
+  size_t take_data(std::string_view);
+  void take(char);
+  void take_size(char);
+  void skip(char c, At after_cr);
+  void expect(char c, char wanted, At next);
+  bool reserve(size_t n);
+
+  const Limits limits_;
+  const bool chunked_;
+  Status status_ = Status::more;
+  At at_;
+  uint64_t n_left_ = 0;   // of the data that comes now
+  uint64_t n_total_ = 0;  // of all data announced so far
+  int n_digits_ = 0;      // of the chunk's size
+  size_t n_framing_ = 0;
+};
+
+}  // namespace mr

@@ -1,0 +1,50 @@
+// One completion on its way. Everything here happens on its connection's strand, except the sinks, which hand over to it. The sinks
+// own the call, the call owns its connection: when the engine drops a sink without a last word, the call says it.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "serve/server.h"
+
+namespace mr {
+
+class Server::Call : public std::enable_shared_from_this<Call> {
+ public:
+  Call(Server&, Asked, Charge, std::shared_ptr<Responder>, Headers, RequestLine);
+  ~Call();
+
+  void begin();  // what it throws is for the client; then nothing of it is left in the queue or in the engine
+
+ private:
+  struct Part {
+    int64_t id = 0;
+    int n_open = 0;
+  };
+
+  void submit(int prompt, Queue::Place);
+  void open_stream();
+  void take(int prompt, const TokenEvent&);
+  bool hold();  // what is collected so far
+  void finish();
+  void fail(const ApiError&);
+  void abandon();
+  void close_part(Part&);
+  void note(int status, const std::string& error);  // once, when it is over
+
+  Server& server_;
+  const Asked asked_;
+  Charge charge_;
+  const size_t n_asked_bytes_;
+  std::shared_ptr<Responder> out_;
+  Headers headers_;
+  RequestLine line_;
+  AnswerWriter writer_;
+  std::vector<Part> parts_;  // by prompt
+  bool over_ = true;         // nobody waits for more; until all of it is under way, whoever called begin() has the last word
+  bool noted_ = false;       // its line is in the log
+  double last_token_s_ = 0;  // since it was asked
+  Clock::time_point came_ = Clock::now();
+};
+
+}  // namespace mr

@@ -1,0 +1,98 @@
+// What the connections of the HTTP server share: options, memory, workers, and who is cut when there are too many of them.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <boost/asio/thread_pool.hpp>
+#include <mutex>
+#include <new>
+#include <thread>
+#include <unordered_set>
+
+#include "core/error.h"
+#include "serve/http.h"
+
+namespace mr {
+
+namespace asio = boost::asio;
+
+class Session;
+
+// Whom a connection waits for, and since when: others may read it to find whom to cut.
+enum class Phase : uint8_t { idle, receiving, working, sending };
+
+class Connections {
+ public:
+  // A connection's fixed sum: what it reads into (8 KiB), input ahead or headers (twice 16 KiB while they grow), a little output.
+  static constexpr size_t base_bytes = 64 << 10;
+
+  // The fixed sums of all connections are set aside: whatever bodies and answers take, another connection can be had.
+  explicit Connections(const HttpOptions& options)
+      : options(options), budget(options.memory - size_t(options.max_connections) * base_bytes) {}
+
+  // Whether there is room for one more connection, if need be after idle ones are cut.
+  bool admit() {
+    while (size() - n_doomed >= options.max_connections)
+      if (!make_room(For::connection)) return false;
+    return true;
+  }
+
+  // Cuts the connection that has waited longest for its client. Idle ones go first and at once, others after `patience`.
+  // False: there is none.
+  enum class For { connection, memory };
+  bool make_room(For);
+
+  void add(Session* s) {
+    std::lock_guard lock(mutex_);
+    sessions_.insert(s);
+  }
+  void remove(Session* s) {
+    std::lock_guard lock(mutex_);
+    sessions_.erase(s);
+  }
+  int size() const {
+    std::lock_guard lock(mutex_);
+    return int(sessions_.size());
+  }
+  void note_failure(const char* what) noexcept {
+    n_failed++;
+    try {
+      say(fmt::format("a connection ends: {}", what));
+    } catch (...) {  // no memory for a log line
+    }
+  }
+  void say(const std::string& what) const {
+    if (options.log) options.log(what);
+  }
+
+  HttpOptions options;
+  Handler handler;
+  HeadCheck check;
+  MemoryBudget budget;
+  std::array<asio::thread_pool*, 2> workers{};  // by lane
+  std::atomic<int> n_busy{0}, n_doomed{0};      // those with a request under way; those about to be cut
+  std::atomic<int64_t> n_cut{0}, n_failed{0};
+
+ private:
+  mutable std::mutex mutex_;
+  std::unordered_set<Session*> sessions_;
+};
+
+inline int64_t now_ms() {
+  using namespace std::chrono;
+  return duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();
+}
+
+// Until there is memory to do it: for hand-overs that must not be lost.
+template <class F>
+void insist(F&& f) {
+  for (;;) {
+    try {
+      return f();
+    } catch (const std::bad_alloc&) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+}
+
+}  // namespace mr

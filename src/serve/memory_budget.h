@@ -1,0 +1,73 @@
+// One budget for all that clients make the server hold. Who holds bytes owns a Charge for them, and asks it before it holds more:
+//   a connection          a fixed sum, set aside for as many as there may be: buffers, headers, input ahead, a little output
+//   a body being read     what its buffer takes, byte by byte as it comes, whatever length was announced
+//   a request being read  its body and the JSON that is built of it, on a worker
+//   a request waiting     its prompts, biases and stop strings, until the answer is over
+//   an answer             its text and log-probabilities, while they are collected
+//   unread output         what is written and not yet taken by the client
+// A charge that is denied is a 503 or the end of its connection; before that, connections that wait longest for their client are cut.
+// State, weights and the engine's own buffers are not the clients': they are planned when the model is loaded.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <utility>
+
+namespace mr {
+
+// Any thread.
+class MemoryBudget {
+ public:
+  explicit MemoryBudget(size_t limit) : limit_(limit) {}
+
+  [[nodiscard]] bool take(size_t n) {
+    for (size_t used = used_; n <= limit_ && used <= limit_ - n;) {
+      if (!used_.compare_exchange_weak(used, used + n)) continue;
+      for (size_t peak = peak_; peak < used + n && !peak_.compare_exchange_weak(peak, used + n);) {
+      }
+      return true;
+    }
+    n_denied_++;
+    return false;
+  }
+  void give(size_t n) { used_ -= n; }
+
+  size_t limit() const { return limit_; }
+  size_t used() const { return used_; }
+  size_t peak() const { return peak_; }
+  size_t n_denied() const { return n_denied_; }
+
+ private:
+  const size_t limit_;
+  std::atomic<size_t> used_{0}, peak_{0}, n_denied_{0};
+};
+
+// The bytes of one owner, given back with it. Without a budget everything is granted.
+class Charge {
+ public:
+  Charge() = default;
+  explicit Charge(MemoryBudget& budget) : budget_(&budget) {}
+  Charge(Charge&& other) noexcept : budget_(other.budget_), n_(std::exchange(other.n_, 0)) {}
+  Charge& operator=(Charge&& other) noexcept {
+    std::swap(budget_, other.budget_);
+    std::swap(n_, other.n_);
+    return *this;
+  }
+  ~Charge() { (void)set(0); }
+
+  // From now on n bytes in all. False: denied, and nothing has changed; fewer are always granted.
+  [[nodiscard]] bool set(size_t n) {
+    if (budget_ && n > n_ && !budget_->take(n - n_)) return false;
+    if (budget_ && n < n_) budget_->give(n_ - n);
+    n_ = n;
+    return true;
+  }
+  size_t size() const { return n_; }
+
+ private:
+  MemoryBudget* budget_ = nullptr;
+  size_t n_ = 0;
+};
+
+}  // namespace mr

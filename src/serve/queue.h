@@ -1,0 +1,63 @@
+// Who may wait for a first token: so many answers, and so many tokens of their prompts. A place is left when its owner goes, however.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <utility>
+
+#include "serve/api_error.h"
+
+namespace mr {
+
+// Any thread.
+class Queue {
+ public:
+  Queue(int max_answers, int64_t max_tokens) : max_answers_(max_answers), max_tokens_(max_tokens) {}
+
+  struct Length {
+    int64_t answers = 0, tokens = 0;
+  };
+
+  class Place {
+   public:
+    Place(Queue& queue, Length length) : queue_(&queue), length_(length) {}
+    Place(Place&& other) noexcept : queue_(other.queue_), length_(std::exchange(other.length_, {})) {}
+    Place& operator=(Place&&) = delete;
+    ~Place() { leave(); }
+    void leave() { queue_->leave(std::exchange(length_, {})); }
+    Place split(Length part) {  // part of the own length
+      length_ = {length_.answers - part.answers, length_.tokens - part.tokens};
+      return {*queue_, part};
+    }
+
+   private:
+    Queue* queue_;
+    Length length_;
+  };
+
+  Place join(Length more) {  // throws 429
+    std::lock_guard lock(mutex_);
+    const bool full = now_.answers + more.answers > max_answers_ || now_.tokens + more.tokens > max_tokens_;
+    if (full && now_.answers > 0)  // to an empty queue anyone may come, however large
+      throw ApiError(429, fmt::format("the queue is full: {} answers to {} tokens are waiting", now_.answers, now_.tokens), "",
+                     "queue_full");
+    now_ = {now_.answers + more.answers, now_.tokens + more.tokens};
+    return {*this, more};
+  }
+  Length length() const {
+    std::lock_guard lock(mutex_);
+    return now_;
+  }
+
+ private:
+  void leave(Length part) {
+    std::lock_guard lock(mutex_);
+    now_ = {now_.answers - part.answers, now_.tokens - part.tokens};
+  }
+
+  const int64_t max_answers_, max_tokens_;
+  mutable std::mutex mutex_;
+  Length now_;
+};
+
+}  // namespace mr
