@@ -327,10 +327,14 @@ std::vector<int32_t> read_tokenize(const OrderedJson& body, const ServedModel& m
   Fields f(body);
   check_fields(body, tokenize_fields(), limits.on_unknown);
   check_model(f, model);
+  const std::string text = f.text("prompt", max_text);  // fields that messages replace are checked too
+  const bool special = f.flag("add_special_tokens", true);
   std::vector<std::string> tools;
   if (f.find("messages")) return chat_tokens(f, model, limits, tools);
   if (!f.find("prompt")) refuse("prompt", "prompt is missing");
-  return need_tokenizer(model, "prompt").encode(f.text("prompt", max_text), f.flag("add_special_tokens", true));
+  for (const char* field : {"tools", "tool_choice", "chat_template_kwargs"})
+    if (f.find(field)) refuse(field, "{} goes with messages, not with a prompt", field);
+  return need_tokenizer(model, "prompt").encode(text, special);
 }
 
 std::string read_detokenize(const OrderedJson& body, const ServedModel& model, const RequestLimits& limits) {
