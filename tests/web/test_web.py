@@ -377,7 +377,6 @@ class Browser(unittest.TestCase):
 
     # ---- the dashboard
 
-    @unittest.skip("the dashboard does not name why requests wait, to be mended")
     def test_dashboard_under_load(self):
         page = self.visit(self.url + "#dashboard")
         tile = lambda name: page.locator(".tile", has_text=name).locator(".figure")
