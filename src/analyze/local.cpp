@@ -6,6 +6,7 @@
 #include "backend/cpu/probe.h"
 #include "core/config.h"
 #include "core/error.h"
+#include "core/machine.h"
 #include "core/other_programs.h"
 #include "core/tensor.h"
 
@@ -13,16 +14,10 @@ namespace mr {
 
 namespace fs = std::filesystem;
 
-static std::string cpu_name() {
-  std::ifstream in("/proc/cpuinfo");
-  for (std::string line; std::getline(in, line);)
-    if (line.starts_with("model name"))
-      if (size_t colon = line.find(": "); colon != std::string::npos) return line.substr(colon + 2);
-  return "unknown processor";
-}
-
 static std::string title(int threads) {
-  return fmt::format("{}, {} thread{}, {}", cpu_name(), threads, threads == 1 ? "" : "s", name_of(best_isa()));
+  std::string processor = survey_machine().processor;
+  if (processor.empty()) processor = "unknown processor";
+  return fmt::format("{}, {} thread{}, {}", processor, threads, threads == 1 ? "" : "s", name_of(best_isa()));
 }
 
 // Bytes of the first core's cache of this level; 0: unknown.

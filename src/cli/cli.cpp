@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 
+#include "cli/about.h"
 #include "core/error.h"
 
 namespace mr {
@@ -31,7 +32,7 @@ static std::string gap_in_a_list(const CLI::App& command, std::span<char*> words
 
 int run_command_line(int argc, char** argv) {
   CLI::App program{"millrace: language-model inference on this machine, and how far from its limit", "millrace"};
-  program.set_version_flag("--version", "millrace " MR_VERSION);
+  program.set_version_flag("--version", [] { return version_line() + "\n" + build_line() + "\n" + machine_line(); });
   program.require_subcommand(1);
   program.get_formatter()->column_width(42);
   Action action;
@@ -44,6 +45,7 @@ int run_command_line(int argc, char** argv) {
   add_inspect(program, action);
   add_bench(program, action);
   add_analyze(program, action);
+  add_doctor(program, action);
   auto commands = program.get_subcommands([](CLI::App*) { return true; });
   bool is_command = argc > 1 && std::ranges::any_of(commands, [&](CLI::App* c) { return c->get_name() == argv[1]; });
   if (argc > 1 && argv[1][0] != '-' && !is_command) {

@@ -31,5 +31,6 @@ void add_inspect(CLI::App&, Action&);
 void add_bench(CLI::App&, Action&);
 void add_analyze(CLI::App&, Action&);
 void add_serve(CLI::App&, Action&);
+void add_doctor(CLI::App&, Action&);
 
 }  // namespace mr

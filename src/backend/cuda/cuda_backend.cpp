@@ -276,11 +276,14 @@ class Cuda final : public CudaBackend {
 
 }  // namespace cuda
 
-bool cuda_available() { return cuda::why_no_gpu().empty(); }
+std::string why_no_cuda() {
+  const std::string why = cuda::why_no_gpu();
+  return why.empty() ? "" : fmt::format("there is no NVIDIA GPU of the Hopper generation here ({})", why);
+}
 
 std::unique_ptr<CudaBackend> make_cuda_backend(const CudaOptions& options) {
-  const std::string why = cuda::why_no_gpu();
-  check(why.empty(), "there is no NVIDIA GPU of the Hopper generation here ({})", why);
+  const std::string why = why_no_cuda();
+  check(why.empty(), "{}", why);
   return std::make_unique<cuda::Cuda>(options);
 }
 

@@ -31,7 +31,8 @@ struct CudaOptions {
   int chain = 3;                    // operations of few rows that are worth one kernel for all of them
 };
 
-bool cuda_available();                                                    // a Hopper GPU, its driver, and a build that has kernels for it
+std::string why_no_cuda();  // empty: there is a Hopper GPU, its driver, and this build has kernels for it
+inline bool cuda_available() { return why_no_cuda().empty(); }
 std::unique_ptr<CudaBackend> make_cuda_backend(const CudaOptions& = {});  // throws where there is none
 
 }  // namespace mr

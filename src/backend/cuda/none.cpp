@@ -4,8 +4,8 @@
 
 namespace mr {
 
-bool cuda_available() { return false; }
+std::string why_no_cuda() { return "this millrace was built without CUDA"; }
 
-std::unique_ptr<CudaBackend> make_cuda_backend(const CudaOptions&) { fail("this millrace was built without CUDA: no nvcc was found"); }
+std::unique_ptr<CudaBackend> make_cuda_backend(const CudaOptions&) { fail("{}", why_no_cuda()); }
 
 }  // namespace mr

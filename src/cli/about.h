@@ -1,0 +1,31 @@
+// What this program is and what it found: for --version and `millrace doctor`.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/isa.h"
+#include "core/machine.h"
+
+namespace mr {
+
+std::string version_line();  // "millrace 0.1.0"
+std::string build_line();    // the compiler, the kind of build, what is in it
+std::string machine_line();  // what this machine offers to it
+
+// What the program can use of a machine.
+struct Reach {
+  Isa isa = Isa::scalar;
+  int threads = 1;
+  std::string why_no_gpu;  // empty: it runs on one
+  bool has_model = true;   // the default one is there
+};
+
+struct Finding {
+  std::string topic, text;
+  std::string advice;  // empty: nothing would be faster
+};
+
+std::vector<Finding> examine(const Machine&, const Reach&);
+
+}  // namespace mr
