@@ -32,5 +32,6 @@ void add_bench(CLI::App&, Action&);
 void add_analyze(CLI::App&, Action&);
 void add_serve(CLI::App&, Action&);
 void add_doctor(CLI::App&, Action&);
+void add_completions(CLI::App&, Action&);  // and the manual page
 
 }  // namespace mr

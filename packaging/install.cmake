@@ -1,0 +1,32 @@
+# What `cmake --install` and the Debian package hold: the program, its manual page, completions, a systemd unit, a dashboard.
+include(GNUInstallDirs)
+install(TARGETS millrace RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES packaging/grafana.json DESTINATION ${CMAKE_INSTALL_DATADIR}/millrace)
+install(FILES packaging/millrace.service DESTINATION lib/systemd/system)
+
+# The program writes these itself.
+set(pages ${CMAKE_BINARY_DIR}/packaging)
+file(MAKE_DIRECTORY ${pages})
+foreach(page "man;millrace.1" "completions bash;millrace.bash" "completions zsh;_millrace" "completions fish;millrace.fish")
+  list(GET page 0 words)
+  list(GET page 1 file)
+  install(CODE "execute_process(COMMAND sh -c \"'$<TARGET_FILE:millrace>' ${words} > '${pages}/${file}'\" COMMAND_ERROR_IS_FATAL ANY)")
+endforeach()
+install(FILES ${pages}/millrace.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(FILES ${pages}/millrace.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME millrace)
+install(FILES ${pages}/_millrace DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions)
+install(FILES ${pages}/millrace.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_NAME millrace)
+set(CPACK_PACKAGE_VENDOR millrace)
+set(CPACK_PACKAGE_CONTACT "the maintainers of millrace")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "language-model inference on this machine, and how far from its limit")
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION science)
+# What a program built on Debian 12 needs; later systems have newer ones.
+set(CPACK_DEBIAN_PACKAGE_DEPENDS "libc6 (>= 2.36), libstdc++6 (>= 12), libgcc-s1")
+include(CPack)
