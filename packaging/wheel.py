@@ -47,6 +47,6 @@ with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as wheel:
     for name, data in files.items():
         entry = zipfile.ZipInfo(name)  # its date is fixed: the same program makes the same wheel
         entry.compress_type = zipfile.ZIP_DEFLATED
-        entry.external_attr = (0o755 if "/scripts/" in name else 0o644) << 16
+        entry.external_attr = (0o100755 if "/scripts/" in name else 0o100644) << 16  # pip looks whether it is a plain file
         wheel.writestr(entry, data)
 print(out)

@@ -6,6 +6,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -57,6 +58,17 @@ class Completions(unittest.TestCase):
             else:
                 print(f"{shell} is not here: its completions were not parsed")
         self.assertEqual(run(MILLRACE, "completions", "tcsh").returncode, 2)
+
+
+class Wheel(unittest.TestCase):
+    def test_pip_puts_the_program_on_the_path(self):
+        with tempfile.TemporaryDirectory() as folder:
+            made = run(sys.executable, ROOT / "packaging/wheel.py", MILLRACE, "0.0.1", folder)
+            self.assertEqual(made.returncode, 0, made.stderr)
+            run(sys.executable, "-m", "venv", folder + "/venv")
+            installed = run(folder + "/venv/bin/pip", "install", "--no-index", "--no-deps", "--disable-pip-version-check", made.stdout.strip())
+            self.assertEqual(installed.returncode, 0, installed.stderr)
+            self.assertEqual(run(folder + "/venv/bin/millrace", "--version").stdout, run(MILLRACE, "--version").stdout)
 
 
 class Pages(unittest.TestCase):
