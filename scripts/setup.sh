@@ -33,14 +33,23 @@ install_packages() {
   as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $wanted >/dev/null
 }
 
-# build PRESET [TARGET...]
+# configure PRESET [-DNAME=VALUE]: unless the folder is there and has that value.
+configure() {
+  local setting=${2#-D}
+  [ -f "build/$1/build.ninja" ] && grep -q "^${setting%=*}.*=${setting#*=}\$" "build/$1/CMakeCache.txt" && return
+  cmake --preset "$1" ${2:-} >/dev/null
+}
+
+# build PRESET [TARGET...]: on a terminal, a line that moves.
 build() {
   local preset=$1; shift
-  if [ ! -f "build/$preset/build.ninja" ]; then
-    echo "Building ($preset), a few minutes the first time" >&2
-    cmake --preset "$preset" >/dev/null
+  [ -f "build/$preset/build.ninja" ] || configure "$preset"
+  local command=(cmake --build --preset "$preset" ${1:+--target "$@"})
+  if [ ! -t 2 ]; then
+    "${command[@]}" -- --quiet | sed '/no work to do/d' >&2
+  elif "${command[@]}" -- -n | grep -qE ' (Building|Linking|Generating) '; then
+    NINJA_STATUS="[%p, %e s] " "${command[@]}" >&2
   fi
-  cmake --build --preset "$preset" ${1:+--target "$@"} -- --quiet | sed '/no work to do/d' >&2
 }
 
 # A virtual environment with the packages that the tests of the server drive it with.
