@@ -35,9 +35,10 @@ install_packages() {
 
 # configure PRESET [-DNAME=VALUE]: unless the folder is there and has that value.
 configure() {
-  local setting=${2#-D}
-  [ -f "build/$1/build.ninja" ] && grep -q "^${setting%=*}.*=${setting#*=}\$" "build/$1/CMakeCache.txt" && return
-  cmake --preset "$1" ${2:-} >/dev/null
+  local preset=$1 setting=${2:-}
+  local name=${setting#-D}; name=${name%=*}
+  [ -f "build/$preset/build.ninja" ] && grep -q "^$name:.*=${setting#*=}$" "build/$preset/CMakeCache.txt" && return
+  cmake --preset "$preset" $setting >/dev/null
 }
 
 # build PRESET [TARGET...]: on a terminal, a line that moves.
@@ -47,7 +48,7 @@ build() {
   local command=(cmake --build --preset "$preset" ${1:+--target "$@"})
   if [ ! -t 2 ]; then
     "${command[@]}" -- --quiet | sed '/no work to do/d' >&2
-  elif "${command[@]}" -- -n | grep -qE ' (Building|Linking|Generating) '; then
+  elif "${command[@]}" -- -n | grep -E ' (Building|Linking|Generating) ' >/dev/null; then
     NINJA_STATUS="[%p, %e s] " "${command[@]}" >&2
   fi
 }
