@@ -41,15 +41,28 @@ configure() {
   cmake --preset "$preset" $setting >/dev/null
 }
 
-# build PRESET [TARGET...]: on a terminal, a line that moves.
+# Ninja's lines, each written over the one before; what compilers say stays.
+moving_line() {
+  local line columns; columns=$(tput cols 2>/dev/null || echo 80)
+  while IFS= read -r line; do
+    case $line in
+      '['*%*) printf '\r\033[K%s' "${line:0:columns-1}" ;;
+      *'no work to do'*) ;;
+      *) printf '\r\033[K%s\n' "$line" ;;
+    esac
+  done
+  printf '\r\033[K'
+}
+
+# build PRESET [TARGET...]: says how far it is where somebody watches.
 build() {
   local preset=$1; shift
   [ -f "build/$preset/build.ninja" ] || configure "$preset"
   local command=(cmake --build --preset "$preset" ${1:+--target "$@"})
-  if [ ! -t 2 ]; then
+  if [ -t 2 ]; then
+    NINJA_STATUS="[%p, %e s] " "${command[@]}" | moving_line >&2
+  else
     "${command[@]}" -- --quiet | sed '/no work to do/d' >&2
-  elif "${command[@]}" -- -n | grep -E ' (Building|Linking|Generating) ' >/dev/null; then
-    NINJA_STATUS="[%p, %e s] " "${command[@]}" >&2
   fi
 }
 
