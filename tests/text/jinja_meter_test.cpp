@@ -105,7 +105,7 @@ TEST(JinjaMeter, long_conversations_fit) {
   for (const std::string& source : sources) {
     Meter meter;
     Variables variables;
-    variables.emplace_back("messages", from_json(meter, messages));
+    variables.emplace_back("messages", jinja::from_json(meter, messages));
     variables.emplace_back("bos_token", Value::text(meter, "<s>"));
     variables.emplace_back("eos_token", Value::text(meter, "</s>"));
     variables.emplace_back("add_generation_prompt", true);
