@@ -17,8 +17,6 @@ constexpr int kHeld = 16;         // items whose values are
 constexpr int kItemPages = 1024;  // page numbers of an item that are kept at hand
 
 constexpr int kStages = 3;  // tiles of a warp on their way
-template <int D>
-constexpr int kPart = D + kPartExtra;  // floats of one head of an item: the sums, then the largest score and the sum of weights
 
 template <int D>
 struct Shared {
@@ -81,103 +79,133 @@ struct Fresh {
   }
 };
 
-template <int D>
-__global__ void __launch_bounds__(kThreads<D>, kDecodeBlocks) decode_kernel(AttendCall call, DecodePlan plan) {
-  extern __shared__ __align__(128) char raw[];
-  Shared<D>& shared = *reinterpret_cast<Shared<D>*>(raw);
-  const DecodeItem* at_item = plan.item + blockIdx.x;
-  const struct {
-    int seq, row, context, begin, end, index, count, slot, shared;
-  } item{at_item->seq,   at_item->row,   at_item->context, at_item->begin, at_item->end,
-         at_item->index, at_item->count, at_item->slot,    at_item->shared};
-  const int group_begin = at_item->table[min(call.pages.group, 4)];
-  if (item.count == 0) return wait_before();
-  const int share = blockIdx.y, shares = gridDim.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  // A K/V head's query heads are shared by as many blocks as it takes: this one has `group` of them, from head0 on.
-  const int all = call.heads / call.pages.kv_heads, per_head = shares / call.pages.kv_heads, most = (all + per_head - 1) / per_head;
-  const int kv_head = share / per_head, first_of = share % per_head * most, head0 = kv_head * all + first_of,
-            group = min(most, all - first_of);
-  const int page_tokens = call.pages.page_tokens;
-  const int row = item.row, context = item.context;
-  const int32_t* table = call.pages.unit + (call.pages.group < 5 ? group_begin : call.pages.begin[item.seq]);
-  const int seen_from = call.window ? max(0, context + 1 - call.window) : 0;  // the first token inside the window
-  const int begin = max(item.begin, seen_from), end = item.end;
-  const int first_page = page_number(call.pages, item.begin);
-  for (int i = threadIdx.x; i <= page_number(call.pages, end - 1) - first_page; i += kThreads<D>)
-    if (i < kItemPages) shared.unit[i] = table[first_page + i];
-  uint64_t* full = shared.full[warp];
-  if (lane == 0) {
-    for (int i = 0; i < kStages; i++) barrier_init(&full[i], 1);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+// A block's item, and the query heads that it takes: `group` of them from head0 on, which share a K/V head.
+struct Work {
+  int seq, row, context, begin, end, index, count, slot, shared;
+  int seen_from;  // the first token inside the window, of those from begin on
+  int share, shares, kv_head, head0, group;
+  const int32_t* table;
+
+  // A K/V head's query heads are shared by as many blocks as it takes.
+  __device__ Work(const AttendCall& call, const DecodeItem& item)
+      : seq(item.seq),
+        row(item.row),
+        context(item.context),
+        begin(item.begin),
+        end(item.end),
+        index(item.index),
+        count(item.count),
+        slot(item.slot),
+        shared(item.shared),
+        share(blockIdx.y),
+        shares(gridDim.y) {
+    const int table_begin = item.table[min(call.pages.group, 4)];
+    if (count == 0) return;
+    const int all = call.heads / call.pages.kv_heads, per_head = shares / call.pages.kv_heads, most = (all + per_head - 1) / per_head;
+    kv_head = share / per_head;
+    head0 = kv_head * all + share % per_head * most;
+    group = min(most, all - share % per_head * most);
+    seen_from = max(begin, call.window ? context + 1 - call.window : 0);
+    table = call.pages.unit + (call.pages.group < 5 ? table_begin : call.pages.begin[seq]);
   }
-  __syncthreads();
-  auto page_at = [&](int token) {
-    int i = page_number(call.pages, token) - first_page;
-    int64_t unit = i < kItemPages ? shared.unit[i] : table[first_page + i];
-    return reinterpret_cast<bf16*>(call.pages.base + unit * call.pages.unit_bytes) + int64_t(kv_head) * page_tokens * D;
-  };
-  auto place = [&](int token) { return token - page_number(call.pages, token) * page_tokens; };  // inside its page
-  const int64_t v_offset = int64_t(call.pages.kv_heads) * page_tokens * D;
+  __device__ bool alone() const { return count - shared == 1; }  // no other block works for this sequence and these heads
+};
 
-  const int first_tile = begin / kTile * kTile + warp * kTile,
-            n_tiles = first_tile < end ? (end - first_tile - 1) / (kWarps<D> * kTile) + 1 : 0;
-  auto tile_at = [&](int i) { return first_tile + i * kWarps<D> * kTile; };
-  int asked = 0;
-  auto ask = [&] {
+// A warp's tiles of an item, and the ring through which they come.
+template <int D>
+struct Tiles {
+  Shared<D>& shared;
+  const AttendCall& call;
+  const Work& work;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, first_page;
+  const int first, n;  // tiles of kTile tokens, those of the other warps between them
+  int fetched = 0;
+
+  __device__ Tiles(Shared<D>& to, const AttendCall& of, const Work& w)
+      : shared(to),
+        call(of),
+        work(w),
+        first_page(page_number(of.pages, w.begin)),
+        first(w.seen_from / kTile * kTile + warp * kTile),
+        n(first < w.end ? (w.end - first - 1) / (kWarps<D> * kTile) + 1 : 0) {}
+  __device__ void begin() {  // by the whole block
+    for (int i = threadIdx.x; i <= page_number(call.pages, work.end - 1) - first_page; i += kThreads<D>)
+      if (i < kItemPages) shared.unit[i] = work.table[first_page + i];
     if (lane == 0) {
-      const int token = tile_at(asked), stage = asked % kStages;
-      const bf16* from = page_at(token) + place(token) * D;
-      barrier_expect(&full[stage], int(sizeof shared.ring[0][0]));
-      copy_bytes(shared_address(shared.ring[warp][stage][0]), from, kTile * D * 2, &full[stage], kReadOnce);
-      copy_bytes(shared_address(shared.ring[warp][stage][1]), from + v_offset, kTile * D * 2, &full[stage], kReadOnce);
+      for (uint64_t& full : shared.full[warp]) barrier_init(&full, 1);
+      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
-    asked++;
-  };
-  // Earlier steps wrote all keys but the new one, which goes into its tile when that has come.
-  if (call.k.data)
-    while (asked < min(kStages, n_tiles)) ask();
-  if (warp == 0 && asked == n_tiles) launch_next();
-  wait_before();
-  while (asked < min(kStages, n_tiles)) ask();
-  const bool newest =
-      call.k.data && end == context + 1 && n_tiles > 0 && tile_at(n_tiles - 1) <= context && context < tile_at(n_tiles - 1) + kTile;
-  Fresh<D> fresh;
-  if (newest) fresh.load(call, row, kv_head, lane);
+    __syncthreads();
+  }
+  __device__ int at(int i) const { return first + i * kWarps<D> * kTile; }
+  __device__ bf16* key_at(int token) const {
+    const int page = page_number(call.pages, token), i = page - first_page;
+    const int64_t unit = i < kItemPages ? shared.unit[i] : work.table[page], tokens = call.pages.page_tokens;
+    return reinterpret_cast<bf16*>(call.pages.base + unit * call.pages.unit_bytes) + (work.kv_head * tokens + token - page * tokens) * D;
+  }
+  __device__ int64_t to_value() const { return int64_t(call.pages.kv_heads) * call.pages.page_tokens * D; }  // from its key
+  __device__ void fetch() {
+    if (lane == 0) {
+      const int stage = fetched % kStages;
+      uint64_t* full = &shared.full[warp][stage];
+      const bf16* from = key_at(at(fetched));
+      barrier_expect(full, int(sizeof shared.ring[0][0]));
+      copy_bytes(shared_address(shared.ring[warp][stage][0]), from, kTile * D * 2, full, kReadOnce);
+      copy_bytes(shared_address(shared.ring[warp][stage][1]), from + to_value(), kTile * D * 2, full, kReadOnce);
+    }
+    if (++fetched == n && warp == 0) launch_next();
+  }
+  __device__ void fetch_ahead() {
+    while (fetched < min(kStages, n)) fetch();
+  }
+};
 
+// The sums of a warp over its tiles. The new key, rotated, and value go into their tile when that has come, and into their page.
+template <int D>
+__device__ Sums<D> attend_tiles(Tiles<D>& tiles) {
+  const AttendCall& call = tiles.call;
+  const Work& work = tiles.work;
+  const int lane = tiles.lane, g = lane / 4, t = lane % 4, row = work.row, context = work.context, last = tiles.at(tiles.n - 1);
+  const bool newest = call.k.data && work.end == context + 1 && tiles.n > 0 && last <= context && context < last + kTile;
+  const float* angles = call.rope.angles ? call.rope.angles + row * call.rope.stride : nullptr;
+  Fresh<D> fresh;
+  if (newest) fresh.load(call, row, work.kv_head, lane);
   uint4 q[D / 32] = {};
-  if (g < group) {
-    const bf16* from = static_cast<const bf16*>(call.q.data) + row * call.q.stride + (head0 + g) * call.q.head_stride + 8 * t;
+  if (g < work.group) {
+    const bf16* from = static_cast<const bf16*>(call.q.data) + row * call.q.stride + (work.head0 + g) * call.q.head_stride + 8 * t;
 #pragma unroll
     for (int c = 0; c < D / 32; c++) q[c] = *reinterpret_cast<const uint4*>(from + 32 * c);
-    if (call.rope.angles) {
+    if (angles) {
 #pragma unroll
-      for (int c = 0; c < D / 64; c++) rotate<D>(q[c], q[c + D / 64], call.rope.angles + row * call.rope.stride, 32 * c + 8 * t);
+      for (int c = 0; c < D / 64; c++) rotate<D>(q[c], q[c + D / 64], angles, 32 * c + 8 * t);
     }
   }
   if (newest) fresh.turn(call, row, lane);
   Sums<D> sums;
 #pragma unroll 1
-  for (int i = 0; i < n_tiles; i++) {
+  for (int i = 0; i < tiles.n; i++) {
     Tile<D> tile;
-    const int stage = i % kStages, at = tile_at(i);
-    barrier_wait(&full[stage], i / kStages & 1);
-    if (newest && i == n_tiles - 1) {
-      bf16* page = page_at(context) + place(context) * D;
-      fresh.store(&shared.ring[warp][stage][0][(context - at) * D], &shared.ring[warp][stage][1][(context - at) * D], lane);
-      fresh.store(page, page + v_offset, lane);
+    const int stage = i % kStages, at = tiles.at(i);
+    auto& ring = tiles.shared.ring[tiles.warp][stage];
+    barrier_wait(&tiles.shared.full[tiles.warp][stage], i / kStages & 1);
+    if (newest && i == tiles.n - 1) {
+      bf16* key = tiles.key_at(context);
+      fresh.store(&ring[0][(context - at) * D], &ring[1][(context - at) * D], lane);
+      fresh.store(key, key + tiles.to_value(), lane);
       __syncwarp();
     }
-    tile.load(shared.ring[warp][stage], begin - at, end - at, g, t);
-    sums.take(tile, q, call, begin - at, end - at, t);
+    tile.load(ring, work.seen_from - at, work.end - at, g, t);
+    sums.take(tile, q, call, work.seen_from - at, work.end - at, t);
     __syncwarp();
-    if (asked < n_tiles) {
-      ask();
-      if (warp == 0 && asked == n_tiles) launch_next();
-    }
+    if (tiles.fetched < tiles.n) tiles.fetch();
   }
-  __syncthreads();  // the rings are free
+  return sums;
+}
 
-  // The warps' parts become the item's.
+template <int D>
+__device__ void leave(Shared<D>& shared, Sums<D>& sums) {
+  const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+  __syncthreads();  // the rings are free
   sums.l += __shfl_xor_sync(~0u, sums.l, 1);
   sums.l += __shfl_xor_sync(~0u, sums.l, 2);
   if (t == 0) {
@@ -191,79 +219,59 @@ __global__ void __launch_bounds__(kThreads<D>, kDecodeBlocks) decode_kernel(Atte
 #pragma unroll
       for (int i = 0; i < 2; i++) shared.o[warp][g][64 * h + 8 * (2 * t + i) + j] = sums.o[h][j][i];
   __syncthreads();
+}
 
-  auto write = [&](int head, int d, float most, float total, float value) {
-    if (call.sinks) {
-      float sink = call.sinks[head0 + head] * kLog2e, top = fmaxf(most, sink);
-      total = total * exp2_fast(most - top) + exp2_fast(sink - top);
-      value *= exp2_fast(most - top);
-    }
-    store(call.out.data, call.out.dtype, row * call.out.stride + (head0 + head) * call.out.head_stride + d, value / total);
-  };
-  const bool alone = item.count - item.shared == 1;  // no other block works for this sequence and head
-  const float* parts = plan.partial + (int64_t(item.slot - item.index) * shares + share) * kGroup * kPart<D>;
-  const int64_t step = int64_t(shares) * kGroup * kPart<D>;
-  for (int i = threadIdx.x; i < group * D; i += kThreads<D>) {
-    const int head = i / D, d = i % D;
-    float most = -INFINITY, total = 0, value = 0;
-    for (int w = 0; w < kWarps<D>; w++) most = fmaxf(most, shared.m[w][head]);
-    for (int w = 0; w < kWarps<D>; w++) {
-      float weight = most == -INFINITY ? 0.0f : exp2_fast(shared.m[w][head] - most);
-      total += weight * shared.l[w][head];
-      value += weight * shared.o[w][head][d];
-    }
-    if (alone) {  // what is shared is there already
-#pragma unroll 4
-      for (int j = 0; j < item.shared; j++) {
-        const float* part = parts + j * step + head * kPart<D>;
-        const float2 ml = __ldcg(reinterpret_cast<const float2*>(part + D));
-        const float other = __ldcg(part + d), top = fmaxf(most, ml.x), mine = exp2_fast(most - top), its = exp2_fast(ml.x - top);
-        most = top;
-        total = total * mine + ml.y * its;
-        value = value * mine + other * its;
-      }
-      write(head, d, most, total, value);
+// The partial results of a sequence and a block's heads: item j's lies j * step on.
+template <int D>
+struct Parts {
+  float* first;
+  int64_t step;
+  __device__ Parts(const DecodePlan& plan, const Work& work)
+      : first(plan.partial + (int64_t(work.slot - work.index) * work.shares + work.share) * kGroup * kPart<D>),
+        step(int64_t(work.shares) * kGroup * kPart<D>) {}
+  __device__ float* at(int item, int head, int d = 0) const { return first + item * step + head * kPart<D> + d; }
+  __device__ float2 weight(int item, int head) const { return __ldcg(reinterpret_cast<const float2*>(at(item, head, D))); }
+};
+
+// The warps' sums become the item's, and, where no other block works for them, with what is shared the heads' results.
+template <int D>
+__device__ void merge_warps(Shared<D>& shared, const AttendCall& call, const Work& work, const Parts<D>& parts) {
+  for (int i = threadIdx.x; i < work.group * D / 2; i += kThreads<D>) {
+    const int head = i / (D / 2), d = i % (D / 2) * 2;
+    Found f = merged<kWarps<D>>(
+        kWarps<D>, [&](int w) { return make_float2(shared.m[w][head], shared.l[w][head]); },
+        [&](int w) { return *reinterpret_cast<const float2*>(&shared.o[w][head][d]); });
+    if (work.alone()) {
+      f = merged<4>(
+          work.shared, [&](int j) { return parts.weight(j, head); },
+          [&](int j) { return __ldcg(reinterpret_cast<const float2*>(parts.at(j, head, d))); }, f);
+      write_head(call, work.row, work.head0 + head, d, f);
     } else {
-      float* to = plan.partial + ((int64_t(item.slot) * shares + share) * kGroup + head) * kPart<D>;
-      to[d] = value;
-      if (d == 0) {
-        to[D] = most;
-        to[D + 1] = total;
-      }
+      *reinterpret_cast<float2*>(parts.at(work.index, head, d)) = make_float2(f.x, f.y);
+      if (d == 0) *reinterpret_cast<float2*>(parts.at(work.index, head, D)) = make_float2(f.most, f.total);
     }
   }
-  if (alone) return;
+}
 
-  // Whoever comes last merges all items of this sequence and head, first to last.
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    int32_t* arrived = plan.arrived + item.seq * shares + share;
-    int before;  // publishes this item, and shows those that came before
-    asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;" : "=r"(before) : "l"(arrived) : "memory");
-    shared.last = before == item.count - item.shared - 1;
-    if (shared.last) *arrived = 0;
-  }
-  __syncthreads();
-  if (!shared.last) return;
-  auto value_at = [&](int i, int j) { return __ldcg(reinterpret_cast<const float4*>(parts + i / D * kPart<D> + j * step + i % D)); };
-  // Values of few items are asked for before their factors are known.
-  const bool few = item.count <= kHeld;
-  const int first = threadIdx.x * 4;
+// All items of a sequence, first to last, four neighbouring values a thread; a warp has the weights of a head's items.
+template <int D>
+__device__ void merge_items(Shared<D>& shared, const AttendCall& call, const Work& work, const Parts<D>& parts) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, first = threadIdx.x * 4, n = work.count;
+  auto value_at = [&](int i, int j) { return __ldcg(reinterpret_cast<const float4*>(parts.at(j, i / D, i % D))); };
+  const bool few = n <= kHeld;  // their values are loaded before their factors are known
   float4 held[kHeld];
-  if (few && first < group * D) {
+  if (few && first < work.group * D) {
 #pragma unroll
     for (int j = 0; j < kHeld; j++)
-      if (j < item.count) held[j] = value_at(first, j);
+      if (j < n) held[j] = value_at(first, j);
   }
-  for (int head = warp; head < group; head += kWarps<D>) {
-    float most = -INFINITY, total = 0;
-    auto part = [&](int i) { return __ldcg(reinterpret_cast<const float2*>(parts + i * step + head * kPart<D> + D)); };
-    const float2 first = lane < item.count ? part(lane) : make_float2(-INFINITY, 0);
-    most = first.x;
-    for (int i = lane + 32; i < item.count; i += 32) most = fmaxf(most, part(i).x);
+  for (int head = warp; head < work.group; head += kWarps<D>) {
+    const float2 own = lane < n ? parts.weight(lane, head) : make_float2(-INFINITY, 0);
+    float most = own.x, total = 0;
+    for (int i = lane + 32; i < n; i += 32) most = fmaxf(most, parts.weight(i, head).x);
     most = warp_max(most);
-    for (int i = lane; i < item.count; i += 32) {
-      const float2 ml = i < 32 ? first : part(i);
+    for (int i = lane; i < n; i += 32) {
+      const float2 ml = i < 32 ? own : parts.weight(i, head);
       const float weight = exp2_fast(ml.x - most);
       total += weight * ml.y;
       if (i < kWeights) shared.weight[head][i] = weight;
@@ -275,31 +283,48 @@ __global__ void __launch_bounds__(kThreads<D>, kDecodeBlocks) decode_kernel(Atte
     }
   }
   __syncthreads();
-  for (int i = first; i < group * D; i += kThreads<D> * 4) {
+  for (int i = first; i < work.group * D; i += kThreads<D> * 4) {
     const int head = i / D, d = i % D;
-    const float most = shared.m[0][head], *part = parts + head * kPart<D>;
+    const float most = shared.m[0][head], total = shared.l[0][head];
     float4 value{};
     auto take = [&](float weight, float4 v) {
-      value.x += weight * v.x;
-      value.y += weight * v.y;
-      value.z += weight * v.z;
-      value.w += weight * v.w;
+      value = {fmaf(weight, v.x, value.x), fmaf(weight, v.y, value.y), fmaf(weight, v.z, value.z), fmaf(weight, v.w, value.w)};
     };
     if (few && i == first) {
 #pragma unroll
       for (int j = 0; j < kHeld; j++)
-        if (j < item.count) take(shared.weight[head][j], held[j]);
+        if (j < n) take(shared.weight[head][j], held[j]);
     } else {
 #pragma unroll 16
-      for (int j = 0; j < min(item.count, kWeights); j++) take(shared.weight[head][j], value_at(i, j));
-      for (int j = kWeights; j < item.count; j++) take(exp2_fast(__ldcg(part + j * step + D) - most), value_at(i, j));
+      for (int j = 0; j < min(n, kWeights); j++) take(shared.weight[head][j], value_at(i, j));
+      for (int j = kWeights; j < n; j++) take(exp2_fast(parts.weight(j, head).x - most), value_at(i, j));
     }
-    const float total = shared.l[0][head];
-    write(head, d, most, total, value.x);
-    write(head, d + 1, most, total, value.y);
-    write(head, d + 2, most, total, value.z);
-    write(head, d + 3, most, total, value.w);
+    write_head(call, work.row, work.head0 + head, d, {most, total, value.x, value.y});
+    write_head(call, work.row, work.head0 + head, d + 2, {most, total, value.z, value.w});
   }
+}
+
+template <int D>
+__global__ void __launch_bounds__(kThreads<D>, kDecodeBlocks) decode_kernel(AttendCall call, DecodePlan plan) {
+  extern __shared__ __align__(128) char raw[];
+  Shared<D>& shared = *reinterpret_cast<Shared<D>*>(raw);
+  const Work work(call, plan.item[blockIdx.x]);
+  if (work.count == 0) return wait_before();
+  Tiles<D> tiles(shared, call, work);
+  tiles.begin();
+  if (tiles.n == 0 && tiles.warp == 0) launch_next();
+  if (call.k.data) tiles.fetch_ahead();  // earlier steps wrote all keys but the new one
+  wait_before();
+  tiles.fetch_ahead();
+  Sums<D> sums = attend_tiles(tiles);
+  leave(shared, sums);
+  const Parts<D> parts(plan, work);
+  merge_warps(shared, call, work, parts);
+  if (work.alone()) return;
+  __syncthreads();
+  if (threadIdx.x == 0) shared.last = arrives_last(plan.arrived + work.seq * work.shares + work.share, work.count - work.shared);
+  __syncthreads();
+  if (shared.last) merge_items(shared, call, work, parts);
 }
 
 template <int D>

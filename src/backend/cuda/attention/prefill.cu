@@ -9,161 +9,13 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "backend/cuda/attention/pages.cuh"
-#include "backend/cuda/device/tensor_map.cuh"
+#include "backend/cuda/attention/prefill_items.cuh"
+#include "backend/cuda/attention/softmax.cuh"
 #include "backend/cuda/device/wgmma.cuh"
 
 namespace mr::cuda {
 
 namespace {
-
-constexpr int kGroups = 2, kThreads = 128 * (kGroups + 1), kMostStages = 3;
-
-template <int D>
-struct Sizes {
-  static constexpr int keys = D > 128 ? 64 : 128, stages = D > 128 ? 2 : kMostStages;  // of a tile; tiles on their way
-  static constexpr int sides = D / 64;                                                 // blocks of 64 dimensions, 128 bytes a row
-  static constexpr int q = sides * kPrefillRows * 128, tile = sides * keys * 128;
-  static constexpr int all = q + stages * 2 * tile + 1024;
-};
-template <int D>
-constexpr int kKeys = Sizes<D>::keys;
-template <int D>
-constexpr int kStages = Sizes<D>::stages;
-
-__device__ void copy16(uint32_t to, const void* from, bool there) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
-}
-__device__ void turn_wait(int group) { asm volatile("bar.sync %0, 256;" ::"r"(2 + group) : "memory"); }
-__device__ void turn_give(int group) { asm volatile("bar.arrive %0, 256;" ::"r"(2 + group) : "memory"); }
-
-// How tiles are laid out: `pack` query heads of a K/V head side by side for each row of a sequence, `groups` times 64 rows of both.
-struct Layout {
-  const PrefillTile* tiles;
-  DecodePlan shared;  // instead of tiles, where sequences begin alike
-  int n_tiles, pack, groups;
-  int piece;  // tokens of K or V that lie together and are copied at once
-  __device__ bool is_shared() const { return shared.shared_room > 0; }
-  __device__ bool copies_q() const { return pack > 1 || is_shared(); }  // the groups copy it, else it is brought
-};
-
-// An item as it lies in memory: PrefillTile or SharedTile.
-struct Raw {
-  int v[6];
-};
-static_assert(sizeof(PrefillTile) == sizeof(Raw) && sizeof(SharedTile) == sizeof(Raw));
-__device__ Raw load_raw(const AttendCall& call, const Layout& layout, int item) {
-  const int at = item / (call.heads / layout.pack);
-  const int* from = layout.is_shared() ? &layout.shared.shared[at].first : &layout.tiles[at].seq;
-  Raw raw;
-#pragma unroll
-  for (int i = 0; i < 6; i++) raw.v[i] = from[i];
-  return raw;
-}
-
-// What a block works on at a time. Its rows r stand for row token(r) of the sequence, or for the token(r)-th of the sequences that
-// share the keys, and query head head(r).
-template <int D>
-struct Work {
-  int head0, seq, row, first, n_rows, context, begin, end, pack, part;
-  bool causal;
-  __device__ Work(const AttendCall& call, const Layout& layout, int item, const Raw& raw) {
-    const int n_heads = call.heads / layout.pack;
-    pack = layout.pack;
-    head0 = item % n_heads * pack;
-    if (layout.is_shared()) {
-      first = raw.v[0];
-      n_rows = raw.v[1];
-      seq = raw.v[2];
-      begin = raw.v[3];
-      end = raw.v[4];
-      part = raw.v[5];
-      row = 0;
-      context = end;
-      causal = true;  // everybody sees all of it
-      return;
-    }
-    seq = raw.v[0];
-    row = raw.v[1];
-    first = raw.v[2];
-    n_rows = raw.v[3];
-    context = raw.v[4];
-    causal = raw.v[5];
-    part = 0;
-    end = causal ? min(context + row + layout.groups * 64 / pack, context + n_rows) : context + n_rows;
-    begin = call.window ? max(0, context + (causal ? row : 0) - call.window + 1) / kKeys<D> * kKeys<D> : 0;
-  }
-  __device__ Work(const AttendCall& call, const Layout& layout, int item) : Work(call, layout, item, load_raw(call, layout, item)) {}
-  __device__ int token(int r) const { return row + (pack == 1 ? r : r / pack); }
-  __device__ int head(int r) const { return head0 + (pack == 1 ? 0 : r % pack); }
-  __device__ int q_row(const Layout& layout, int token) const {  // of the batch
-    return layout.is_shared() ? layout.shared.shared_row[first + token].row : first + token;
-  }
-  __device__ int n() const { return (end - begin + kKeys<D> - 1) / kKeys<D>; }
-};
-
-__device__ int count_items(const AttendCall& call, const Layout& layout) {
-  return (layout.is_shared() ? *layout.shared.n_shared : layout.n_tiles) * (call.heads / layout.pack);
-}
-
-// The items of a block, longest first, so that all blocks have about the same to do; -1: no more.
-__device__ int item_at(int turn, int n_items) {
-  const int n = gridDim.x, at = turn * n + (turn % 2 ? n - 1 - int(blockIdx.x) : int(blockIdx.x));
-  return at < n_items ? at : -1;
-}
-
-struct Barriers {
-  uint64_t full[2 * kMostStages], empty[2 * kMostStages];  // of K and V of each stage
-  uint64_t q_full[kGroups], q_empty[kGroups];
-};
-
-// A thread asks for the queries of both groups.
-template <int D>
-__device__ void bring_queries(const AttendCall& call, const CUtensorMap& map, const Layout& layout, uint32_t to, Barriers& b) {
-  const int n_items = count_items(call, layout);
-  for (int turn = 0, item; (item = item_at(turn, n_items)) >= 0; turn++) {
-    const PrefillTile& tile = layout.tiles[item / call.heads];
-    const int row = tile.first + tile.row, head = item % call.heads;
-    for (int g = 0; g < kGroups; g++) {
-      barrier_wait(&b.q_empty[g], (turn & 1) ^ 1);
-      barrier_expect(&b.q_full[g], Sizes<D>::q / kGroups);
-      for (int h = 0; h < Sizes<D>::sides; h++)
-        copy_box(to + h * kPrefillRows * 128 + g * 64 * 128, map, 64 * h, head, row + g * 64, &b.q_full[g], kReadOnce);
-    }
-  }
-}
-
-// One warp asks for all tiles of K (side 0) or V (side 1), each lane of it for one piece of a tile.
-template <int D>
-__device__ void bring_tiles(const AttendCall& call, const CUtensorMap& map, const Layout& layout, int side, uint32_t to, Barriers& b) {
-  using Size = Sizes<D>;
-  const Pages& pages = call.pages;
-  const int lane = threadIdx.x % 32, n_items = count_items(call, layout), n_pieces = kKeys<D> / layout.piece;
-  int stage = 0, parity = 1;
-  for (int turn = 0, item; (item = item_at(turn, n_items)) >= 0; turn++) {
-    const Work<D> work(call, layout, item);
-    const int plane = side * pages.kv_heads + work.head0 / (call.heads / pages.kv_heads);
-    const int32_t* table = pages.unit + pages.begin[work.seq];
-    for (int key = work.begin; key < work.end; key += kKeys<D>) {
-      const int token = key + lane * layout.piece, page = page_number(pages, token);
-      const int unit = lane < n_pieces && token < work.end ? table[page] : -1;  // -1: outside the tensor, so zeros
-      uint64_t* barrier = &b.full[2 * stage + side];
-      if (lane == 0) {
-        barrier_wait(&b.empty[2 * stage + side], parity);
-        barrier_expect(barrier, Size::tile);
-      }
-      __syncwarp();
-      if (lane < n_pieces)
-        for (int h = 0; h < Size::sides; h++)
-          copy_box(to + stage * Size::tile + h * kKeys<D> * 128 + lane * layout.piece * 128, map, 64 * h, token - page * pages.page_tokens,
-                   plane, unit, barrier, kReadAgain);
-      if (++stage == kStages<D>) {
-        stage = 0;
-        parity ^= 1;
-      }
-    }
-  }
-}
 
 // The running softmax of a group's 64 rows; a lane holds parts of two of them, rows token[0] and token[1] of the sequence.
 template <int D>
@@ -172,7 +24,7 @@ struct Softmax {
 
   __device__ void mask(float (&s)[kKeys<D> / 2], const AttendCall& call, const Work<D>& work, int key, const int (&token)[2], int t) const {
     if (call.softcap != 0) {
-      const float slope = 2 * 1.44269504f * call.scale / call.softcap;  // tanh(x) = 1 - 2 / (1 + exp(2 x))
+      const float slope = 2 * kLog2e * call.scale / call.softcap;  // tanh(x) = 1 - 2 / (1 + exp(2 x))
 #pragma unroll
       for (float& x : s) x = call.softcap - __fdividef(2 * call.softcap, 1 + exp2_fast(x * slope));
     }
@@ -231,13 +83,7 @@ struct Softmax {
 template <int D>
 __device__ void write_row(const AttendCall& call, const Work<D>& work, int token, int head, const float (&o)[D / 2], int h, float most,
                           float total, int t) {
-  float value = 1;
-  if (call.sinks) {
-    const float sink = call.sinks[head] * 1.44269504f, top = fmaxf(most, sink);
-    total = total * exp2_fast(most - top) + exp2_fast(sink - top);
-    value = exp2_fast(most - top);
-  }
-  const float scale = value / total;
+  const float value = call.sinks ? add_sink(call.sinks[head], most, total) : 1.0f, scale = value / total;
   const int64_t to = (work.first + token) * call.out.stride + head * call.out.head_stride + 2 * t;
 #pragma unroll
   for (int j = 0; j < D / 8; j++) {
@@ -265,14 +111,43 @@ __device__ void write_part(const AttendCall& call, const DecodePlan& plan, const
   }
 }
 
+// One of the two groups of four warps: its 64 rows of an item, sums in registers. A lane has parts of rows row0 and row0 + 8.
 template <int D>
-__device__ void attend_rows(const AttendCall& call, const Layout& layout, uint32_t q_at, uint32_t k_at, uint32_t v_at, Barriers& b) {
+struct Group {
   using Size = Sizes<D>;
-  auto uniform = [](int x) { return __shfl_sync(~0u, x, 0); };  // which the compiler then knows
-  const int wg = uniform(threadIdx.x / 128), warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const int row0 = wg * 64 + warp % 4 * 16 + g, n_items = count_items(call, layout);         // its rows: row0, row0 + 8
-  const float log2e = 1.44269504f, factor = call.softcap != 0 ? log2e : call.scale * log2e;  // scores to powers of two
-  auto copy_q = [&](const Work<D>& work) {
+  const AttendCall& call;
+  const Layout& layout;
+  Barriers& b;
+  const uint32_t q_at, v_at;
+  const int wg, lane, t, row0, n_items;
+  const float factor;                        // scores to powers of two
+  const uint64_t q_rows, k_rows, v_columns;  // descriptors; their addresses count in sixteens
+  float o[D / 2], s[kKeys<D> / 2];
+  uint32_t p[kKeys<D> / 16][4];
+
+  __device__ static int uniform(int x) { return __shfl_sync(~0u, x, 0); }  // which the compiler then knows
+  __device__ Group(const AttendCall& of, const Layout& how, uint32_t q, uint32_t k, uint32_t v, Barriers& barriers)
+      : call(of),
+        layout(how),
+        b(barriers),
+        q_at(q),
+        v_at(v),
+        wg(uniform(threadIdx.x / 128)),
+        lane(threadIdx.x % 32),
+        t(lane % 4),
+        row0(wg * 64 + threadIdx.x / 32 % 4 * 16 + lane / 4),
+        n_items(count_items(of, how)),
+        factor(of.softcap != 0 ? kLog2e : of.scale * kLog2e),
+        q_rows(rows_descriptor(q + wg * 64 * 128)),
+        k_rows(rows_descriptor(k)),
+        v_columns(columns_descriptor(v, kKeys<D> * 128)) {}
+
+  __device__ void sync() const { asm volatile("bar.sync %0, 128;" ::"r"(4 + wg) : "memory"); }
+  __device__ void arrive(uint64_t* barrier) const {
+    if (lane == 0) barrier_arrive(barrier);
+  }
+  __device__ void wait(int i, int side) const { barrier_wait(&b.full[2 * (i % kStages<D>)+side], i / kStages<D> & 1); }
+  __device__ void copy_q(const Work<D>& work) const {
     for (int i = threadIdx.x % 128; i < 64 * D / 8; i += 128) {
       const int row = wg * 64 + i / (D / 8), piece = i % (D / 8), token = work.token(row);
       const bool there = token < work.n_rows;
@@ -281,34 +156,35 @@ __device__ void attend_rows(const AttendCall& call, const Layout& layout, uint32
       copy16(q_at + piece / 8 * kPrefillRows * 128 + swizzle(row, piece % 8), from + piece * 8, there);
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
-  };
-  auto group_sync = [&] { asm volatile("bar.sync %0, 128;" ::"r"(4 + wg) : "memory"); };
-  float o[D / 2], s[kKeys<D> / 2];
-  uint32_t p[kKeys<D> / 16][4];
-  const uint64_t q_rows = rows_descriptor(q_at + wg * 64 * 128), k_rows = rows_descriptor(k_at),
-                 v_columns = columns_descriptor(v_at, kKeys<D> * 128);  // addresses count in sixteens
-  auto scores = [&](int stage) {
+  }
+  __device__ void wait_q(int turn) const {
+    if (!layout.copies_q()) return barrier_wait(&b.q_full[wg], turn & 1);
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    sync();
+  }
+  __device__ void scores(int stage) {
     stage = uniform(stage);
 #pragma unroll
     for (int k = 0; k < D / 16; k++)
       wgmma(s, q_rows + (k / 4 * kPrefillRows * 128 + k % 4 * 32) / 16,
             k_rows + stage * (Size::tile / 16) + (k / 4 * kKeys<D> * 128 + k % 4 * 32) / 16, k > 0);
     wgmma_commit();
-  };
-  auto values = [&](int stage) {
+  }
+  __device__ void values(int stage) {
     stage = uniform(stage);
 #pragma unroll
     for (int k = 0; k < kKeys<D> / 16; k++) wgmma_columns(o, p[k], v_columns + stage * (Size::tile / 16) + k * (2048 / 16));
     wgmma_commit();
-  };
-  auto pack_weights = [&] {
+  }
+  __device__ void pack_weights() {
 #pragma unroll
     for (int k = 0; k < kKeys<D> / 16; k++)
 #pragma unroll
       for (int i = 0; i < 4; i++) p[k][i] = pack(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
-  };
-  // Whatever lies behind the last token of an item may be no number: it must not meet a weight of zero.
-  auto clear_rest = [&](const Work<D>& work, int stage) {
+  }
+  // Whatever lies behind the last token of an item may be no number: it must not be multiplied with a weight of zero.
+  __device__ void clear_rest(const Work<D>& work, int stage) const {
     const int there = (work.end - work.begin - 1) % kKeys<D> + 1;
     if (there == kKeys<D>) return;
     for (int e = threadIdx.x % 128; e < (kKeys<D> - there) * (D / 8); e += 128) {
@@ -317,19 +193,30 @@ __device__ void attend_rows(const AttendCall& call, const Layout& layout, uint32
       asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
     }
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    group_sync();
-  };
-  auto wait_q = [&](int turn) {
-    if (!layout.copies_q()) return barrier_wait(&b.q_full[wg], turn & 1);
-    asm volatile("cp.async.wait_all;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    group_sync();
-  };
-  auto arrive = [&](uint64_t* barrier) {
-    if (lane == 0) barrier_arrive(barrier);
-  };
-  auto wait = [&](int i, int side) { barrier_wait(&b.full[2 * (i % kStages<D>)+side], i / kStages<D> & 1); };
-  auto write = [&](const Work<D>& work, Softmax<D>& softmax) {
+    sync();
+  }
+  __device__ void clear_sums() {
+#pragma unroll
+    for (int e = 0; e < D / 2; e++) o[e] = 0;
+  }
+  __device__ void first_scores(const Work<D>& work) {
+    clear_sums();
+    if (layout.copies_q()) copy_q(work);
+    wait_q(0);
+    wait(0, 0);
+    wgmma_begin();
+    scores(0);
+    wgmma_wait<0>();
+  }
+  __device__ void last_values(const Work<D>& work, int tile) {
+    wait(tile, 1);
+    clear_rest(work, tile % kStages<D>);
+    wgmma_begin();
+    values(tile % kStages<D>);
+    wgmma_wait<0>();
+    settle(o);
+  }
+  __device__ void write(const Work<D>& work, Softmax<D>& softmax) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       softmax.l[h] += __shfl_xor_sync(~0u, softmax.l[h], 1);
@@ -343,66 +230,63 @@ __device__ void attend_rows(const AttendCall& call, const Layout& layout, uint32
         write_row<D>(call, work, token, head, o, h, most, softmax.l[h], t);
       }
     }
-#pragma unroll
-    for (int e = 0; e < D / 2; e++) o[e] = 0;
-  };
-  const bool turns = layout.groups > 1;
+    clear_sums();
+  }
+};
 
+template <int D>
+__device__ void attend_rows(const AttendCall& call, const Layout& layout, uint32_t q_at, uint32_t k_at, uint32_t v_at, Barriers& b) {
+  Group<D> group(call, layout, q_at, k_at, v_at, b);
+  const int wg = group.wg, n_items = group.n_items;
+  const bool turns = layout.groups > 1;
   int turn = 0, next = item_at(1, n_items);  // the next item
   if (item_at(0, n_items) < 0) return;
   Work<D> work(call, layout, item_at(0, n_items));
   Raw raw = load_raw(call, layout, max(next, 0));  // of the next one, long before it is needed
-  int n = work.n(), token[2] = {work.token(row0), work.token(row0 + 8)};
+  int n = work.n(), token[2] = {work.token(group.row0), work.token(group.row0 + 8)};
   auto leave_q = [&] {  // all scores of an item are there
-    if (!layout.copies_q()) return arrive(&b.q_empty[wg]);
-    group_sync();
-    if (next >= 0) copy_q(Work<D>(call, layout, next, raw));
+    if (!layout.copies_q()) return group.arrive(&b.q_empty[wg]);
+    group.sync();
+    if (next >= 0) group.copy_q(Work<D>(call, layout, next, raw));
   };
   Softmax<D> softmax;
-#pragma unroll
-  for (int e = 0; e < D / 2; e++) o[e] = 0;
-  if (layout.copies_q()) copy_q(work);
-  wait_q(0);
-  wait(0, 0);
-  wgmma_begin();
-  scores(0);
-  wgmma_wait<0>();
-  settle(s);
-  arrive(&b.empty[0]);
-  if (n == 1) leave_q();
-  softmax.mask(s, call, work, work.begin, token, t);
-  softmax.take(s, factor);
-  pack_weights();
+  int done = 0, i = 0;      // tiles of K: of all items so far, of this one
+  auto take_scores = [&] {  // of tile i
+    settle(group.s);
+    group.arrive(&b.empty[2 * (done % kStages<D>)]);
+    if (i + 1 == n) leave_q();
+    softmax.mask(group.s, call, work, work.begin + i * kKeys<D>, token, group.t);
+    softmax.take(group.s, group.factor);
+  };
+  group.first_scores(work);
+  take_scores();
+  group.pack_weights();
   if (turns && wg == 1 && (n > 1 || next >= 0)) turn_give(0);  // group 0 begins
-  int done = 1, i = 1;                                         // tiles of K: of all items so far, of this one
+  done = i = 1;
   // One more tile, with the values of the one before it. Fresh: it is the first of its item; `before` and `sums` are of the last item.
   auto step = [&](auto fresh, const Work<D>& before, Softmax<D>& sums) {
-    wait(done, 0);
-    wait(done - 1, 1);
-    if (fresh) clear_rest(before, (done - 1) % kStages<D>);
+    group.wait(done, 0);
+    group.wait(done - 1, 1);
+    if (fresh) group.clear_rest(before, (done - 1) % kStages<D>);
     if (turns) turn_wait(wg);
     wgmma_begin();
-    scores(done % kStages<D>);
-    values((done - 1) % kStages<D>);
+    group.scores(done % kStages<D>);
+    group.values((done - 1) % kStages<D>);
     if (turns && (wg == 0 || i + 1 < n || next >= 0)) turn_give(wg ^ 1);
     wgmma_wait<1>();
-    settle(s);
-    arrive(&b.empty[2 * (done % kStages<D>)]);
-    if (i + 1 == n) leave_q();
-    softmax.mask(s, call, work, work.begin + i * kKeys<D>, token, t);
-    softmax.take(s, factor);
+    take_scores();
     // Exponentials are to be taken while values are multiplied: a never taken turn that needs their sums holds the wait back.
     if (softmax.l[0] + softmax.l[1] < 0) asm volatile("nanosleep.u32 0;" ::: "memory");
     wgmma_wait<0>();
-    settle(o);
-    arrive(&b.empty[2 * ((done - 1) % kStages<D>)+1]);
+    settle(group.o);
+    group.arrive(&b.empty[2 * ((done - 1) % kStages<D>)+1]);
     if (fresh) {
-      write(before, sums);
+      group.write(before, sums);
     } else if (__any_sync(~0u, softmax.shrink[0] != 1 || softmax.shrink[1] != 1)) {
 #pragma unroll
-      for (int e = 0; e < D / 2; e++) o[e] *= softmax.shrink[(e >> 1) & 1];
+      for (int e = 0; e < D / 2; e++) group.o[e] *= softmax.shrink[(e >> 1) & 1];
     }
-    pack_weights();
+    group.pack_weights();
     i++;
     done++;
   };
@@ -418,18 +302,13 @@ __device__ void attend_rows(const AttendCall& call, const Layout& layout, uint32
     softmax = {};
     next = item_at(++turn + 1, n_items);
     raw = load_raw(call, layout, max(next, 0));
-    token[0] = work.token(row0);
-    token[1] = work.token(row0 + 8);
-    wait_q(turn);
+    token[0] = work.token(group.row0);
+    token[1] = work.token(group.row0 + 8);
+    group.wait_q(turn);
     step(std::true_type(), before, sums);
   }
-  wait(done - 1, 1);
-  clear_rest(work, (done - 1) % kStages<D>);
-  wgmma_begin();
-  values((done - 1) % kStages<D>);
-  wgmma_wait<0>();
-  settle(o);
-  write(work, softmax);
+  group.last_values(work, done - 1);
+  group.write(work, softmax);
 }
 
 template <int D>

@@ -4,12 +4,12 @@
 #pragma once
 
 #include "backend/cuda/attention/pages.cuh"
+#include "backend/cuda/attention/softmax.cuh"
 #include "backend/cuda/device/copies.cuh"
 
 namespace mr::cuda {
 
 inline constexpr int kTile = 16;  // tokens a warp takes at a time
-inline constexpr float kLog2e = 1.44269504f;
 
 // What a warp reads of one tile.
 template <int D>

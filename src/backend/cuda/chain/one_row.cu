@@ -1,5 +1,5 @@
 // Products, attentions and scans of one row, one after the other in one kernel that fills the GPU: a block on every multiprocessor runs the
-// whole program. One warp of a block asks for the weights, keys and values of all steps in turn, as far ahead as a ring in shared
+// whole program. One warp of a block fetches the weights, keys and values of all steps in turn, as far ahead as a ring in shared
 // memory has room, whatever the sums before them are; others multiply, and one finishes outputs. Blocks meet after every step, and
 // while they do, what the ring waits for keeps memory busy. Reads every weight and every key and value once.
 //
@@ -8,18 +8,18 @@
 // lane 4 g + t holds 8 t .. 8 t + 7 of row g.
 #include <algorithm>
 
-#include "backend/cuda/chain/one_attend.cuh"
+#include "backend/cuda/chain/ring.cuh"
 
 namespace mr::cuda {
 
 namespace {
 
-// Asks for a product's weights. row_of(part, output, second): a row, whose lanes ask for it together; second: a gated output's other.
+// Fetches a product's weights. row_of(part, output, second): a row, by all lanes together; second: a gated output's other.
 template <class RowOf>
-__device__ void fetch(const Program& program, Shared& shared, uint32_t ring, const Product& p, int parts, const Share& mine, Asking& asking,
-                      RowOf row_of) {
+__device__ void fetch(const Program& program, Shared& shared, uint32_t ring, const Product& p, int parts, const Share& mine,
+                      Fetching& fetching, RowOf row_of) {
   const int lane = threadIdx.x % 32, in = int(p.in);
-  Turn& turn = asking.turn;
+  Turn& turn = fetching.turn;
   for (int tile = mine.begin; tile < mine.end; tile += mine.per) {
     const int most = lanes_of(p), n = min(mine.per, mine.end - tile), output = tile + min(lane % most, n - 1);
     const bool valid = lane < kRows && lane % most < n;
@@ -28,21 +28,21 @@ __device__ void fetch(const Program& program, Shared& shared, uint32_t ring, con
 #pragma unroll 1
       for (int k = 0; k < in; k += kPiece, turn.next(program.stages)) {
         const int bytes = min(kPiece, in - k) * 2;
-        asking.begin(shared, program.stages, n * (p.gated ? 2 : 1) * bytes);
+        fetching.begin(shared.full, shared.empty, program.stages, n * (p.gated ? 2 : 1) * bytes);
         if (valid) copy_bytes(ring + turn.at * kStage + row_at(lane), row + k, bytes, &shared.full[turn.at], kReadOnce);
       }
     }
   }
 }
-__device__ void fetch(const Program& program, Shared& shared, uint32_t ring, const Product& p, const Share& mine, Asking& asking) {
+__device__ void fetch(const Program& program, Shared& shared, uint32_t ring, const Product& p, const Share& mine, Fetching& fetching) {
   const bf16* weight = static_cast<const bf16*>(p.weight);
   const int64_t half = p.out / 2;
-  fetch(program, shared, ring, p, 1, mine, asking,
+  fetch(program, shared, ring, p, 1, mine, fetching,
         [&](int, int output, bool second) { return weight + (second ? half + output : output) * p.in; });
 }
-// The tables are asked for before wait(), which returns when the experts are chosen.
+// The tables are loaded before wait(), which returns when the experts are chosen.
 template <class Wait>
-__device__ void fetch(const Program& program, Shared& shared, uint32_t ring, const ExpertsStep& e, const Share& mine, Asking& asking,
+__device__ void fetch(const Program& program, Shared& shared, uint32_t ring, const ExpertsStep& e, const Share& mine, Fetching& fetching,
                       Wait wait) {
   const Product& p = e.product;
   const int lane = threadIdx.x % 32, each = p.gated ? int(p.out / 2) / e.k : int(p.out);
@@ -50,11 +50,17 @@ __device__ void fetch(const Program& program, Shared& shared, uint32_t ring, con
   const void* second = lane < e.n && e.second ? e.second[lane].quants : nullptr;
   wait();
   const int mine_is = lane < e.k ? min(max(shared.choice.expert[lane], 0), e.n - 1) : 0;  // rows of NaN choose none
-  fetch(program, shared, ring, p, p.gated ? 1 : e.k, mine, asking, [&](int part, int output, bool other) {
+  fetch(program, shared, ring, p, p.gated ? 1 : e.k, mine, fetching, [&](int part, int output, bool other) {
     const int expert = __shfl_sync(~0u, mine_is, p.gated ? output / each : part);
     const uint64_t a = __shfl_sync(~0u, uint64_t(first), expert), b = __shfl_sync(~0u, uint64_t(second), expert);
     return reinterpret_cast<const bf16*>(other ? b : a) + int64_t(output % each) * p.in;
   });
+}
+
+// Fetches the keys and values of the block's tiles.
+__device__ void fetch(const Program& program, Shared& shared, uint32_t ring, const AttendCall& call, const Share& mine,
+                      Fetching& fetching) {
+  fetch_part(ring, kStage, program.stages, shared.full, shared.empty, call, mine, fetching);
 }
 
 // Makes outputs of a product's sums. by: the weights of its parts, or null.
@@ -104,7 +110,7 @@ __device__ void finish(Shared& shared, const Product& p, int parts, const float*
     } else if (valid) {
       const float y = (sum + beside.bias) * p.scale + beside.residual;
       store(p.y.data, p.y.dtype, at, y);
-      if (p.next.x) static_cast<bf16*>(p.next.x)[at] = __float2bfloat16(y * (p.next.weight ? p.next.offset + beside.weight : 1.0f));
+      if (p.next.x) put_half(p.next, at, y, beside.weight);
       squares += y * y;
     }
   };
@@ -131,9 +137,7 @@ __device__ void finish(Shared& shared, const Product& p, int parts, const float*
     ask(odd, tile + 3 * mine.per);
   }
   if (!p.next.x) return;
-  squares = warp_sum(squares);
-  for (int part = int(blockIdx.x) + lane * int(gridDim.x); part < p.next.parts; part += 32 * int(gridDim.x))
-    p.next.squares[part] = lane == 0 ? squares : 0.0f;
+  put_squares(p.next, 0, int(blockIdx.x), int(gridDim.x), warp_sum(squares), lane, 32);
 }
 
 // This warp's inputs of x, in whole pieces, for itself alone.
@@ -193,133 +197,173 @@ __device__ void multiply(const Program& program, Shared& shared, const char* rin
   }
 }
 
+// The block's tiles of a K/V head; whoever finishes last merges those of all blocks.
+template <int D>
+__device__ void attend(const Program& program, Shared& shared, char* ring, char* room, const AttendCall& call, const Share& mine,
+                       Turn& turn) {
+  DecodePlan plan;
+  plan.partial = program.memory.partial;
+  plan.arrived = reinterpret_cast<int32_t*>(program.memory.arrived + 2);
+  auto stages = [&](auto f) {
+#pragma unroll 1
+    for (int s = 0; s * kTiles < mine.n_tiles; s++, turn.next(program.stages)) {
+      barrier_wait(&shared.full[turn.at], turn.parity);
+      f(s, ring + turn.at * kStage);
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) barrier_arrive(&shared.empty[turn.at]);
+    }
+  };
+  attend_part(shared.softmaxes, *reinterpret_cast<Mixing<D>*>(room), call, plan, mine, stages);
+}
+
+__device__ void begin(Shared& shared, int stages) {
+  for (int s = 0; s < stages; s++) {
+    barrier_init(&shared.full[s], 1);
+    barrier_init(&shared.empty[s], kWarps);
+  }
+  for (int s = 0; s < kSlots; s++) {
+    barrier_init(&shared.sums_full[s], kWarps);
+    barrier_init(&shared.sums_empty[s], 1);
+  }
+  for (int s = 0; s < kSteps; s++) {
+    barrier_init(&shared.step_full[s], 1);
+    barrier_init(&shared.share_full[s], 1);
+    barrier_init(&shared.step_empty[s], kWarps + 1);
+  }
+  barrier_init(&shared.go, 1);
+  barrier_init(&shared.worked, kWarps);
+  barrier_init(&shared.routed, 1);
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// The warp that fetches steps, weights, keys and values.
+template <bool Mixed>
+__device__ void fetch_steps(const Program& program, Shared& shared, uint32_t ring) {
+  const int lane = threadIdx.x % 32;
+  Fetching fetching;
+  auto fetch_step = [&](int i) {
+    if (i >= program.n) return;
+    barrier_wait(&shared.step_empty[i % kSteps], (i / kSteps & 1) ^ 1);
+    if (lane > 0) return;
+    barrier_expect(&shared.step_full[i % kSteps], sizeof(ChainStep));
+    copy_bytes(shared_address(&shared.step[i % kSteps]), program.step + i, sizeof(ChainStep), &shared.step_full[i % kSteps], kReadAgain);
+  };
+  int routes = 0, seen = 0;
+  auto choice = [&] {
+    if (seen < routes) barrier_wait(&shared.routed, seen++ & 1);
+  };
+  for (int i = 0; i <= kStepsAhead; i++) fetch_step(i);
+  for (int i = 0; i < program.n; i++) {
+    const int at = i % kSteps;
+    barrier_wait(&shared.step_full[at], i / kSteps & 1);
+    const ChainStep& step = shared.step[at];
+    if (step.kind == Kind::attend) wait_before();  // keys of earlier steps
+    const Share share = share_of<Mixed>(step, i);
+    if (lane == 0) {
+      shared.share[at] = share;
+      barrier_arrive(&shared.share_full[at]);
+    }
+    if (step.kind == Kind::product) fetch(program, shared, ring, step.product, share, fetching);
+    if (step.kind == Kind::attend) fetch(program, shared, ring, step.attend, share, fetching);
+    if (Mixed && step.kind == Kind::experts) fetch(program, shared, ring, step.experts, share, fetching, choice);
+    if (Mixed && step.kind == Kind::route) routes++;
+    __syncwarp();
+    fetch_step(i + 1 + kStepsAhead);
+  }
+}
+
+// The warp that finishes outputs, and knows when all blocks have done a step.
+template <bool Mixed>
+__device__ void finish_steps(const Program& program, Shared& shared) {
+  const int lane = threadIdx.x % 32;
+  wait_before();
+  unsigned *arrived = program.memory.arrived, before;
+  Turn slot;
+  int worked = 0;
+  bool routed = false;  // by the step before: experts need that of their own block alone
+  for (int i = 0; i < program.n; i++) {
+    const int at = i % kSteps;
+    barrier_wait(&shared.step_full[at], i / kSteps & 1);
+    barrier_wait(&shared.share_full[at], i / kSteps & 1);
+    if (lane == 0) {
+      while (!(Mixed && routed && shared.step[at].kind == Kind::experts) && peek(arrived) < unsigned(i) * gridDim.x) {
+      }
+      barrier_arrive(&shared.go);
+    }
+    __syncwarp();
+    routed = shared.step[at].kind == Kind::route;
+    if (multiplies<Mixed>(shared.step[at])) {
+      const ChainStep& step = shared.step[at];
+      const float* by = Mixed && step.kind == Kind::experts && !step.experts.product.gated ? shared.choice.weight : nullptr;
+      finish<Mixed>(shared, product_of<Mixed>(step), parts_of<Mixed>(step), by, shared.share[at], slot);
+    }
+    if (!leaves_sums<Mixed>(shared.step[at], shared.share[at])) barrier_wait(&shared.worked, worked++ & 1);
+    __syncwarp();
+    if (lane == 0) {
+      asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(arrived) : "memory");
+      barrier_arrive(&shared.step_empty[at]);
+    }
+  }
+  if (lane > 0) return;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(arrived + 1) : "memory");
+  if (before == gridDim.x - 1) arrived[0] = arrived[1] = 0;  // all have seen the end
+}
+
+// The warps that multiply, attend and scan. room: for x, or what the warps of an attention found.
+template <bool Mixed>
+__device__ void work_steps(const Program& program, Shared& shared, char* ring, char* room) {
+  const int lane = threadIdx.x % 32;
+  Turn turn, slot;
+  for (int i = 0; i < program.n; i++) {
+    const int at = i % kSteps;
+    barrier_wait(&shared.step_full[at], i / kSteps & 1);
+    barrier_wait(&shared.share_full[at], i / kSteps & 1);
+    const ChainStep& step = shared.step[at];
+    const Share& share = shared.share[at];
+    auto wait = [&] { barrier_wait(&shared.go, i & 1); };
+    auto done = [&] {
+      __syncwarp();
+      if (lane == 0 && !leaves_sums<Mixed>(step, share)) barrier_arrive(&shared.worked);
+    };
+    if (Mixed && step.kind == Kind::outer) {
+      outer_of_one(reinterpret_cast<float*>(room), step.outer, share.begin, share.end, wait, workers_meet, done);
+    } else if (Mixed && step.kind == Kind::select) {
+      select_of_one(reinterpret_cast<float*>(room), step.select, share.begin, share.end, wait, done);
+    } else if (Mixed && step.kind == Kind::route) {
+      route_one(reinterpret_cast<float*>(room), shared.choice, step.route, share.begin, share.end, wait, workers_meet);
+      if (threadIdx.x == 0) barrier_arrive(&shared.routed);
+      done();
+    } else {
+      wait();
+      if (multiplies<Mixed>(step)) {
+        multiply(program, shared, ring, reinterpret_cast<bf16*>(room), product_of<Mixed>(step), parts_of<Mixed>(step), share, turn, slot);
+      } else if (share.count > 0 && step.attend.pages.k_dim == 128) {
+        attend<128>(program, shared, ring, room, step.attend, share, turn);
+      } else if (share.count > 0) {
+        attend<64>(program, shared, ring, room, step.attend, share, turn);
+      }
+      done();
+    }
+    __syncwarp();
+    if (lane == 0) barrier_arrive(&shared.step_empty[at]);
+  }
+}
+
 template <bool Mixed>
 __global__ void __launch_bounds__(kThreads, 1) chain_kernel(const Program program) {
   extern __shared__ __align__(128) char ring[];
   __shared__ __align__(16) char shared_room[sizeof(Shared)];  // nothing of it is initialized
   Shared& shared = *reinterpret_cast<Shared*>(shared_room);
-  char* room = ring + program.stages * kStage;  // for x, or what the warps of an attention found
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < program.stages; s++) {
-      barrier_init(&shared.full[s], 1);
-      barrier_init(&shared.empty[s], kWarps);
-    }
-    for (int s = 0; s < kSlots; s++) {
-      barrier_init(&shared.sums_full[s], kWarps);
-      barrier_init(&shared.sums_empty[s], 1);
-    }
-    for (int s = 0; s < kSteps; s++) {
-      barrier_init(&shared.step_full[s], 1);
-      barrier_init(&shared.share_full[s], 1);
-      barrier_init(&shared.step_empty[s], kWarps + 1);
-    }
-    barrier_init(&shared.go, 1);
-    barrier_init(&shared.worked, kWarps);
-    barrier_init(&shared.routed, 1);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  }
+  const int warp = threadIdx.x / 32;
+  if (threadIdx.x == 0) begin(shared, program.stages);
   __syncthreads();
   launch_next();
   if (warp == kWarps) {
-    Asking asking;
-    auto ask_step = [&](int i) {
-      if (i >= program.n) return;
-      barrier_wait(&shared.step_empty[i % kSteps], (i / kSteps & 1) ^ 1);
-      if (lane > 0) return;
-      barrier_expect(&shared.step_full[i % kSteps], sizeof(ChainStep));
-      copy_bytes(shared_address(&shared.step[i % kSteps]), program.step + i, sizeof(ChainStep), &shared.step_full[i % kSteps], kReadAgain);
-    };
-    int routes = 0, seen = 0;
-    auto choice = [&] {
-      if (seen < routes) barrier_wait(&shared.routed, seen++ & 1);
-    };
-    for (int i = 0; i <= kStepsAhead; i++) ask_step(i);
-    for (int i = 0; i < program.n; i++) {
-      const int at = i % kSteps;
-      barrier_wait(&shared.step_full[at], i / kSteps & 1);
-      const ChainStep& step = shared.step[at];
-      if (step.kind == Kind::attend) wait_before();  // keys of earlier steps
-      Share share = share_of<Mixed>(step, i);
-      if (share.count > 0) share.newest = newest_of(step.attend.pages, share);
-      if (lane == 0) {
-        shared.share[at] = share;
-        barrier_arrive(&shared.share_full[at]);
-      }
-      if (step.kind == Kind::product) fetch(program, shared, shared_address(ring), step.product, share, asking);
-      if (step.kind == Kind::attend) fetch(program, shared, shared_address(ring), step.attend, share, asking);
-      if (Mixed && step.kind == Kind::experts) fetch(program, shared, shared_address(ring), step.experts, share, asking, choice);
-      if (Mixed && step.kind == Kind::route) routes++;
-      __syncwarp();
-      ask_step(i + 1 + kStepsAhead);
-    }
+    fetch_steps<Mixed>(program, shared, shared_address(ring));
   } else if (warp == kWarps + 1) {
-    wait_before();
-    unsigned *arrived = program.memory.arrived, before;
-    Turn slot;
-    int worked = 0;
-    bool routed = false;  // by the step before: experts need that of their own block alone
-    for (int i = 0; i < program.n; i++) {
-      const int at = i % kSteps;
-      barrier_wait(&shared.step_full[at], i / kSteps & 1);
-      barrier_wait(&shared.share_full[at], i / kSteps & 1);
-      if (lane == 0) {
-        while (!(Mixed && routed && shared.step[at].kind == Kind::experts) && peek(arrived) < unsigned(i) * gridDim.x) {
-        }
-        barrier_arrive(&shared.go);
-      }
-      __syncwarp();
-      routed = shared.step[at].kind == Kind::route;
-      if (multiplies<Mixed>(shared.step[at])) {
-        const ChainStep& step = shared.step[at];
-        const float* by = Mixed && step.kind == Kind::experts && !step.experts.product.gated ? shared.choice.weight : nullptr;
-        finish<Mixed>(shared, product_of<Mixed>(step), parts_of<Mixed>(step), by, shared.share[at], slot);
-      }
-      if (!leaves_sums<Mixed>(shared.step[at], shared.share[at])) barrier_wait(&shared.worked, worked++ & 1);
-      __syncwarp();
-      if (lane == 0) {
-        asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(arrived) : "memory");
-        barrier_arrive(&shared.step_empty[at]);
-      }
-    }
-    if (lane > 0) return;
-    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(arrived + 1) : "memory");
-    if (before == gridDim.x - 1) arrived[0] = arrived[1] = 0;  // all have seen the end
+    finish_steps<Mixed>(program, shared);
   } else {
-    Turn turn, slot;
-    for (int i = 0; i < program.n; i++) {
-      const int at = i % kSteps;
-      barrier_wait(&shared.step_full[at], i / kSteps & 1);
-      barrier_wait(&shared.share_full[at], i / kSteps & 1);
-      const ChainStep& step = shared.step[at];
-      const Share& share = shared.share[at];
-      auto wait = [&] { barrier_wait(&shared.go, i & 1); };
-      auto done = [&] {
-        __syncwarp();
-        if (lane == 0 && !leaves_sums<Mixed>(step, share)) barrier_arrive(&shared.worked);
-      };
-      if (Mixed && step.kind == Kind::outer) {
-        outer_of_one(reinterpret_cast<float*>(room), step.outer, share.begin, share.end, wait, workers_meet, done);
-      } else if (Mixed && step.kind == Kind::select) {
-        select_of_one(reinterpret_cast<float*>(room), step.select, share.begin, share.end, wait, done);
-      } else if (Mixed && step.kind == Kind::route) {
-        route_one(reinterpret_cast<float*>(room), shared.choice, step.route, share.begin, share.end, wait, workers_meet);
-        if (threadIdx.x == 0) barrier_arrive(&shared.routed);
-        done();
-      } else {
-        wait();
-        if (multiplies<Mixed>(step)) {
-          multiply(program, shared, ring, reinterpret_cast<bf16*>(room), product_of<Mixed>(step), parts_of<Mixed>(step), share, turn, slot);
-        } else if (share.count > 0 && step.attend.pages.k_dim == 128) {
-          attend<128>(program, shared, ring, *reinterpret_cast<Mixing<128>*>(room), step.attend, share, turn);
-        } else if (share.count > 0) {
-          attend<64>(program, shared, ring, *reinterpret_cast<Mixing<64>*>(room), step.attend, share, turn);
-        }
-        done();
-      }
-      __syncwarp();
-      if (lane == 0) barrier_arrive(&shared.step_empty[at]);
-    }
+    work_steps<Mixed>(program, shared, ring, ring + program.stages * kStage);
   }
 }
 

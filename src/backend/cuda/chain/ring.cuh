@@ -2,10 +2,9 @@
 // and values come.
 #pragma once
 
-#include "backend/cuda/chain/common.cuh"
+#include "backend/cuda/chain/attend.cuh"
 #include "backend/cuda/chain/route.cuh"
 #include "backend/cuda/chain/scan.cuh"
-#include "backend/cuda/device/copies.cuh"
 
 namespace mr::cuda {
 
@@ -19,7 +18,6 @@ constexpr int kLeastStages = 4, kMostStages = 6, kSlots = 2;                    
 constexpr int kThreads = 32 * (kWarps + 2);
 static_assert(kWorkers == kScanWorkers);
 constexpr int kMostShared = 227 << 10;
-constexpr int kInFlight = 2;  // measured: 1 reads at 3.0 TB/s, 2 at 4.2, 3 to 6 at 3.8 to 4.0
 static_assert(kStage >= kTiles * 2 * kTile * 128 * 2 && kInFlight <= kLeastStages);
 
 __device__ int row_at(int row) { return row % 2 * kOdd + row / 2 * kPiece * 2; }  // in a stage
@@ -46,12 +44,9 @@ __device__ int parts_of(const ChainStep& s) {
 }
 
 // A block's share of a step. Of a product: outputs [begin, end), `per` in a tile of rows, the same in all but the last. Of a scan: slices
-// or channels [begin, end). Of an attention: n_tiles tiles of 16 tokens of one K/V head, from first_tile on, the index-th of `count` such
-// shares, with token `begin` the first that is seen; count 0: none.
-struct Share {
-  int begin, end, per;
-  int kv_head, index, count, first_tile, n_tiles, context;
-  int64_t newest;  // in the pages: where the K/V head's page of this step's token begins, counted in values, if that is in the share
+// or channels [begin, end). Of an attention: a part of the one sequence there is.
+struct Share : Part {
+  int per;
 };
 
 // Do the workers leave sums, whose coming says that all of them have begun the step? Not where a product has fewer outputs than blocks.
@@ -68,8 +63,7 @@ struct Shared {
   uint64_t sums_full[kSlots], sums_empty[kSlots];
   uint64_t go, worked, routed;  // a step's inputs are there; the workers did it, where nothing is left to finish; experts are chosen
   float sums[kSlots][kWarps][kRows];
-  float m[kWarps][kGroup], l[kWarps][kGroup];
-  int last;
+  Softmaxes softmaxes;
   Chosen choice;
 };
 
@@ -95,16 +89,19 @@ __device__ Share share_of(const AttendCall& c, int step) {
   const int kv_heads = c.pages.kv_heads, rank = rank_at(step), context = *c.spots.context;
   Share s{};
   s.begin = c.window ? max(0, context + 1 - c.window) : 0;
+  s.end = context + 1;
   s.context = context;
   const int first = s.begin / kTile, tiles = context / kTile + 1 - first, most = int(gridDim.x) / kv_heads;
   const int parts = min(most, (tiles + kTiles - 1) / kTiles), per = (tiles + parts - 1) / parts, n = (tiles + per - 1) / per;
   s.kv_head = rank % kv_heads;
-  s.index = rank / kv_heads;
-  if (s.index < n) {
-    s.count = n;
-    s.first_tile = first + s.index * per;
-    s.n_tiles = min(per, tiles - s.index * per);
-  }
+  s.index = s.slot = rank / kv_heads;
+  if (s.index >= n) return s;
+  s.count = n;
+  s.first_tile = first + s.index * per;
+  s.n_tiles = min(per, tiles - s.index * per);
+  s.table = *c.pages.begin;
+  s.newest = s.index == n - 1;
+  if (s.newest) s.stored = place_of(c.pages, s.table, s.kv_head, context);
   return s;
 }
 
@@ -126,30 +123,6 @@ __device__ Share share_of(const ChainStep& s, int step) {
   }
   return {};
 }
-
-__device__ int64_t newest_of(const Pages& pages, const Share& s) {
-  const int page = page_number(pages, s.context), in_page = s.context - page * pages.page_tokens;
-  return pages.unit[*pages.begin + page] * (pages.unit_bytes / 2) + (int64_t(s.kv_head) * pages.page_tokens + in_page) * pages.k_dim;
-}
-
-// Where the asking is. Of all stages that have room, only kInFlight are asked for before the first of these has come: that is
-// enough to keep memory busy, and more would stand in the way of what blocks tell each other.
-struct Asking {
-  Turn turn, first;
-  int n = 0;
-  // The next stage, of so many bytes.
-  __device__ void begin(Shared& shared, int stages, int bytes) {
-    barrier_wait(&shared.empty[turn.at], turn.parity ^ 1);
-    if (n == kInFlight) {
-      barrier_wait(&shared.full[first.at], first.parity);
-      first.next(stages);
-    } else {
-      n++;
-    }
-    if (threadIdx.x % 32 == 0) barrier_expect(&shared.full[turn.at], bytes);
-    __syncwarp();
-  }
-};
 
 }  // namespace
 

@@ -6,10 +6,12 @@
 // A stage of the ring is some boxes of eight weight rows by some chunks of 64 inputs, swizzled for Hopper's matrix instruction, or four
 // tiles of 16 keys and values. Each of the two groups of four warps multiplies 64 of a pass's rows, or half of the inputs of all, and
 // all eight finish the outputs, which lie in shared memory then.
+#include "backend/cuda/chain/attend.cuh"
 #include "backend/cuda/chain/rows.h"
-#include "backend/cuda/chain/rows_attend.cuh"
 #include "backend/cuda/device/tensor_map.cuh"
 #include "backend/cuda/device/wgmma.cuh"
+#include "backend/cuda/gemm/norm_factors.cuh"
+#include "backend/cuda/rows/half_norm.cuh"
 
 namespace mr::cuda {
 
@@ -20,7 +22,7 @@ constexpr int kStageBoxes = 32, kStage = kStageBoxes * kBox;  // of one chunk ea
 constexpr int kMostBoxes = 16, kMostChunks = 8;               // of a pass; of a stage
 constexpr int kStages = 5, kRoom = 3 * 2 * kMostChunks * kBox;
 constexpr int kThreads = 32 * (kWarps + 3);
-constexpr int kInFlight = 2;  // stages that are asked for at a time
+constexpr int kParts = 2;  // of attentions that are at hand
 static_assert(kStage >= kTiles * 2 * kTile * 128 * 2);
 
 struct Program {
@@ -37,7 +39,9 @@ struct Shared {
   uint64_t x_full[2 * 3], x_empty[2 * 3];
   uint64_t go, factors;  // a step's inputs are there; the factors of its norm
   float factor[kChainRows];
-  Attending attending;
+  Part part[kParts];
+  uint64_t part_full[kParts], part_empty[kParts];
+  Softmaxes softmaxes;
 };
 
 // The ring of x for N rows; a stage is as long as the step's chunks. A pass's sums lie at the end of its room: x of a product of several
@@ -60,25 +64,22 @@ __device__ Units units_of(const RowsWork& work, int step) {
   return {int(int64_t(rank) * n / gridDim.x), int(int64_t(rank + 1) * n / gridDim.x), p.gated ? work.boxes / 2 : work.boxes};
 }
 
-// Where the asking is: only kInFlight stages are asked for before the first of these has come.
-struct Asking {
-  Turn turn, first;
-  int n = 0;
-  __device__ void begin(Shared& shared, int bytes) {
-    barrier_wait(&shared.empty[turn.at], turn.parity ^ 1);
-    if (n == kInFlight) {
-      barrier_wait(&shared.full[first.at], first.parity);
-      first.next(kStages);
-    } else {
-      n++;
-    }
-    if (threadIdx.x % 32 == 0) barrier_expect(&shared.full[turn.at], bytes);
-    __syncwarp();
-  }
-};
+__device__ inline Part part_of(const AttendCall& call, const DecodePlan& plan, int unit) {
+  const Pages& pages = call.pages;
+  const DecodeItem& item = plan.item[unit / pages.kv_heads];
+  Part p{item.seq, item.row, item.context, item.begin, item.end, item.index, item.count, item.slot, unit % pages.kv_heads};
+  if (p.count == 0) return p;
+  p.table = pages.group < 5 ? item.table[pages.group] : pages.begin[p.seq];
+  if (call.window) p.begin = max(p.begin, p.context + 1 - call.window);
+  p.first_tile = p.begin / kTile;
+  p.n_tiles = p.begin < p.end ? (p.end - 1) / kTile + 1 - p.first_tile : 0;
+  p.newest = p.end == p.context + 1;
+  if (p.newest) p.stored = place_of(pages, p.table, p.kv_head, p.context);
+  return p;
+}
 
-// Asks for a product's weights.
-__device__ void fetch(Shared& shared, uint32_t ring, const CUtensorMap& map, const RowsWork& work, int step, Asking& asking) {
+// Fetches a product's weights.
+__device__ void fetch(Shared& shared, uint32_t ring, const CUtensorMap& map, const RowsWork& work, int step, Fetching& fetching) {
   const Product& p = work.step.product;
   const Units mine = units_of(work, step);
   const int lane = threadIdx.x % 32, n_chunks = int(p.in / kChunk), chunks = work.chunks, half = int(p.out / 2);
@@ -87,38 +88,30 @@ __device__ void fetch(Shared& shared, uint32_t ring, const CUtensorMap& map, con
     const int first = mine.begin + pass * mine.per, boxes = max(0, min(mine.per, mine.end - first)) * (gated ? 2 : 1);
     const int row = gated ? lane % 2 * half + (first + lane / 2) * 8 : (first + lane) * 8;
 #pragma unroll 1
-    for (int chunk = 0; chunk < n_chunks; chunk += chunks, asking.turn.next(kStages)) {
-      asking.begin(shared, boxes * chunks * kBox);
+    for (int chunk = 0; chunk < n_chunks; chunk += chunks, fetching.turn.next(kStages)) {
+      fetching.begin(shared.full, shared.empty, kStages, boxes * chunks * kBox);
       if (lane < boxes)
-        copy_box(ring + asking.turn.at * kStage + lane * chunks * kBox, map, 0, row, chunk, &shared.full[asking.turn.at], kReadOnce);
+        copy_box(ring + fetching.turn.at * kStage + lane * chunks * kBox, map, 0, row, chunk, &shared.full[fetching.turn.at], kReadOnce);
     }
   }
 }
 
-// Asks for keys and values, those of this step among them, which are replaced when they have come.
+// Fetches the keys and values of the block's parts, and says which these are.
 __device__ void fetch(Shared& shared, uint32_t ring, const Program& program, const AttendCall& call, int step, Turn& part_turn,
-                      Asking& asking) {
-  const int lane = threadIdx.x % 32, n = program.plan.grid * call.pages.kv_heads;
+                      Fetching& fetching) {
+  const int n = program.plan.grid * call.pages.kv_heads;
   for (int unit = rank_at(step); unit < n; unit += int(gridDim.x), part_turn.next(kParts)) {
     const Part part = part_of(call, program.plan, unit);
-    TilePages pages{call, part};
-    barrier_wait(&shared.attending.part_empty[part_turn.at], part_turn.parity ^ 1);
-    if (lane == 0) {
-      shared.attending.part[part_turn.at] = part;
-      barrier_arrive(&shared.attending.part_full[part_turn.at]);
+    barrier_wait(&shared.part_empty[part_turn.at], part_turn.parity ^ 1);
+    if (threadIdx.x % 32 == 0) {
+      shared.part[part_turn.at] = part;
+      barrier_arrive(&shared.part_full[part_turn.at]);
     }
-    for (int tile = 0; tile < part.n_tiles; tile += kTiles, asking.turn.next(kStages)) {
-      const int bytes = kTile * call.pages.k_dim * 2, own = lane % kTiles, n_own = min(kTiles, part.n_tiles - tile);
-      const std::byte* from = pages.at(tile);
-      asking.begin(shared, n_own * 2 * bytes);
-      if (lane < 2 * kTiles && own < n_own)
-        copy_bytes(ring + asking.turn.at * kStage + (2 * own + lane / kTiles) * bytes, from, bytes, &shared.full[asking.turn.at],
-                   kReadOnce);
-    }
+    fetch_part(ring, kStage, kStages, shared.full, shared.empty, call, part, fetching);
   }
 }
 
-// Asks for x, once it is there.
+// Fetches x, once it is there.
 template <int N>
 __device__ void fetch_x(Shared& shared, uint32_t ring, const CUtensorMap& map, const RowsWork& work, Turn& turn) {
   using X = XRing<N>;
@@ -132,20 +125,6 @@ __device__ void fetch_x(Shared& shared, uint32_t ring, const CUtensorMap& map, c
       if (lane < N / 8)
         copy_box(ring + turn.at * X::stage(chunks) + lane * chunks * kBox, map, 0, lane * 8, chunk, &shared.x_full[turn.at], kReadAgain);
     }
-}
-
-// The factors of the rows of x, by one warp: four rows at a time, eight lanes for each.
-__device__ void norm_factors(const Product& p, float* factor) {
-  const int lane = threadIdx.x % 32, parts = int(p.n_squares), rows = int(p.x.rows);
-#pragma unroll 2
-  for (int r = lane / 8; r < kChainRows; r += 4) {
-    const float* from = p.squares + int64_t(min(r, rows - 1)) * parts;
-    float sum = 0;
-#pragma unroll 8
-    for (int i = lane % 8; i < parts; i += 8) sum += __ldcg(from + i);
-    for (int i = 4; i; i >>= 1) sum += __shfl_xor_sync(~0u, sum, i);
-    if (lane % 8 == 0) factor[r] = rsqrtf(sum / float(p.in) + p.eps);
-  }
 }
 
 // Boxes of eight rows follow each other, each of all chunks of a stage. The loop's bounds are the same for all lanes, and are said to
@@ -243,8 +222,7 @@ struct Finish {
         if (p.gated) y = activated(p.activation, sum) * (sums.at<N>(row, place + 8) * by);
         if (p.residual) y += o < 32 ? residual[h] : residual_at(o, row);
         store(p.y.data, p.y.dtype, row * p.y.stride + at, y);
-        if (p.next.x)
-          static_cast<bf16*>(p.next.x)[row * p.out + at] = __float2bfloat16(y * (p.next.weight ? p.next.offset + weight : 1.0f));
+        if (p.next.x) put_half(p.next, row * p.out + at, y, weight);
         squares[h] += y * y;
       }
     }
@@ -254,10 +232,8 @@ struct Finish {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       const int row = threadIdx.x / 32 + 8 * h;
-      float sum = warp_sum(squares[h]);
-      if (row >= int(p.x.rows) || threadIdx.x % 32 > 0) continue;
-      for (int part = int(blockIdx.x); part < p.next.parts; part += int(gridDim.x), sum = 0)
-        p.next.squares[row * p.next.parts + part] = sum;
+      const float sum = warp_sum(squares[h]);
+      if (row < int(p.x.rows) && threadIdx.x % 32 == 0) put_squares(p.next, row, int(blockIdx.x), int(gridDim.x), sum);
     }
   }
 };
@@ -296,18 +272,18 @@ __device__ void begin(Shared& shared) {
     barrier_init(&shared.step_empty[s], kWarps + 2);
   }
   for (int s = 0; s < kParts; s++) {
-    barrier_init(&shared.attending.part_full[s], 1);
-    barrier_init(&shared.attending.part_empty[s], kWarps);
+    barrier_init(&shared.part_full[s], 1);
+    barrier_init(&shared.part_empty[s], kWarps);
   }
   barrier_init(&shared.go, 1);
   barrier_init(&shared.factors, 1);
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-// The warp that asks for weights, keys and values.
+// The warp that fetches weights, keys and values.
 __device__ void ask(const Program& program, Shared& shared, uint32_t ring) {
   const int lane = threadIdx.x % 32;
-  Asking asking;
+  Fetching fetching;
   Turn part_turn;
   auto ask_step = [&](int i) {
     if (i >= program.n) return;
@@ -327,16 +303,16 @@ __device__ void ask(const Program& program, Shared& shared, uint32_t ring) {
     const RowsWork& work = shared.work[at];
     if (work.step.attends()) {
       wait_before();  // keys of earlier steps
-      fetch(shared, ring, program, work.step.attend, i, part_turn, asking);
+      fetch(shared, ring, program, work.step.attend, i, part_turn, fetching);
     } else {
-      fetch(shared, ring, program.step[i].weight, work, i, asking);
+      fetch(shared, ring, program.step[i].weight, work, i, fetching);
     }
     __syncwarp();
     ask_step(i + 1 + kStepsAhead);
   }
 }
 
-// The warp that knows when everybody has finished a step, and asks for x.
+// The warp that knows when everybody has finished a step, and fetches x.
 template <int N>
 __device__ void lead(const Program& program, Shared& shared, uint32_t x_ring) {
   const int lane = threadIdx.x % 32;
@@ -364,8 +340,8 @@ __device__ void attend_parts(const Program& program, Shared& shared, char* ring,
   char* room = ring + kStages * kStage;
   const int n = program.plan.grid * call.pages.kv_heads;
   for (int unit = rank_at(step); unit < n; unit += int(gridDim.x), part_turn.next(kParts)) {
-    barrier_wait(&shared.attending.part_full[part_turn.at], part_turn.parity);
-    const Part& part = shared.attending.part[part_turn.at];
+    barrier_wait(&shared.part_full[part_turn.at], part_turn.parity);
+    const Part& part = shared.part[part_turn.at];
     auto stages = [&](auto f) {
       for (int s = 0; s * kTiles < part.n_tiles; s++, turn.next(kStages)) {
         barrier_wait(&shared.full[turn.at], turn.parity);
@@ -374,13 +350,14 @@ __device__ void attend_parts(const Program& program, Shared& shared, char* ring,
         if (lane == 0) barrier_arrive(&shared.empty[turn.at]);
       }
     };
+    workers_meet();  // nobody reads what the part before left
     if (part.count > 0 && call.pages.k_dim == 128) {
-      attend_part(shared.attending, *reinterpret_cast<Mixing<128>*>(room), call, program.plan, part, stages);
+      attend_part(shared.softmaxes, *reinterpret_cast<Mixing<128>*>(room), call, program.plan, part, stages);
     } else if (part.count > 0) {
-      attend_part(shared.attending, *reinterpret_cast<Mixing<64>*>(room), call, program.plan, part, stages);
+      attend_part(shared.softmaxes, *reinterpret_cast<Mixing<64>*>(room), call, program.plan, part, stages);
     }
     __syncwarp();
-    if (lane == 0) barrier_arrive(&shared.attending.part_empty[part_turn.at]);
+    if (lane == 0) barrier_arrive(&shared.part_empty[part_turn.at]);
   }
 }
 
@@ -436,7 +413,7 @@ __global__ void __launch_bounds__(kThreads, 1) rows_kernel(const Program program
       barrier_wait(&shared.step_full[at], i / kSteps & 1);
       barrier_wait(&shared.go, i & 1);
       const ChainStep& step = shared.work[at].step;
-      if (!step.attends() && step.product.squares) norm_factors(step.product, shared.factor);
+      if (!step.attends() && step.product.squares) norm_factors(step.product, 0, int(step.product.x.rows), shared.factor);
       __syncwarp();
       if (lane > 0) continue;
       barrier_arrive(&shared.factors);

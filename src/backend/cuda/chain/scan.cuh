@@ -37,6 +37,34 @@ inline bool can_chain_outer(const Launch& at, const OuterStep& s) {
          by_four(s.slots, o.head_dim) && by_four(s.rows.x) && by_four(s.rows.b) && by_four(s.rows.c) && s.rows.x.rows == 1;
 }
 
+// A thread's output of a scan, where its warp has one: the slice-th kScanPart channels.
+struct ScanOutput {
+  const ScanRows& rows;
+  int slice, channel;
+  bool there;
+  float through = 0, weight = 0, in = 0, gate = 0;
+
+  __device__ ScanOutput(const ScanRows& r, int of, int end)
+      : rows(r), slice(of), channel(of * kScanPart + int(threadIdx.x % 32)), there(of < end) {}
+  __device__ void load_ahead(const float* d, int head) {
+    if (there && d) through = d[head];
+    if (there && rows.next.x && rows.next.weight) weight = rows.next.weight[channel];
+  }
+  __device__ void load() {
+    if (!there) return;
+    in = fresh(rows.x, channel);
+    if (rows.gate.data) gate = fresh(rows.gate, channel);
+  }
+  __device__ void write(float y) const {
+    if (rows.gate.data) y *= activated(Activation::silu, gate);
+    store(rows.out.data, rows.out.dtype, channel, y);
+    if (!rows.next.x) return;
+    put_half(rows.next, channel, y, weight);
+    const float squares = warp_sum(y * y);
+    if (threadIdx.x % 32 == 0) put_squares(rows.next, 0, slice, int(rows.next.parts), squares);
+  }
+};
+
 // Mamba-2's scan for slices [begin, end) of kScanPart channels. Warp w has states 16 w .. 16 w + 15 of every kHeldStates, eight of its
 // lanes a slice's channels.
 template <class Wait, class Meet, class Done>
@@ -67,15 +95,12 @@ __device__ void outer_of_one(float* room, const OuterStep& call, int begin, int 
     rate[g] = s.a[head];
     bias[g] = rows.dt_bias ? rows.dt_bias[head] : 0.0f;
   }
-  const int own = begin + warp, channel = own * kScanPart + lane;  // of this thread's output, where the warp has one
-  const bool writes = own < end;
-  float through = 0, weight = 1;
-  if (writes && s.d) through = s.d[own / per_head];
-  if (writes && rows.next.x && rows.next.weight) weight = rows.next.offset + rows.next.weight[channel];
+  ScanOutput output(rows, begin + warp, end);
+  output.load_ahead(s.d, output.slice / per_head);
   wait();
 
   float4 b[kHeldGroups], c[kHeldGroups], x[kHeldGroups];
-  float dt[kHeldGroups], in = 0, gate = 0;
+  float dt[kHeldGroups];
 #pragma unroll
   for (int g = 0; g < kHeldGroups; g++) {
     if (!there(g)) continue;
@@ -86,10 +111,7 @@ __device__ void outer_of_one(float* room, const OuterStep& call, int begin, int 
     x[g] = fresh4(rows.x, slice_of(g) * kScanPart + col);
     dt[g] = fresh(rows.dt, head);
   }
-  if (writes) {
-    in = fresh(rows.x, channel);
-    if (rows.gate.data) gate = fresh(rows.gate, channel);
-  }
+  output.load();
 #pragma unroll
   for (int g = 0; g < kHeldGroups; g++) {
     if (slice_of(g) >= end) break;
@@ -100,38 +122,20 @@ __device__ void outer_of_one(float* room, const OuterStep& call, int begin, int 
       const float4 gain = times(step, x[g]);
 #pragma unroll
       for (int i = 0; i < 4; i++) {
-        float4& h = held[g][i];
-        h.x = fmaf(decay, h.x, by[i] * gain.x);
-        h.y = fmaf(decay, h.y, by[i] * gain.y);
-        h.z = fmaf(decay, h.z, by[i] * gain.z);
-        h.w = fmaf(decay, h.w, by[i] * gain.w);
-        sum.x = fmaf(of[i], h.x, sum.x);
-        sum.y = fmaf(of[i], h.y, sum.y);
-        sum.z = fmaf(of[i], h.z, sum.z);
-        sum.w = fmaf(of[i], h.w, sum.w);
+        held[g][i] = fma4(decay, held[g][i], times(by[i], gain));
+        sum = fma4(of[i], held[g][i], sum);
       }
     }
-    for (int m = 8; m < 32; m *= 2) {
-      sum.x += __shfl_xor_sync(~0u, sum.x, m);
-      sum.y += __shfl_xor_sync(~0u, sum.y, m);
-      sum.z += __shfl_xor_sync(~0u, sum.z, m);
-      sum.w += __shfl_xor_sync(~0u, sum.w, m);
-    }
+    sum = over_lanes(sum, 8);
     if (lane < 8) *reinterpret_cast<float4*>(&sums[g][warp][col]) = sum;
   }
   meet();
-  if (writes) {
-    float y = through * in;
+  if (output.there) {
+    float y = output.through * output.in;
     for (int g = warp * chunks; g < (warp + 1) * chunks; g++)
 #pragma unroll
       for (int w = 0; w < kScanWorkers / 32; w++) y += sums[g][w][lane];
-    if (rows.gate.data) y *= activated(Activation::silu, gate);
-    store(rows.out.data, rows.out.dtype, channel, y);
-    if (rows.next.x) {
-      static_cast<bf16*>(rows.next.x)[channel] = __float2bfloat16(y * weight);
-      const float squares = warp_sum(y * y);
-      if (lane == 0) rows.next.squares[own] = squares;
-    }
+    output.write(y);
   }
   done();
 #pragma unroll
@@ -161,7 +165,6 @@ __device__ void select_of_one(float* room, const SelectStep& step, int begin, in
   uint4 low_weight[kSelectVectors];
   float through = 0, bias = 0, norm_weight[kSelectShared / 32];
   int32_t to = -1;
-  auto segment = [&](int j) { return j < s.rank ? 0 : j < s.rank + n ? 1 : 2; };
   wait_before();
   if (busy) {
     h = __ldcg(reinterpret_cast<const float4*>(slot_at(step.slots, step.slots.src[0]) + place));
@@ -176,7 +179,7 @@ __device__ void select_of_one(float* room, const SelectStep& step, int begin, in
 #pragma unroll
     for (int k = 0; k < kSelectShared / 32; k++) {
       const int j = k * 32 + lane;
-      const float* weight = s.weight[segment(j)];
+      const float* weight = s.weight[segment_of(s, j)];
       norm_weight[k] = s.norms && weight && j < width ? weight[j < s.rank ? j : (j - s.rank) % n] : 1.0f;
     }
   }
@@ -184,23 +187,10 @@ __device__ void select_of_one(float* room, const SelectStep& step, int begin, in
   if (!busy) return done();
   const float in = fresh(s.rows.x, i), gate = s.rows.gate.data ? fresh(s.rows.gate, i) : 0.0f;
   const float* row = static_cast<const float*>(s.dbc.data);
-  float value[kSelectShared / 32], sum[3] = {}, by[3];
   float* chosen = room + warp * kSelectShared;  // low, B, C
-#pragma unroll
-  for (int k = 0; k < kSelectShared / 32; k++) value[k] = k * 32 + lane < width ? __ldcg(row + k * 32 + lane) : 0.0f;
-#pragma unroll
-  for (int k = 0; k < kSelectShared / 32; k++) {
-    const int of = segment(k * 32 + lane);
-#pragma unroll
-    for (int m = 0; m < 3; m++) sum[m] += of == m ? value[k] * value[k] : 0.0f;
-  }
-#pragma unroll
-  for (int m = 0; m < 3; m++) by[m] = s.norms ? rsqrtf(warp_sum(sum[m]) / float(m == 0 ? s.rank : n) + s.eps[m]) : 1.0f;
-#pragma unroll
-  for (int k = 0; k < kSelectShared / 32; k++) {
-    const int j = k * 32 + lane, of = segment(j);
-    if (j < width) chosen[j] = value[k] * (of == 0 ? by[0] : of == 1 ? by[1] : by[2]) * norm_weight[k];
-  }
+  SelectRow shared_values;
+  shared_values.load(s, [&](int j) { return __ldcg(row + j); });
+  shared_values.put(s, chosen, [&](int k, int) { return norm_weight[k]; });
   __syncwarp();
   float dt = 0;
 #pragma unroll

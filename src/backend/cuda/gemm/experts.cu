@@ -1,6 +1,7 @@
 // Experts: the choice of a few for every row, their products, and the weighted sum.
 #include "backend/cuda/gemm/choose.cuh"
 #include "backend/cuda/gemm/few_rows.cuh"
+#include "backend/cuda/rows/half_norm.cuh"
 
 namespace mr::cuda {
 
@@ -145,7 +146,7 @@ __global__ void __launch_bounds__(kOneWarps * 32, 2)
     if (lane == 0) {
       y = *to + sum;
       *to = y;
-      if (next.x) static_cast<bf16*>(next.x)[o] = __float2bfloat16(y * (next.weight ? next.offset + next.weight[o] : 1.0f));
+      if (next.x) put_half_of(next, o, y, o);
     }
   }
   if (!next.x) return;
@@ -154,8 +155,7 @@ __global__ void __launch_bounds__(kOneWarps * 32, 2)
   if (threadIdx.x > 0) return;
   float all = 0;
   for (float s : squares) all += s;
-  next.squares[blockIdx.x] = all;
-  for (int64_t part = blockIdx.x + gridDim.x; part < next.parts; part += gridDim.x) next.squares[part] = 0;
+  put_squares(next, 0, int(blockIdx.x), int(gridDim.x), all);
 }
 
 // Any shape, slowly: one warp an output of a pair of row and expert.
@@ -235,11 +235,11 @@ __global__ void combine_into_kernel(Matrix into, Matrix x, Matrix weight, HalfNo
     float* to = static_cast<float*>(into.data) + t * into.stride + i;
     y = *to + combined(x, weight, t, i);
     *to = y;
-    if (next.x) static_cast<bf16*>(next.x)[t * into.cols + i] = __float2bfloat16(y * (next.weight ? next.offset + next.weight[i] : 1.0f));
+    if (next.x) put_half_of(next, t * into.cols + i, y, i);
   }
   if (!next.x) return;
   const float squares = warp_sum(y * y);
-  if (threadIdx.x % 32 == 0 && i < into.cols) next.squares[t * ((into.cols + 31) / 32) + i / 32] = squares;
+  if (threadIdx.x % 32 == 0 && i < into.cols) put_squares(next, t, int(i / kCombinePart), int(next.parts), squares);
 }
 
 }  // namespace

@@ -164,60 +164,92 @@ __device__ void wait_groups() {  // until at most Left are under way
   asm volatile("cp.async.wait_group %0;" ::"n"(Left) : "memory");
 }
 
-// N: rows of x in eights; Tiles: of a block, two where it is gated. A lane reads of its warp's ring what it copied there itself.
-template <Packing F, int N, int Tiles, int Warps, bool Grouped>
-__global__ void __launch_bounds__(Warps * 32, N > 4         ? 1
-                                              : N > 2       ? (F == Packing::bf16 && Grouped ? 2 : 1)
-                                              : Warps == 16 ? (N == 1 && Tiles == 1 ? 2 : 1)
-                                              : N == 1      ? 3
-                                                            : 2) few_rows_kernel(const Product p, Packed w, const Groups groups) {
-  using Form = Form<F>;
-  constexpr int x_ahead = N <= 2 || (N == 3 && Form::plain) ? 2 : 1, pitch = Tiles * 16 + 1;
-  extern __shared__ char shared[];  // the rings; then sums [Warps][8 N][pitch]
-  [[maybe_unused]] __shared__ int pairs[Grouped ? 8 * N : 1];
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  int row0 = blockIdx.y * N * 8, n_cols = min(8 * N, int(p.x.rows) - row0);  // of x
-  [[maybe_unused]] Packed up;                                                // of an expert: where its second half lies
-  if constexpr (Grouped) {
-    launch_next();
-    wait_before();
-    const int expert = find_group(groups, blockIdx.y, 8 * N, pairs, n_cols, reinterpret_cast<int*>(shared));
-    if (expert < 0) return;
-    w.quants = groups.experts[expert].quants;
-    w.scales = groups.experts[expert].scales;
-    if (p.gated) up = groups.ups[expert];
+// A tile's scales of one lane.
+template <Packing F>
+__device__ void load_header(uint32_t (&header)[4], const char* from) {
+  if constexpr (Form<F>::header == 16) {
+    const uint4 v = *reinterpret_cast<const uint4*>(from);
+    header[0] = v.x;
+    header[1] = v.y;
+    header[2] = v.z;
+    header[3] = v.w;
+  } else if constexpr (Form<F>::header == 8) {
+    const uint2 v = *reinterpret_cast<const uint2*>(from);
+    header[0] = v.x;
+    header[1] = v.y;
+  } else if constexpr (Form<F>::header == 4) {
+    header[0] = *reinterpret_cast<const uint32_t*>(from);
   }
-  auto x_row = [&](int col) -> int64_t {
-    col = min(col, n_cols - 1);
-    return Grouped ? (groups.of_pairs ? pairs[col] : pairs[col] / groups.k) : row0 + col;
-  };
-  const int n_chunks = int((w.in + Form::inputs - 1) / Form::inputs), per = (n_chunks + Warps - 1) / Warps;
-  const int begin = warp * per, end = min(begin + per, n_chunks);
-  const int64_t first = p.gated ? blockIdx.x : int64_t(blockIdx.x) * Tiles, last = (w.out + 15) / 16 - 1;
-  const bool two = Grouped && p.gated;  // weights
-  const int64_t second = two ? first : min(p.gated ? first + w.out / 32 : first + 1, last);
-  char* ring = shared + warp * kRing * Tiles * Form::bytes;
+}
 
-  const char *quants[Tiles][2], *scales[Tiles];  // of the chunk that is asked for next; [2]: rows g and g + 8
+// Two neighbouring pieces of 16 weights, as bf16, with the scales of their rows: the left sides of two mma.
+template <Packing F>
+struct Left {
+  using Of = Form<F>;
+  uint32_t a[2][4];
+  [[maybe_unused]] float scale[2], more[2];
+
+  // Block b of a chunk.
+  __device__ void load(const uint4 (&words)[Of::plain ? 2 : 1], const uint32_t (&header)[4], int b) {
 #pragma unroll
-  for (int m = 0; m < Tiles; m++) {
-    const int64_t tile = m ? second : first, at = tile * n_chunks + begin;
-    const char *quants_at = static_cast<const char*>(m && two ? up.quants : w.quants),
-               *scales_at = static_cast<const char*>(m && two ? up.scales : w.scales);
-    if constexpr (Form::plain) {
+    for (int h = 0; h < 2; h++) {
+      const uint4 all = words[Of::plain ? h : 0];
+      const uint32_t word[4] = {all.x, all.y, all.z, all.w};
 #pragma unroll
-      for (int h = 0; h < 2; h++) quants[m][h] = quants_at + (min(tile * 16 + g + 8 * h, w.out - 1) * w.in + begin * 32 + 8 * t) * 2;
-    } else {
-      quants[m][0] = quants_at + (at * 32 + lane) * 16;
-      scales[m] = scales_at + (at * 8 + g) * Form::header;
+      for (int i = 0; i < 4; i++) a[i / 2][i % 2 * 2 + h] = pair_of<F>(word + first_word<F>(b, h), i);
+      if constexpr (!Of::plain) {
+        const int at = 2 * b + h;
+        const uint32_t pair = header[Of::offset ? at : at / 2];
+        scale[h] = f16(Of::offset || at % 2 == 0 ? pair : pair >> 16);
+        more[h] = Of::offset ? f16(pair >> 16) - added<F>() * scale[h] : 0;
+      }
     }
   }
-  auto ask = [&](int slot, int chunk) {
+};
+
+// N: rows of x in eights; Tiles: of a block, two where it is gated. A lane reads of its warp's ring what it copied there itself.
+template <Packing F, int N, int Tiles, int Warps, bool Grouped>
+struct FewRows {
+  using Of = Form<F>;
+  static constexpr int x_ahead = N <= 2 || (N == 3 && Of::plain) ? 2 : 1, pitch = Tiles * 16 + 1;
+  const Product& p;
+  const Packed& w;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const int n_chunks = int((w.in + Of::inputs - 1) / Of::inputs), per = (n_chunks + Warps - 1) / Warps;
+  const int begin = warp * per, end = min(begin + per, n_chunks);
+  const int64_t first = p.gated ? blockIdx.x : int64_t(blockIdx.x) * Tiles;  // tile
+  char* ring;                                                                // this warp's
+  const char *quants[Tiles][2], *scales[Tiles];                              // of the chunk that is fetched next; [2]: rows g and g + 8
+  const bf16* x[N];
+  uint4 in[x_ahead][Of::blocks][N];
+  float total[Tiles][N][4] = {};
+
+  // up: of an expert, where its second half lies.
+  __device__ FewRows(const Product& product, const Packed& weight, const Packed& up, char* shared)
+      : p(product), w(weight), ring(shared + warp * kRing * Tiles * Of::bytes) {
+    const int64_t last = (w.out + 15) / 16 - 1;
+    const bool two = Grouped && p.gated;  // weights
+    const int64_t second = two ? first : min(p.gated ? first + w.out / 32 : first + 1, last);
+#pragma unroll
+    for (int m = 0; m < Tiles; m++) {
+      const int64_t tile = m ? second : first, at = tile * n_chunks + begin;
+      const char *quants_at = static_cast<const char*>(m && two ? up.quants : w.quants),
+                 *scales_at = static_cast<const char*>(m && two ? up.scales : w.scales);
+      if constexpr (Of::plain) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) quants[m][h] = quants_at + (min(tile * 16 + g + 8 * h, w.out - 1) * w.in + begin * 32 + 8 * t) * 2;
+      } else {
+        quants[m][0] = quants_at + (at * 32 + lane) * 16;
+        scales[m] = scales_at + (at * 8 + g) * Of::header;
+      }
+    }
+  }
+  __device__ void fetch(int slot, int chunk) {
     if (chunk < end) {
 #pragma unroll
       for (int m = 0; m < Tiles; m++) {
-        char* to = ring + (slot * Tiles + m) * Form::bytes + lane * 16;
-        if constexpr (Form::plain) {
+        char* to = ring + (slot * Tiles + m) * Of::bytes + lane * 16;
+        if constexpr (Of::plain) {
           const bool there = chunk * 32 + 8 * t < w.in;
 #pragma unroll
           for (int h = 0; h < 2; h++) {
@@ -227,133 +259,144 @@ __global__ void __launch_bounds__(Warps * 32, N > 4         ? 1
         } else {
           copy<16>(to, quants[m][0]);
           quants[m][0] += 512;
-          copy<Form::header>(to + 512 + lane * (Form::header - 16), scales[m]);
-          scales[m] += 8 * Form::header;
+          copy<Of::header>(to + 512 + lane * (Of::header - 16), scales[m]);
+          scales[m] += 8 * Of::header;
         }
       }
     }
     end_group();
-  };
-#pragma unroll
-  for (int i = 0; i < kRing; i++) ask(i, begin + i);
-  if (!Grouped) {
-    launch_next();
-    wait_before();
   }
-
-  const bf16* x[N];
+  template <class RowOf>  // row_of(column): of x
+  __device__ void begin_x(RowOf row_of) {
 #pragma unroll
-  for (int n = 0; n < N; n++) x[n] = static_cast<const bf16*>(p.x.data) + x_row(n * 8 + g) * p.x.stride + 8 * t + begin * Form::inputs;
-  uint4 in[x_ahead][Form::blocks][N];
-  auto ask_x = [&](int slot, int chunk) {  // in order; beyond the end any will do: the weights are zero
-    const int left = int(w.in) - chunk * Form::inputs;
+    for (int n = 0; n < N; n++) x[n] = static_cast<const bf16*>(p.x.data) + row_of(n * 8 + g) * p.x.stride + 8 * t + begin * Of::inputs;
+  }
+  __device__ void load_x(int slot, int chunk) {  // in order; beyond the end any will do: the weights are zero
+    const int left = int(w.in) - chunk * Of::inputs;
 #pragma unroll
-    for (int b = 0; b < Form::blocks; b++) {
-      const int on = Form::plain ? min(0, left - 8 - 8 * t) : left > b * 32 ? b * 32 : 0;
+    for (int b = 0; b < Of::blocks; b++) {
+      const int on = Of::plain ? min(0, left - 8 - 8 * t) : left > b * 32 ? b * 32 : 0;
 #pragma unroll
       for (int n = 0; n < N; n++) in[slot][b][n] = *reinterpret_cast<const uint4*>(x[n] + on);
     }
 #pragma unroll
-    for (int n = 0; n < N; n++) x[n] += Form::inputs;
-  };
-  float total[Tiles][N][4] = {};
-  auto multiply = [&](int slot, int x_slot) {
-    const char* here = ring + slot * Tiles * Form::bytes;
-    uint4 words[Tiles][Form::plain ? 2 : 1];
+    for (int n = 0; n < N; n++) x[n] += Of::inputs;
+  }
+  // The sums of a block of x, for weights that have a minimum: ones on the left.
+  __device__ void sum_x(float (&of_x)[N][4], int x_slot, int b) const {
+    if constexpr (Of::offset) {
+#pragma unroll
+      for (int n = 0; n < N; n++) {  // sums of x: ones on the left
+        const uint4 v = in[x_slot][b][n];
+        constexpr uint32_t one[4] = {0x3f803f80, 0x3f803f80, 0x3f803f80, 0x3f803f80};
+        mma_first(of_x[n], one, v.x, v.y);
+        mma_more(of_x[n], one, v.z, v.w);
+      }
+    }
+  }
+  __device__ void multiply(int slot, int x_slot) {
+    const char* here = ring + slot * Tiles * Of::bytes;
+    uint4 words[Tiles][Of::plain ? 2 : 1];
     [[maybe_unused]] uint32_t header[Tiles][4];
 #pragma unroll
     for (int m = 0; m < Tiles; m++) {
-      const char* from = here + m * Form::bytes;
+      const char* from = here + m * Of::bytes;
       words[m][0] = *reinterpret_cast<const uint4*>(from + lane * 16);
-      if constexpr (Form::plain) words[m][1] = *reinterpret_cast<const uint4*>(from + 512 + lane * 16);
-      from += 512 + lane * Form::header;
-      if constexpr (Form::header == 16) {
-        const uint4 v = *reinterpret_cast<const uint4*>(from);
-        header[m][0] = v.x;
-        header[m][1] = v.y;
-        header[m][2] = v.z;
-        header[m][3] = v.w;
-      } else if constexpr (Form::header == 8) {
-        const uint2 v = *reinterpret_cast<const uint2*>(from);
-        header[m][0] = v.x;
-        header[m][1] = v.y;
-      } else if constexpr (Form::header == 4) {
-        header[m][0] = *reinterpret_cast<const uint32_t*>(from);
-      }
+      if constexpr (Of::plain) words[m][1] = *reinterpret_cast<const uint4*>(from + 512 + lane * 16);
+      from += 512 + lane * Of::header;
+      if constexpr (!Of::plain) load_header<F>(header[m], from);
     }
 #pragma unroll
-    for (int b = 0; b < Form::blocks; b++) {
+    for (int b = 0; b < Of::blocks; b++) {
       [[maybe_unused]] float of_x[N][4];
-      if constexpr (Form::offset) {
-#pragma unroll
-        for (int n = 0; n < N; n++) {  // sums of x: ones on the left
-          const uint4 v = in[x_slot][b][n];
-          constexpr uint32_t one[4] = {0x3f803f80, 0x3f803f80, 0x3f803f80, 0x3f803f80};
-          mma_first(of_x[n], one, v.x, v.y);
-          mma_more(of_x[n], one, v.z, v.w);
-        }
-      }
+      sum_x(of_x, x_slot, b);
 #pragma unroll
       for (int m = 0; m < Tiles; m++) {
-        uint32_t a[2][4];  // of two mma
-        [[maybe_unused]] float scale[2], more[2];
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-          const uint4 all = words[m][Form::plain ? h : 0];
-          const uint32_t word[4] = {all.x, all.y, all.z, all.w};
-#pragma unroll
-          for (int i = 0; i < 4; i++) a[i / 2][i % 2 * 2 + h] = pair_of<F>(word + first_word<F>(b, h), i);
-          if constexpr (!Form::plain) {
-            const int at = 2 * b + h;
-            const uint32_t pair = header[m][Form::offset ? at : at / 2];
-            scale[h] = f16(Form::offset || at % 2 == 0 ? pair : pair >> 16);
-            more[h] = Form::offset ? f16(pair >> 16) - added<F>() * scale[h] : 0;
-          }
-        }
+        Left<F> left;
+        left.load(words[m], header[m], b);
 #pragma unroll
         for (int n = 0; n < N; n++) {
           const uint4 v = in[x_slot][b][n];
-          if constexpr (Form::plain) {
-            mma_more(total[m][n], a[0], v.x, v.y);
-            mma_more(total[m][n], a[1], v.z, v.w);
+          if constexpr (Of::plain) {
+            mma_more(total[m][n], left.a[0], v.x, v.y);
+            mma_more(total[m][n], left.a[1], v.z, v.w);
             continue;
           }
           float sum[4];
-          mma_first(sum, a[0], v.x, v.y);
-          mma_more(sum, a[1], v.z, v.w);
+          mma_first(sum, left.a[0], v.x, v.y);
+          mma_more(sum, left.a[1], v.z, v.w);
 #pragma unroll
           for (int e = 0; e < 4; e++) {
-            total[m][n][e] = fmaf(scale[e / 2], sum[e], total[m][n][e]);
-            if constexpr (Form::offset) total[m][n][e] = fmaf(more[e / 2], of_x[n][e], total[m][n][e]);
+            total[m][n][e] = fmaf(left.scale[e / 2], sum[e], total[m][n][e]);
+            if constexpr (Of::offset) total[m][n][e] = fmaf(left.more[e / 2], of_x[n][e], total[m][n][e]);
           }
         }
       }
     }
-  };
+  }
+  __device__ void run() {
 #pragma unroll
-  for (int i = 0; i + 1 < x_ahead; i++)
-    if (begin + i < end) ask_x(i, begin + i);
-  for (int c = begin; c < end; c += kRing) {
+    for (int i = 0; i + 1 < x_ahead; i++)
+      if (begin + i < end) load_x(i, begin + i);
+    for (int c = begin; c < end; c += kRing) {
 #pragma unroll
-    for (int i = 0; i < kRing; i++) {
-      if (c + i >= end) break;
-      if (c + i + x_ahead - 1 < end) ask_x((i + x_ahead - 1) % x_ahead, c + i + x_ahead - 1);
-      wait_groups<kRing - 1>();
-      multiply(i, i % x_ahead);
-      ask(i, c + i + kRing);
+      for (int i = 0; i < kRing; i++) {
+        if (c + i >= end) break;
+        if (c + i + x_ahead - 1 < end) load_x((i + x_ahead - 1) % x_ahead, c + i + x_ahead - 1);
+        wait_groups<kRing - 1>();
+        multiply(i, i % x_ahead);
+        fetch(i, c + i + kRing);
+      }
     }
   }
+  __device__ void leave(float* sums) const {  // [Warps][8 N][pitch]
+#pragma unroll
+    for (int m = 0; m < Tiles; m++)
+#pragma unroll
+      for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+          const int row = m * 16 + g + (e & 2 ? 8 : 0), col = n * 8 + 2 * t + e % 2;
+          sums[(warp * 8 * N + col) * pitch + row] = total[m][n][e];
+        }
+  }
+};
+
+template <Packing F, int N, int Tiles, int Warps, bool Grouped>
+__global__ void __launch_bounds__(Warps * 32, N > 4         ? 1
+                                              : N > 2       ? (F == Packing::bf16 && Grouped ? 2 : 1)
+                                              : Warps == 16 ? (N == 1 && Tiles == 1 ? 2 : 1)
+                                              : N == 1      ? 3
+                                                            : 2) few_rows_kernel(const Product p, Packed w, const Groups groups) {
+  using Rows = FewRows<F, N, Tiles, Warps, Grouped>;
+  extern __shared__ char shared[];  // the rings; then sums
+  [[maybe_unused]] __shared__ int pairs[Grouped ? 8 * N : 1];
+  int row0 = blockIdx.y * N * 8, n_cols = min(8 * N, int(p.x.rows) - row0);  // of x
+  Packed up;
+  if constexpr (Grouped) {
+    launch_next();
+    wait_before();
+    const int expert = find_group(groups, blockIdx.y, 8 * N, pairs, n_cols, reinterpret_cast<int*>(shared));
+    if (expert < 0) return;
+    w.quants = groups.experts[expert].quants;
+    w.scales = groups.experts[expert].scales;
+    if (p.gated) up = groups.ups[expert];
+  }
+  Rows rows(p, w, up, shared);
+#pragma unroll
+  for (int i = 0; i < kRing; i++) rows.fetch(i, rows.begin + i);
+  if (!Grouped) {
+    launch_next();
+    wait_before();
+  }
+  rows.begin_x([&](int col) -> int64_t {
+    col = min(col, n_cols - 1);
+    return Grouped ? (groups.of_pairs ? pairs[col] : pairs[col] / groups.k) : row0 + col;
+  });
+  rows.run();
   __syncthreads();
   float* sums = reinterpret_cast<float*>(shared);
-#pragma unroll
-  for (int m = 0; m < Tiles; m++)
-#pragma unroll
-    for (int n = 0; n < N; n++)
-#pragma unroll
-      for (int e = 0; e < 4; e++) {
-        const int row = m * 16 + g + (e & 2 ? 8 : 0), col = n * 8 + 2 * t + e % 2;
-        sums[(warp * 8 * N + col) * pitch + row] = total[m][n][e];
-      }
+  rows.leave(sums);
   __syncthreads();
 
   const int width = p.gated ? 16 : Tiles * 16;
@@ -361,10 +404,10 @@ __global__ void __launch_bounds__(Warps * 32, N > 4         ? 1
     const int row = e % width, col = e / width;
     auto sum_of = [&](int r) {
       float sum = 0;
-      for (int k = 0; k < Warps; k++) sum += sums[(k * 8 * N + col) * pitch + r];
+      for (int k = 0; k < Warps; k++) sum += sums[(k * 8 * N + col) * Rows::pitch + r];
       return sum;
     };
-    const int64_t out = first * 16 + row, to = Grouped ? pairs[col] : row0 + col;
+    const int64_t out = rows.first * 16 + row, to = Grouped ? pairs[col] : row0 + col;
     if (p.gated) {
       store(p.y.data, p.y.dtype, to * p.y.stride + out, activated(p.activation, sum_of(row)) * sum_of(16 + row));
     } else if (out < w.out) {

@@ -9,6 +9,35 @@ namespace {
 
 constexpr int kWarps = kNormPartOne / 2, kDepth = 8, kStep = 32 * 8;  // kStep: inputs that a warp takes at a time
 
+// The factor of the norm of x, half of which is done: part [kWarps]; of_norm: this thread's share of the squares.
+__device__ float norm_factor(const Product& p, float of_norm, float* part) {
+  of_norm = warp_sum(of_norm);
+  if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = of_norm;
+  __syncthreads();
+  float all = 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; w++) all += part[w];
+  return rsqrtf(all / float(p.in) + p.eps);
+}
+
+// A warp's two outputs, or its gated one; returns their squares.
+__device__ float write_outputs(const Product& p, const int64_t (&at)[2], bool second, const float (&sum)[2], const float (&residual)[2]) {
+  if (p.gated) {
+    store(p.y.data, p.y.dtype, at[0], activated(p.activation, sum[0]) * sum[1]);
+    return 0;
+  }
+  float square = 0;
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    if (i == 1 && !second) break;
+    const float y = (sum[i] + (p.bias ? p.bias[at[i]] : 0.0f)) * p.scale + residual[i];
+    store(p.y.data, p.y.dtype, at[i], y);
+    if (p.next.x) put_half_of(p.next, at[i], y, at[i]);
+    square += y * y;
+  }
+  return square;
+}
+
 template <bool Conv>  // two lanes of a warp have an output each then; else one has both
 __global__ void __launch_bounds__(32 * kWarps, 2) one_row(const Product p) {
   __shared__ float part[kWarps], squares[kWarps];
@@ -58,15 +87,9 @@ __global__ void __launch_bounds__(32 * kWarps, 2) one_row(const Product p) {
   sum[0] = warp_sum(sum[0]);
   sum[1] = warp_sum(sum[1]);
   if (p.squares) {
-    of_norm = warp_sum(of_norm);
-    if (lane == 0) part[warp] = of_norm;
-    __syncthreads();
-    float all = 0;
-#pragma unroll
-    for (float s : part) all += s;
-    const float scale = rsqrtf(all / float(in) + p.eps);
-    sum[0] *= scale;
-    sum[1] *= scale;
+    const float factor = norm_factor(p, of_norm, part);
+    sum[0] *= factor;
+    sum[1] *= factor;
   }
   if (Conv) {
     if (mine && (lane == 0 || (lane == 1 && second))) {
@@ -76,22 +99,7 @@ __global__ void __launch_bounds__(32 * kWarps, 2) one_row(const Product p) {
     }
     return;
   }
-  float square = 0;
-  if (lane == 0 && mine) {
-    if (p.gated) {
-      store(p.y.data, p.y.dtype, at[0], activated(p.activation, sum[0]) * sum[1]);
-    } else {
-#pragma unroll
-      for (int i = 0; i < 2; i++) {
-        if (i == 1 && !second) break;
-        const float y = (sum[i] + (p.bias ? p.bias[at[i]] : 0.0f)) * p.scale + residual[i];
-        store(p.y.data, p.y.dtype, at[i], y);
-        if (p.next.x)
-          static_cast<bf16*>(p.next.x)[at[i]] = __float2bfloat16(y * (p.next.weight ? p.next.offset + p.next.weight[at[i]] : 1.0f));
-        square += y * y;
-      }
-    }
-  }
+  const float square = lane == 0 && mine ? write_outputs(p, at, second, sum, residual) : 0.0f;
   if (!p.next.x) return;
   if (lane == 0) squares[warp] = square;
   __syncthreads();
@@ -99,8 +107,7 @@ __global__ void __launch_bounds__(32 * kWarps, 2) one_row(const Product p) {
   float all = 0;
 #pragma unroll
   for (float s : squares) all += s;
-  p.next.squares[blockIdx.x] = all;
-  for (int64_t part = blockIdx.x + gridDim.x; part < p.next.parts; part += gridDim.x) p.next.squares[part] = 0;
+  put_squares(p.next, 0, int(blockIdx.x), int(gridDim.x), all);
 }
 
 }  // namespace

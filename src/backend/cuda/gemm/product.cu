@@ -11,7 +11,8 @@
 
 #include "backend/cuda/device/tensor_map.cuh"
 #include "backend/cuda/device/wgmma.cuh"
-#include "backend/cuda/gemm/gemm.h"
+#include "backend/cuda/gemm/norm_factors.cuh"
+#include "backend/cuda/rows/half_norm.cuh"
 
 namespace mr::cuda {
 
@@ -43,20 +44,6 @@ __device__ void consumers_meet() {
 template <int kThreads>
 __device__ void with_norm() {  // the consumers and the warp that knows the norm's factors
   asm volatile("bar.sync 2, %0;" ::"n"(kThreads + 32) : "memory");
-}
-
-// The factors of rows [row0, row0 + rows) of x, by one warp: four rows at a time, eight lanes for each.
-__device__ void norm_factors(const Product& p, int row0, int rows, float* factor) {
-  const int lane = threadIdx.x % 32, parts = int(p.n_squares);
-#pragma unroll 2
-  for (int r = lane / 8; r < rows; r += 4) {
-    const float* from = p.squares + int64_t(row0 + r) * parts;
-    float sum = 0;
-#pragma unroll 8
-    for (int i = lane % 8; i < parts; i += 8) sum += from[i];
-    for (int i = 4; i; i >>= 1) sum += __shfl_xor_sync(0xffu << (lane & 24), sum, i);
-    if (lane % 8 == 0) factor[r] = rsqrtf(sum / float(p.in) + p.eps);
-  }
 }
 
 // Code that is there once for every register must be short, or fetching it takes longer than running it: what depends on the
@@ -171,17 +158,178 @@ struct Merge {
       if (at >= p.out) continue;
       const float y = ((i ? b : a) + (p.bias ? p.bias[at] : 0.0f)) * p.scale + residual[i];
       store(p.y.data, p.y.dtype, row * p.y.stride + at, y);
-      if (p.next.x)
-        static_cast<bf16*>(p.next.x)[row * p.out + at] = __float2bfloat16(y * (p.next.weight ? p.next.offset + p.next.weight[at] : 1.0f));
+      if (p.next.x) put_half_of(p.next, row * p.out + at, y, at);
       squares += y * y;
     }
     if (!p.next.x) return;
     squares = warp_sum(squares);
-    const int64_t parts = (p.out + kNormPart - 1) / kNormPart, part = int64_t(tile) * (M / 64) + half;
-    if (lane > 0 || part >= parts) return;
-    for (int64_t at = part; at < p.next.parts; at += parts, squares = 0) p.next.squares[row * p.next.parts + at] = squares;
+    const int parts = int((p.out + kNormPart - 1) / kNormPart), part = tile * (M / 64) + half;
+    if (lane == 0 && part < parts) put_squares(p.next, row, part, parts, squares);
   }
 };
+
+// What the warps of a block share: its place in the cluster, its tiles and its part of the inputs, and the ring.
+template <int M, int N>
+struct Block {
+  using T = Tile<M, N>;
+  const Product& p;
+  const Cut& cut;
+  uint32_t base;  // of the ring
+  uint64_t *full, *empty;
+  float* factor;                  // [N], of rows of x
+  int size, rank, member, share;  // of the cluster: blocks, which of them, of a pair, of the parts of the inputs
+  int begin, n;                   // chunks of a tile
+  int n_items, first, n_clusters;
+
+  struct Place {
+    int tile, row0;
+  };
+  __device__ Block(const Product& product, const Cut& how, uint32_t ring, uint64_t* is_full, uint64_t* is_empty, float* factors)
+      : p(product), cut(how), base(ring), full(is_full), empty(is_empty), factor(factors) {
+    size = cut.pair * cut.split;
+    rank = int(blockIdx.x) % size;
+    member = rank % cut.pair;
+    share = rank / cut.pair;
+    const int n_chunks = (int(p.in) + kChunk - 1) / kChunk, per = (n_chunks + cut.split - 1) / cut.split;
+    begin = min(share * per, n_chunks);
+    n = min(begin + per, n_chunks) - begin;
+    n_items = cut.tiles / cut.pair * cut.parts;
+    first = int(blockIdx.x) / size;
+    n_clusters = int(gridDim.x) / size;
+  }
+  __device__ Place place(int item) const {
+    const int in_band = kBand * (cut.tiles / cut.pair), band = item / in_band, in = item % in_band;
+    const int high = min(kBand, cut.parts - band * kBand);  // parts of this band
+    return {in / high * cut.pair + member, (band * kBand + in % high) * N};
+  }
+  __device__ int rows_at(int row0) const { return min(N, int(p.x.rows) - row0); }
+};
+
+// One thread fetches weights and x through the ring; its first weights before the kernel ahead has ended.
+template <int M, int N>
+__device__ void fetch(const Block<M, N>& block, const CUtensorMap& weight_map, const CUtensorMap& x_map) {
+  using T = Tile<M, N>;
+  const Product& p = block.p;
+  const int n = block.n, pair = block.cut.pair, member = block.member;
+  auto fetch_weight = [&](int s, int tile, int k) {
+    barrier_expect(&block.full[s], T::stage);
+    if (p.gated) {
+      copy_box(block.base + s * T::stage, weight_map, k, 0, 0, tile * (M / 16), &block.full[s], kReadOnce);
+    } else {
+      copy_box(block.base + s * T::stage, weight_map, k, tile * M, &block.full[s], kReadOnce);
+    }
+  };
+  auto fetch_x = [&](int s, int row0, int k) {
+    const uint32_t to = block.base + s * T::stage + T::weight;
+    if (pair == 1) {
+      copy_box(to, x_map, k, row0, &block.full[s], kReadAgain);
+    } else {
+      const uint16_t both = uint16_t(3 << (block.rank - member));
+      copy_box_to(both, to + member * (T::x / 2), x_map, k, row0 + member * (N / 2), &block.full[s], kReadAgain);
+    }
+  };
+  const int ahead = min(n, T::stages);
+  auto at = block.place(block.first);
+  for (int i = 0; i < ahead; i++) fetch_weight(i, at.tile, (block.begin + i) * kChunk);
+  if (n == ahead && block.first + block.n_clusters >= block.n_items) launch_next();
+  wait_before();
+  for (int i = 0; i < ahead; i++) fetch_x(i, at.row0, (block.begin + i) * kChunk);
+  int s = ahead % T::stages, round = ahead / T::stages;
+  for (int item = block.first, i = ahead; item < block.n_items; item += block.n_clusters, i = 0) {
+    at = block.place(item);
+    const bool last = item + block.n_clusters >= block.n_items;
+    for (; i < n; i++) {
+      barrier_wait(&block.empty[s], (round + 1) & 1);
+      fetch_weight(s, at.tile, (block.begin + i) * kChunk);
+      fetch_x(s, at.row0, (block.begin + i) * kChunk);
+      if (last && i == n - 1) launch_next();
+      if (++s == T::stages) {
+        s = 0;
+        round++;
+      }
+    }
+  }
+}
+
+// One warp has the factors of the norm.
+template <int M, int N>
+__device__ void norm_items(const Block<M, N>& block) {
+  using T = Tile<M, N>;
+  if (!block.p.squares) return;
+  wait_before();
+  for (int item = block.first; item < block.n_items; item += block.n_clusters) {
+    const auto at = block.place(item);
+    norm_factors(block.p, at.row0, block.rows_at(at.row0), block.factor);
+    with_norm<T::consumers>();                            // they are there
+    if (block.cut.split == 1) with_norm<T::consumers>();  // they have been read
+  }
+}
+
+// A tile's products of this block's inputs; s and parity: where the ring is.
+template <int M, int N>
+__device__ void multiply(const Block<M, N>& block, float (&d)[N / 2], int& s, int& parity) {
+  using T = Tile<M, N>;
+  const int lane = threadIdx.x % 32;
+  const uint32_t mine = block.base + threadIdx.x / 128 * 64 * 128;
+  uint64_t* used = nullptr;  // the stage before, once its products are done
+  auto give_back = [&] {
+    if (lane == 0) barrier_arrive(used);
+    if (lane == 1 && block.cut.pair > 1) arrive_at(used, block.rank ^ 1);
+  };
+#pragma unroll
+  for (float& v : d) v = 0;
+  for (int i = 0; i < block.n; i++) {
+    barrier_wait(&block.full[s], parity);
+    wgmma_begin();
+#pragma unroll
+    for (int k = 0; k < kChunk / 16; k++)
+      wgmma(d, rows_descriptor(mine + s * T::stage + k * 32), rows_descriptor(block.base + s * T::stage + T::weight + k * 32), 1);
+    wgmma_commit();
+    wgmma_wait<1>();
+    if (i > 0) give_back();
+    used = &block.empty[s];
+    if (++s == T::stages) {
+      s = 0;
+      parity ^= 1;
+    }
+  }
+  wgmma_wait<0>();
+  settle(d);
+  if (block.n > 0) give_back();
+}
+
+// The warps that multiply and finish tiles. sums: [N][pitch], over the ring.
+template <int M, int N>
+__device__ void work(const Block<M, N>& block, float* sums, cg::cluster_group& cluster) {
+  using T = Tile<M, N>;
+  const Product& p = block.p;
+  const Cut& cut = block.cut;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  wait_before();
+  int s = 0, parity = 0;
+  for (int item = block.first; item < block.n_items; item += block.n_clusters) {
+    const auto at = block.place(item);
+    const int rows = block.rows_at(at.row0);
+    Merge<M, N> merge{p, cut.split, block.share, at.tile, at.row0, rows};
+    if (cut.split > 1) merge.load(0);  // early, since it is far
+    float d[N / 2];
+    multiply(block, d, s, parity);
+    if (p.squares) with_norm<T::consumers>();
+    if (cut.split == 1) {
+      finish<M, N>(p, at.tile, at.row0, rows, d, block.factor);
+      if (p.squares) with_norm<T::consumers>();
+      continue;
+    }
+    consumers_meet<T::consumers>();  // nobody reads the ring any more
+#pragma unroll
+    for (int e = 0; e < N / 2; e++) {
+      const int col = e / 4 * 8 + lane % 4 * 2 + e % 2, row = warp * 16 + lane / 4 + (e & 2 ? 8 : 0);
+      sums[col * T::pitch + row] = d[e];
+    }
+    cluster.sync();
+    merge.finish(block.factor, [&](int r) { return cluster.map_shared_rank(sums, unsigned(r * cut.pair + block.member)); });
+  }
+}
 
 // A cluster takes one tile, or a pair of them, after the other; with several parts of the inputs, one.
 template <int M, int N>
@@ -190,28 +338,14 @@ __global__ void __launch_bounds__(Tile<M, N>::threads, 2)
                    const Cut cut) {
   using T = Tile<M, N>;
   extern __shared__ char raw[];
-  constexpr int stages = T::stages;
-  __shared__ uint64_t full[stages], empty[stages];
-  __shared__ float factor[N];  // of rows of x
-  const uint32_t offset = (1024 - (shared_address(raw) & 1023)) & 1023, base = shared_address(raw) + offset;
-  float* sums = reinterpret_cast<float*>(raw + offset);  // [N][pitch]
-  const int size = cut.pair * cut.split, rank = int(blockIdx.x) % size, member = rank % cut.pair, share = rank / cut.pair;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int n_chunks = (int(p.in) + kChunk - 1) / kChunk, per = (n_chunks + cut.split - 1) / cut.split;
-  const int begin = min(share * per, n_chunks), n = min(begin + per, n_chunks) - begin;  // chunks of a tile
-  const int n_items = cut.tiles / cut.pair * cut.parts, first_item = int(blockIdx.x) / size, n_clusters = int(gridDim.x) / size;
-  struct Place {
-    int tile, row0;
-  };
-  auto place = [&](int item) {
-    const int in_band = kBand * (cut.tiles / cut.pair), band = item / in_band, in = item % in_band;
-    const int high = min(kBand, cut.parts - band * kBand);  // parts of this band
-    return Place{in / high * cut.pair + member, (band * kBand + in % high) * N};
-  };
-  auto rows_at = [&](int row0) { return min(N, int(p.x.rows) - row0); };
+  __shared__ uint64_t full[T::stages], empty[T::stages];
+  __shared__ float factor[N];
+  const uint32_t offset = (1024 - (shared_address(raw) & 1023)) & 1023;
+  const Block<M, N> block(p, cut, shared_address(raw) + offset, full, empty, factor);
+  const int warp = threadIdx.x / 32;
   cg::cluster_group cluster = cg::this_cluster();
   if (threadIdx.x == 0) {
-    for (int s = 0; s < stages; s++) {
+    for (int s = 0; s < T::stages; s++) {
       barrier_init(&full[s], 1);
       barrier_init(&empty[s], cut.pair * T::warps);
     }
@@ -222,113 +356,17 @@ __global__ void __launch_bounds__(Tile<M, N>::threads, 2)
   } else {
     __syncthreads();
   }
-
   if (warp == T::warps) {
-    if (lane == 0) {
-      auto ask_weight = [&](int s, int tile, int k) {
-        barrier_expect(&full[s], T::stage);
-        if (p.gated) {
-          copy_box(base + s * T::stage, weight_map, k, 0, 0, tile * (M / 16), &full[s], kReadOnce);
-        } else {
-          copy_box(base + s * T::stage, weight_map, k, tile * M, &full[s], kReadOnce);
-        }
-      };
-      auto ask_x = [&](int s, int row0, int k) {
-        const uint32_t to = base + s * T::stage + T::weight;
-        if (cut.pair == 1) {
-          copy_box(to, x_map, k, row0, &full[s], kReadAgain);
-        } else {
-          const uint16_t both = uint16_t(3 << (rank - member));
-          copy_box_to(both, to + member * (T::x / 2), x_map, k, row0 + member * (N / 2), &full[s], kReadAgain);
-        }
-      };
-      const int ahead = min(n, stages);
-      Place at = place(first_item);
-      for (int i = 0; i < ahead; i++) ask_weight(i, at.tile, (begin + i) * kChunk);
-      if (n == ahead && first_item + n_clusters >= n_items) launch_next();
-      wait_before();
-      for (int i = 0; i < ahead; i++) ask_x(i, at.row0, (begin + i) * kChunk);
-      int s = ahead % stages, round = ahead / stages;
-      for (int item = first_item, i = ahead; item < n_items; item += n_clusters, i = 0) {
-        at = place(item);
-        const bool last = item + n_clusters >= n_items;
-        for (; i < n; i++) {
-          barrier_wait(&empty[s], (round + 1) & 1);
-          ask_weight(s, at.tile, (begin + i) * kChunk);
-          ask_x(s, at.row0, (begin + i) * kChunk);
-          if (last && i == n - 1) launch_next();
-          if (++s == stages) {
-            s = 0;
-            round++;
-          }
-        }
-      }
-    }
+    if (threadIdx.x % 32 == 0) fetch(block, weight_map, x_map);
     __syncwarp();
   } else if (warp == T::warps + 1) {
-    if (p.squares) {
-      wait_before();
-      for (int item = first_item; item < n_items; item += n_clusters) {
-        const Place at = place(item);
-        norm_factors(p, at.row0, rows_at(at.row0), factor);
-        with_norm<T::consumers>();                      // they are there
-        if (cut.split == 1) with_norm<T::consumers>();  // they have been read
-      }
-    }
+    norm_items(block);
   } else {
-    wait_before();
-    int s = 0, parity = 0;
-    for (int item = first_item; item < n_items; item += n_clusters) {
-      const Place at = place(item);
-      const int rows = rows_at(at.row0);
-      Merge<M, N> merge{p, cut.split, share, at.tile, at.row0, rows};
-      if (cut.split > 1) merge.load(0);  // early, since it is far
-      float d[N / 2];
-#pragma unroll
-      for (float& v : d) v = 0;
-      const uint32_t mine = base + warp / 4 * 64 * 128;
-      uint64_t* used = nullptr;  // the stage before, once its products are done
-      auto give_back = [&] {
-        if (lane == 0) barrier_arrive(used);
-        if (lane == 1 && cut.pair > 1) arrive_at(used, rank ^ 1);
-      };
-      for (int i = 0; i < n; i++) {
-        barrier_wait(&full[s], parity);
-        wgmma_begin();
-#pragma unroll
-        for (int k = 0; k < kChunk / 16; k++)
-          wgmma(d, rows_descriptor(mine + s * T::stage + k * 32), rows_descriptor(base + s * T::stage + T::weight + k * 32), 1);
-        wgmma_commit();
-        wgmma_wait<1>();
-        if (i > 0) give_back();
-        used = &empty[s];
-        if (++s == stages) {
-          s = 0;
-          parity ^= 1;
-        }
-      }
-      wgmma_wait<0>();
-      settle(d);
-      if (n > 0) give_back();
-      if (p.squares) with_norm<T::consumers>();
-      if (cut.split == 1) {
-        finish<M, N>(p, at.tile, at.row0, rows, d, factor);
-        if (p.squares) with_norm<T::consumers>();
-        continue;
-      }
-      consumers_meet<T::consumers>();  // nobody reads the ring any more
-#pragma unroll
-      for (int e = 0; e < N / 2; e++) {
-        const int col = e / 4 * 8 + lane % 4 * 2 + e % 2, row = warp * 16 + lane / 4 + (e & 2 ? 8 : 0);
-        sums[col * T::pitch + row] = d[e];
-      }
-      cluster.sync();
-      merge.finish(factor, [&](int r) { return cluster.map_shared_rank(sums, unsigned(r * cut.pair + member)); });
-    }
+    work(block, reinterpret_cast<float*>(raw + offset), cluster);
   }
   if (warp >= T::warps && cut.split > 1) cluster.sync();
   // Others may still read here, or say that they have read.
-  if (size > 1) asm volatile("barrier.cluster.arrive.relaxed; barrier.cluster.wait;" ::: "memory");
+  if (block.size > 1) asm volatile("barrier.cluster.arrive.relaxed; barrier.cluster.wait;" ::: "memory");
 }
 
 // bf16 [rows, cols], read in boxes of `box` rows and 64 columns.

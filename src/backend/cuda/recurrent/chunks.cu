@@ -44,42 +44,63 @@ __device__ uint32_t get_pair(uint32_t at) {
   return v;
 }
 
-__global__ void __launch_bounds__(kThreads, 2) chunk_kernel(ScanRows rows, OuterShape s, Slots slots, Recurrence r) {
-  extern __shared__ __align__(1024) char raw[];
-  __shared__ float sums[kRows], steps[kRows];  // sums: of exponents to the base two, up to each row
-  const int head = blockIdx.x, seq = blockIdx.y, group = head / (s.heads / s.groups), first = r.row_begin[seq], last = r.row_begin[seq + 1];
+// A block's head of a sequence: its states in registers, two chunks of rows in shared memory, the one that is done and the next.
+struct Chunks {
+  const ScanRows& rows;
+  const OuterShape& s;
+  const Slots& slots;
+  float *sums, *steps;  // [kRows]; sums: of exponents to the base two, up to each row
+  const int head = blockIdx.x, group, last;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int tile = warp % 4, half = warp / 4;  // of y and of the weights: 16 rows, 32 columns
-  const uint32_t base = uint32_t(__cvta_generic_to_shared(raw)), weights = base + 2 * kTurn, states = weights + kNarrow;
+  const uint32_t base, weights = base + 2 * kTurn, states = weights + kNarrow;
   const int64_t at = (int64_t(head) * kStates + warp * 16 + g) * kDim + 2 * t;
+  const float rate, through;
   float h[kDim / 8][4];  // states warp * 16 + g and 8 more, channels 8 j + 2 t and one more
-  const float* from = slot_at(slots, slots.src[seq]) + at;
-#pragma unroll
-  for (int j = 0; j < kDim / 8; j++)
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-      const float2 v = *reinterpret_cast<const float2*>(from + i * 8 * kDim + j * 8);
-      h[j][2 * i] = v.x;
-      h[j][2 * i + 1] = v.y;
-    }
-  const float rate = s.a[head] * 1.44269504f, through = s.d ? s.d[head] : 0.0f;
-  launch_next();
-  wait_before();
+  uint32_t next_dt[2];
 
-  auto write_states = [&] {  // as bf16, for the products with C
+  __device__ Chunks(const ScanRows& r, const OuterShape& shape, const Slots& of, uint32_t memory, float* sums_to, float* steps_to, int end)
+      : rows(r),
+        s(shape),
+        slots(of),
+        sums(sums_to),
+        steps(steps_to),
+        group(head / (shape.heads / shape.groups)),
+        last(end),
+        base(memory),
+        rate(shape.a[head] * 1.44269504f),
+        through(shape.d ? shape.d[head] : 0.0f) {}
+
+  __device__ void load_states(const float* from) {
+#pragma unroll
+    for (int j = 0; j < kDim / 8; j++)
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        const float2 v = *reinterpret_cast<const float2*>(from + i * 8 * kDim + j * 8);
+        h[j][2 * i] = v.x;
+        h[j][2 * i + 1] = v.y;
+      }
+  }
+  __device__ void keep_states(int32_t slot) const {
+    float* kept = slot_at(slots, slot) + at;
+#pragma unroll
+    for (int j = 0; j < kDim / 8; j++)
+#pragma unroll
+      for (int i = 0; i < 2; i++) *reinterpret_cast<float2*>(kept + i * 8 * kDim + j * 8) = make_float2(h[j][2 * i], h[j][2 * i + 1]);
+  }
+  __device__ void write_states() const {  // as bf16, for the products with C
 #pragma unroll
     for (int j = 0; j < kDim / 8; j++)
 #pragma unroll
       for (int i = 0; i < 2; i++) put_pair(place<kDim * 2>(states, warp * 16 + g + 8 * i, j) + 4 * t, h[j][2 * i], h[j][2 * i + 1]);
-  };
-  auto rows_from = [&](int row) {  // of the chunk that begins there
+  }
+  __device__ int rows_from(int row) const {  // of the chunk that begins there: up to a row whose state is kept
     const int n = min(kRows, last - row);
     auto kept = [&](int i) { return __ballot_sync(~0u, i < n && slots.dst[row + i] >= 0); };
     const unsigned low = kept(lane), high = kept(32 + lane);
     return low ? __ffs(int(low)) : high ? 32 + __ffs(int(high)) : n;
-  };
-  uint32_t next_dt[2];
-  auto bring = [&](int turn, int row, int n) {
+  }
+  __device__ void fetch(int turn, int row, int n) {
     const uint32_t to = base + turn * kTurn;
     auto wide = [&](const Matrix& m, uint32_t to) {
       for (int e = threadIdx.x; e < kRows * (kStates / 8); e += kThreads) {
@@ -99,65 +120,59 @@ __global__ void __launch_bounds__(kThreads, 2) chunk_kernel(ScanRows rows, Outer
 #pragma unroll
       for (int i = 0; i < 2; i++) next_dt[i] = ask(rows.dt, (row + min(2 * lane + i, n - 1)) * rows.dt.stride + head);
     asm volatile("cp.async.commit_group;" ::: "memory");
-  };
+  }
 
-  int n = first < last ? rows_from(first) : 0;
-  if (n) bring(0, first, n);
-  write_states();
-  for (int row = first, turn = 0; row < last; turn ^= 1) {
-    const uint32_t b = base + turn * kTurn, c = b + kWide, x = c + kWide;
-    if (warp == 0) {
-      float step[2], sum[2];
+  // Steps of a chunk's n rows and the running sums of their exponents, by one warp.
+  __device__ void sum_steps(int n) const {
+    float step[2], sum[2];
 #pragma unroll
-      for (int i = 0; i < 2; i++) {
-        step[i] = fminf(fmaxf(step_of(rows, got(rows.dt, next_dt[i]), head), s.dt_min), s.dt_max);
-        if (2 * lane + i >= n) step[i] = 0;
-        steps[2 * lane + i] = step[i];
-      }
-      sum[0] = step[0] * rate;
-      sum[1] = sum[0] + step[1] * rate;
-      float before = sum[1];
-      for (int d = 1; d < 32; d *= 2) {
-        const float other = __shfl_up_sync(~0u, before, d);
-        if (lane >= d) before += other;
-      }
-      before -= sum[1];
-      sums[2 * lane] = before + sum[0];
-      sums[2 * lane + 1] = before + sum[1];
+    for (int i = 0; i < 2; i++) {
+      step[i] = fminf(fmaxf(step_of(rows, got(rows.dt, next_dt[i]), head), s.dt_min), s.dt_max);
+      if (2 * lane + i >= n) step[i] = 0;
+      steps[2 * lane + i] = step[i];
     }
-    asm volatile("cp.async.wait_group 0;" ::: "memory");
-    __syncthreads();
-    const int next = row + n, next_n = next < last ? rows_from(next) : 0;
-    if (next_n) bring(turn ^ 1, next, next_n);
+    sum[0] = step[0] * rate;
+    sum[1] = sum[0] + step[1] * rate;
+    float before = sum[1];
+    for (int d = 1; d < 32; d *= 2) {
+      const float other = __shfl_up_sync(~0u, before, d);
+      if (lane >= d) before += other;
+    }
+    before -= sum[1];
+    sums[2 * lane] = before + sum[0];
+    sums[2 * lane + 1] = before + sum[1];
+  }
 
-    // weights of x: rows tile * 16 + ..., columns half * 32 + ...
-    if (half * 2 <= tile) {
-      float d[4][4] = {};
+  // Weights of x: C . B^T, decayed; rows tile * 16 + ..., columns half * 32 + ...
+  __device__ void weigh(uint32_t b, uint32_t c) const {
+    if (half * 2 > tile) return;
+    float d[4][4] = {};
 #pragma unroll
-      for (int k = 0; k < kStates / 16; k++) {
-        uint32_t left[4], right[2][4];
-        load_matrices<false>(left, place<kStates * 2>(c, tile * 16 + lane % 16, 2 * k + lane / 16));
+    for (int k = 0; k < kStates / 16; k++) {
+      uint32_t left[4], right[2][4];
+      load_matrices<false>(left, place<kStates * 2>(c, tile * 16 + lane % 16, 2 * k + lane / 16));
 #pragma unroll
-        for (int j = 0; j < 2; j++)
-          load_matrices<false>(right[j], place<kStates * 2>(b, half * 32 + j * 16 + lane / 16 * 8 + lane % 8, 2 * k + (lane >> 3 & 1)));
+      for (int j = 0; j < 2; j++)
+        load_matrices<false>(right[j], place<kStates * 2>(b, half * 32 + j * 16 + lane / 16 * 8 + lane % 8, 2 * k + (lane >> 3 & 1)));
 #pragma unroll
-        for (int j = 0; j < 4; j++) mma(d[j], left[0], left[1], left[2], left[3], right[j / 2][j % 2 * 2], right[j / 2][j % 2 * 2 + 1]);
-      }
+      for (int j = 0; j < 4; j++) mma(d[j], left[0], left[1], left[2], left[3], right[j / 2][j % 2 * 2], right[j / 2][j % 2 * 2 + 1]);
+    }
 #pragma unroll
-      for (int i = 0; i < 2; i++) {
-        const int to = tile * 16 + g + 8 * i;
-        const float sum = sums[to];
+    for (int i = 0; i < 2; i++) {
+      const int to = tile * 16 + g + 8 * i;
+      const float sum = sums[to];
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-          const int u = half * 32 + j * 8 + 2 * t;
-          float v[2];
+      for (int j = 0; j < 4; j++) {
+        const int u = half * 32 + j * 8 + 2 * t;
+        float v[2];
 #pragma unroll
-          for (int e = 0; e < 2; e++) v[e] = u + e <= to ? d[j][2 * i + e] * exp2_fast(sum - sums[u + e]) * steps[u + e] : 0.0f;
-          put_pair(place<kDim * 2>(weights, to, half * 4 + j) + 4 * t, v[0], v[1]);
-        }
+        for (int e = 0; e < 2; e++) v[e] = u + e <= to ? d[j][2 * i + e] * exp2_fast(sum - sums[u + e]) * steps[u + e] : 0.0f;
+        put_pair(place<kDim * 2>(weights, to, half * 4 + j) + 4 * t, v[0], v[1]);
       }
     }
-    uint32_t gate[2][4];
+  }
+
+  __device__ void load_gate(uint32_t (&gate)[2][4], int row, int n) const {
 #pragma unroll
     for (int i = 0; i < 2; i++)
 #pragma unroll
@@ -167,9 +182,10 @@ __global__ void __launch_bounds__(kThreads, 2) chunk_kernel(ScanRows rows, Outer
                                                                          head * kDim + half * 32 + j * 8 + 2 * t)
                                     : 0;
       }
-    __syncthreads();
+  }
 
-    // y: rows tile * 16 + ..., channels half * 32 + ...
+  // y: rows tile * 16 + ..., channels half * 32 + ...
+  __device__ void outputs(uint32_t c, uint32_t x, const uint32_t (&gate)[2][4], int row, int n) const {
     float y[4][4] = {};
     auto add_products = [&](uint32_t from, uint32_t factor, int k) {  // 16 columns at `from` times 16 rows of a factor
       uint32_t left[4], right[2][4];
@@ -211,8 +227,10 @@ __global__ void __launch_bounds__(kThreads, 2) chunk_kernel(ScanRows rows, Outer
         *reinterpret_cast<uint32_t*>(out + j * 8) = pack(a, b);
       }
     }
+  }
 
-    // states warp * 16 + ..., all channels
+  // States warp * 16 + ..., all channels.
+  __device__ void advance(uint32_t b, uint32_t x) {
     const float end = sums[kRows - 1], decay = exp2_fast(end);
 #pragma unroll
     for (int j = 0; j < kDim / 8; j++)
@@ -240,15 +258,36 @@ __global__ void __launch_bounds__(kThreads, 2) chunk_kernel(ScanRows rows, Outer
         }
       }
     }
-    if (const int32_t slot = slots.dst[next - 1]; slot >= 0) {
-      float* kept = slot_at(slots, slot) + at;
-#pragma unroll
-      for (int j = 0; j < kDim / 8; j++)
-#pragma unroll
-        for (int i = 0; i < 2; i++) *reinterpret_cast<float2*>(kept + i * 8 * kDim + j * 8) = make_float2(h[j][2 * i], h[j][2 * i + 1]);
-    }
+  }
+};
+
+__global__ void __launch_bounds__(kThreads, 2) chunk_kernel(ScanRows rows, OuterShape s, Slots slots, Recurrence r) {
+  extern __shared__ __align__(1024) char raw[];
+  __shared__ float sums[kRows], steps[kRows];
+  const int seq = blockIdx.y, first = r.row_begin[seq], last = r.row_begin[seq + 1];
+  Chunks chunks(rows, s, slots, uint32_t(__cvta_generic_to_shared(raw)), sums, steps, last);
+  chunks.load_states(slot_at(slots, slots.src[seq]) + chunks.at);
+  launch_next();
+  wait_before();
+  int n = first < last ? chunks.rows_from(first) : 0;
+  if (n) chunks.fetch(0, first, n);
+  chunks.write_states();
+  for (int row = first, turn = 0; row < last; turn ^= 1) {
+    const uint32_t b = chunks.base + turn * kTurn, c = b + kWide, x = c + kWide;
+    if (chunks.warp == 0) chunks.sum_steps(n);
+    asm volatile("cp.async.wait_group 0;" ::: "memory");
+    __syncthreads();
+    const int next = row + n, next_n = next < last ? chunks.rows_from(next) : 0;
+    if (next_n) chunks.fetch(turn ^ 1, next, next_n);
+    chunks.weigh(b, c);
+    uint32_t gate[2][4];
+    chunks.load_gate(gate, row, n);
+    __syncthreads();
+    chunks.outputs(c, x, gate, row, n);
+    chunks.advance(b, x);
+    if (const int32_t slot = slots.dst[next - 1]; slot >= 0) chunks.keep_states(slot);
     __syncthreads();  // the states before have been read
-    write_states();
+    chunks.write_states();
     row = next;
     n = next_n;
   }

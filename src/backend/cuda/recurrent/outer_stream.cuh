@@ -14,9 +14,34 @@ __device__ inline void copy_out_bytes(void* to, uint32_t from, int bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes) : "memory");
 }
 
+// What a row brings of an item, a head of a sequence, loaded one item ahead: a thread has a value of B or C, one of x, of the gate, and dt.
+struct StreamRow {
+  const ScanRows& rows;
+  const OuterShape& s;
+  uint32_t bc = 0, x = 0, dt = 0, gate = 0;
+
+  __device__ void load(int item, int n_items) {
+    if (item >= n_items) return;
+    const int64_t row = item / s.heads;
+    const int head = item % s.heads, n = s.n_state, group = head / (s.heads / s.groups), i = threadIdx.x;
+    if (i < n) bc = ask(rows.b, row * rows.b.stride + group * n + i);
+    if (i >= n && i < 2 * n) bc = ask(rows.c, row * rows.c.stride + group * n + i - n);
+    if (i < s.head_dim) {
+      x = ask(rows.x, row * rows.x.stride + head * s.head_dim + i);
+      gate = ask_gate(rows, row, head * s.head_dim + i);
+    }
+    dt = ask(rows.dt, row * rows.dt.stride + head);
+  }
+  // B and C to bc_to [2 n], x to x_to [head_dim]; returns dt.
+  __device__ float keep(int item, float* bc_to, float* x_to) const {
+    if (threadIdx.x < 2 * s.n_state) bc_to[threadIdx.x] = got(rows.b, bc);
+    if (threadIdx.x < s.head_dim) x_to[threadIdx.x] = got(rows.x, x);
+    return fminf(fmaxf(step_of(rows, got(rows.dt, dt), item % s.heads), s.dt_min), s.dt_max);
+  }
+};
+
 // Thread (first, lane) has four channels of states first, first + apart, ...
 __global__ void __launch_bounds__(kStreamThreads, 2) outer_stream_kernel(ScanRows rows, OuterShape s, Slots slots, int n_items) {
-  const Matrix &x = rows.x, &b = rows.b, &c = rows.c;
   extern __shared__ __align__(128) char ring[];
   __shared__ uint64_t full[kStreamRing];
   const int n = s.n_state, dim = s.head_dim, size = n * dim * 4, lanes = dim / 4, lane = threadIdx.x % lanes, first = threadIdx.x / lanes,
@@ -39,59 +64,28 @@ __global__ void __launch_bounds__(kStreamThreads, 2) outer_stream_kernel(ScanRow
   launch_next();
   wait_before();
 
-  // What a row brings, asked for one item ahead: a value of B or C, one of x, of the gate, and dt.
-  uint32_t next_bc = 0, next_x = 0, next_dt = 0, gate = 0, next_gate = 0;
+  StreamRow row_of{rows, s};
   float step = 0;
-  auto ask_row = [&](int item) {
-    if (item >= n_items) return;
-    const int64_t row = item / s.heads;
-    const int head = item % s.heads, group = head / (s.heads / s.groups), i = threadIdx.x;
-    if (i < n) next_bc = ask(b, row * b.stride + group * n + i);
-    if (i >= n && i < 2 * n) next_bc = ask(c, row * c.stride + group * n + i - n);
-    if (i < dim) {
-      next_x = ask(x, row * x.stride + head * dim + i);
-      next_gate = ask_gate(rows, row, head * dim + i);
-    }
-    next_dt = ask(rows.dt, row * rows.dt.stride + head);
-  };
-  auto keep_row = [&](int turn, int item) {
-    if (threadIdx.x < 2 * n) bc[turn * 2 * n + threadIdx.x] = got(b, next_bc);
-    if (threadIdx.x < dim) in[turn * dim + threadIdx.x] = got(x, next_x);
-    step = fminf(fmaxf(step_of(rows, got(rows.dt, next_dt), item % s.heads), s.dt_min), s.dt_max);
-  };
-  ask_row(blockIdx.x);
+  auto keep_row = [&](int turn, int item) { step = row_of.keep(item, bc + turn * 2 * n, in + turn * dim); };
+  row_of.load(blockIdx.x, n_items);
   keep_row(0, blockIdx.x);
   __syncthreads();
 
   for (int item = blockIdx.x, i = 0; item < n_items; item += gridDim.x, i++) {
     const int stage = i % kStreamRing, turn = i % 2, head = item % s.heads, row = item / s.heads;
     const float decay = expf(step * s.a[head]), *bi = bc + turn * 2 * n, *ci = bi + n;
-    const float4 at = *reinterpret_cast<const float4*>(in + turn * dim + 4 * lane);
-    const float gain[4] = {step * at.x, step * at.y, step * at.z, step * at.w};
-    gate = next_gate;
-    ask_row(item + gridDim.x);
+    const float4 gain = times(step, *reinterpret_cast<const float4*>(in + turn * dim + 4 * lane));
+    const uint32_t gate = row_of.gate;
+    row_of.load(item + gridDim.x, n_items);
     barrier_wait(&full[stage], i / kStreamRing % 2);
     float4* h = reinterpret_cast<float4*>(ring + stage * size) + lane;
     float4 sum{};
 #pragma unroll 8
     for (int j = first; j < n; j += apart) {
-      float4 v = h[j * lanes];
-      v.x = fmaf(decay, v.x, gain[0] * bi[j]);
-      v.y = fmaf(decay, v.y, gain[1] * bi[j]);
-      v.z = fmaf(decay, v.z, gain[2] * bi[j]);
-      v.w = fmaf(decay, v.w, gain[3] * bi[j]);
-      sum.x = fmaf(ci[j], v.x, sum.x);
-      sum.y = fmaf(ci[j], v.y, sum.y);
-      sum.z = fmaf(ci[j], v.z, sum.z);
-      sum.w = fmaf(ci[j], v.w, sum.w);
-      h[j * lanes] = v;
+      h[j * lanes] = fma4(decay, h[j * lanes], times(bi[j], gain));
+      sum = fma4(ci[j], h[j * lanes], sum);
     }
-    for (int m = lanes; m < 32; m *= 2) {
-      sum.x += __shfl_xor_sync(~0u, sum.x, m);
-      sum.y += __shfl_xor_sync(~0u, sum.y, m);
-      sum.z += __shfl_xor_sync(~0u, sum.z, m);
-      sum.w += __shfl_xor_sync(~0u, sum.w, m);
-    }
+    sum = over_lanes(sum, lanes);
     float* here = sums + turn * kStreamWarps * dim;
     if (threadIdx.x % 32 < lanes) *reinterpret_cast<float4*>(here + warp * dim + 4 * lane) = sum;
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

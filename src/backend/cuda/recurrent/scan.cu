@@ -111,7 +111,18 @@ __global__ void outer_scan_kernel(ScanRows rows, OuterShape s, Slots slots, Recu
 // many, the arithmetic of a row is the same.
 constexpr int kScanThreads = 128, kScanWarps = kScanThreads / 32, kAtOnce = 16;
 
-__device__ float4 fma4(float a, float4 x, float4 y) { return {fmaf(a, x.x, y.x), fmaf(a, x.y, y.y), fmaf(a, x.z, y.z), fmaf(a, x.w, y.w)}; }
+// put(e, value) of n values of m, at(e) of its elements each, by the block; every thread has Ahead of them under way.
+template <int Ahead, class At, class Put>
+__device__ void stage_values(const Matrix& m, int n, At at, Put put) {
+  for (int e0 = threadIdx.x; e0 < n; e0 += Ahead * kScanThreads) {
+    uint32_t bits[Ahead];
+#pragma unroll
+    for (int i = 0; i < Ahead; i++) bits[i] = ask(m, at(min(e0 + i * kScanThreads, n - 1)));
+#pragma unroll
+    for (int i = 0; i < Ahead; i++)
+      if (e0 + i * kScanThreads < n) put(e0 + i * kScanThreads, got(m, bits[i]));
+  }
+}
 
 // Runs over a sequence's rows (at_once 1: it has one, as all have): stage(row, n) brings n of them, step(i, row, wanted) does the i-th,
 // finish(row, n) writes n results.
@@ -140,12 +151,33 @@ __device__ void staged_rows(const Recurrence& r, int seq, int at_once, Reset res
   }
 }
 
+// B and C of n_rows rows, n values each from column `first` on, to bc [n_rows][2][n].
+__device__ void stage_groups(float* bc, const ScanRows& rows, int64_t row, int n_rows, int first, int n) {
+  const Matrix &b = rows.b, &c = rows.c;
+  for (int j = threadIdx.x; j < n; j += kScanThreads)
+    for (int k0 = 0; k0 < n_rows; k0 += 8) {
+      uint32_t bk[8], ck[8];  // under way together
+#pragma unroll
+      for (int i = 0; i < 8; i++) {
+        const int64_t at = row + min(k0 + i, n_rows - 1);
+        bk[i] = ask(b, at * b.stride + first + j);
+        ck[i] = ask(c, at * c.stride + first + j);
+      }
+#pragma unroll
+      for (int i = 0; i < 8; i++)
+        if (k0 + i < n_rows) {
+          bc[(k0 + i) * 2 * n + j] = got(b, bk[i]);
+          bc[(k0 + i) * 2 * n + n + j] = got(c, ck[i]);
+        }
+    }
+}
+
 // A block takes `slice` channels of one head, four of them a thread; 4 / slice of the threads share the head's states. States: that a
 // thread holds at most. Reads and writes heads * n_state * head_dim * 4 bytes, which it asks for before the wait.
 template <int States, bool Trees>
 __global__ void __launch_bounds__(kScanThreads)
     outer_held_kernel(ScanRows rows, OuterShape s, Slots slots, Recurrence r, int slice, int at_once) {
-  const Matrix &x = rows.x, &b = rows.b, &c = rows.c;
+  const Matrix& x = rows.x;
   extern __shared__ float shared[];
   const int slices = s.head_dim / slice, head = blockIdx.x / slices, seq = blockIdx.y, n = s.n_state, group = head / (s.heads / s.groups);
   const int lanes = slice / 4, lane = threadIdx.x % lanes, first = threadIdx.x / lanes, apart = kScanThreads / lanes;
@@ -172,33 +204,9 @@ __global__ void __launch_bounds__(kScanThreads)
       for (int i = 0; i < States; i++) held[i] = context[i];
   };
   auto stage = [&](int row, int n_rows) {
-    for (int j = threadIdx.x; j < n; j += kScanThreads)
-      for (int k0 = 0; k0 < n_rows; k0 += 8) {
-        uint32_t bk[8], ck[8];  // on their way together
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-          const int64_t at = row + min(k0 + i, n_rows - 1);
-          bk[i] = ask(b, at * b.stride + group * n + j);
-          ck[i] = ask(c, at * c.stride + group * n + j);
-        }
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-          if (k0 + i < n_rows) {
-            bc[(k0 + i) * 2 * n + j] = got(b, bk[i]);
-            bc[(k0 + i) * 2 * n + n + j] = got(c, ck[i]);
-          }
-      }
-    for (int e0 = threadIdx.x; e0 < n_rows * slice; e0 += 4 * kScanThreads) {
-      uint32_t bits[4];
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        const int e = min(e0 + i * kScanThreads, n_rows * slice - 1);
-        bits[i] = ask(x, (row + e / slice) * x.stride + col + e % slice);
-      }
-#pragma unroll
-      for (int i = 0; i < 4; i++)
-        if (e0 + i * kScanThreads < n_rows * slice) in[e0 + i * kScanThreads] = got(x, bits[i]);
-    }
+    stage_groups(bc, rows, row, n_rows, group * n, n);
+    stage_values<4>(
+        x, n_rows * slice, [&](int e) { return (row + e / slice) * x.stride + col + e % slice; }, [&](int e, float v) { in[e] = v; });
     for (int k = threadIdx.x; k < n_rows; k += kScanThreads) {
       steps[k] = fminf(fmaxf(step_at(rows, row + k, head), s.dt_min), s.dt_max);
       decays[k] = expf(steps[k] * rate);
@@ -218,12 +226,7 @@ __global__ void __launch_bounds__(kScanThreads)
       sum = fma4(ck[j], held[i], sum);
       if (to >= 0) __stcs(reinterpret_cast<float4*>(kept + int64_t(j) * s.head_dim), held[i]);
     }
-    for (int m = lanes; m < 32; m *= 2) {
-      sum.x += __shfl_xor_sync(~0u, sum.x, m);
-      sum.y += __shfl_xor_sync(~0u, sum.y, m);
-      sum.z += __shfl_xor_sync(~0u, sum.z, m);
-      sum.w += __shfl_xor_sync(~0u, sum.w, m);
-    }
+    sum = over_lanes(sum, lanes);
     if (threadIdx.x % 32 < lanes) *reinterpret_cast<float4*>(sums + (k * kScanWarps + warp) * slice + 4 * lane) = sum;
   };
   auto finish = [&](int row, int n_rows) {

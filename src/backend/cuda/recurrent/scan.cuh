@@ -4,6 +4,7 @@
 #include "backend/cuda/device/device.cuh"
 #include "backend/cuda/gemm/gemm.h"
 #include "backend/cuda/recurrent/recurrent.h"
+#include "backend/cuda/rows/half_norm.cuh"
 
 namespace mr::cuda {
 
@@ -48,13 +49,26 @@ __device__ inline float write_at(const ScanRows& s, int64_t row, int col, float 
 // Half of the norm behind, where it is wanted, by a warp that has kScanPart neighbours.
 __device__ inline void half_norm_at(const ScanRows& s, int64_t row, int col, float y) {
   if (!s.next.x) return;
-  static_cast<bf16*>(s.next.x)[row * s.out.cols + col] = __float2bfloat16(y * (s.next.weight ? s.next.offset + s.next.weight[col] : 1.0f));
+  put_half_of(s.next, row * s.out.cols + col, y, col);
   const float squares = warp_sum(y * y);
-  if (threadIdx.x % 32 == 0) s.next.squares[row * (s.out.cols / kScanPart) + col / kScanPart] = squares;
+  if (threadIdx.x % 32 == 0) put_squares(s.next, row, col / kScanPart, int(s.next.parts), squares);
 }
 __device__ inline void write_at(const ScanRows& s, int64_t row, int col, float y) { write_at(s, row, col, y, ask_gate(s, row, col)); }
 
 __device__ inline float4 times(float a, float4 x) { return {a * x.x, a * x.y, a * x.z, a * x.w}; }
+__device__ inline float4 fma4(float a, float4 x, float4 y) {
+  return {fmaf(a, x.x, y.x), fmaf(a, x.y, y.y), fmaf(a, x.z, y.z), fmaf(a, x.w, y.w)};
+}
+// Sums over the lanes of a warp that are a multiple of `apart` (a power of two) from each other.
+__device__ inline float4 over_lanes(float4 sum, int apart) {
+  for (int m = apart; m < 32; m *= 2) {
+    sum.x += __shfl_xor_sync(~0u, sum.x, m);
+    sum.y += __shfl_xor_sync(~0u, sum.y, m);
+    sum.z += __shfl_xor_sync(~0u, sum.z, m);
+    sum.w += __shfl_xor_sync(~0u, sum.w, m);
+  }
+  return sum;
+}
 // Four states of a channel, one row on: their part of the output.
 __device__ inline float diag_update(float4& h, float4 rate, float step, float in, float4 b, float4 c) {
   const float gain = step * in;
@@ -71,6 +85,39 @@ __device__ inline float over_parts(float sum, int parts) {
 }
 // Of exponents to the base two.
 __device__ inline float4 rates_at(const float* a, int64_t place) { return times(1.44269504f, *reinterpret_cast<const float4*>(a + place)); }
+
+// Which of low, B and C value j of a row of SelectCall::dbc belongs to.
+__device__ inline int segment_of(const SelectCall& s, int j) { return j < s.rank ? 0 : j < s.rank + s.n_state ? 1 : 2; }
+// The values of such a row, normed, by one warp.
+struct SelectRow {
+  static constexpr int kEach = kSelectShared / 32;
+  float value[kEach], by[3];
+
+  template <class Load>
+  __device__ void load(const SelectCall& s, Load load) {
+    const int lane = threadIdx.x % 32, width = s.rank + 2 * s.n_state;
+    float sum[3] = {};
+#pragma unroll
+    for (int k = 0; k < kEach; k++) value[k] = k * 32 + lane < width ? load(k * 32 + lane) : 0.0f;
+#pragma unroll
+    for (int k = 0; k < kEach; k++) {
+      const int of = segment_of(s, k * 32 + lane);
+#pragma unroll
+      for (int m = 0; m < 3; m++) sum[m] += of == m ? value[k] * value[k] : 0.0f;
+    }
+#pragma unroll
+    for (int m = 0; m < 3; m++) by[m] = s.norms ? rsqrtf(warp_sum(sum[m]) / float(m == 0 ? s.rank : s.n_state) + s.eps[m]) : 1.0f;
+  }
+  template <class WeightOf>  // weight_of(k, j): of the k-th value of a lane, the j-th of the row
+  __device__ void put(const SelectCall& s, float* to, WeightOf weight_of) const {
+    const int lane = threadIdx.x % 32, width = s.rank + 2 * s.n_state;
+#pragma unroll
+    for (int k = 0; k < kEach; k++) {
+      const int j = k * 32 + lane, of = segment_of(s, j);
+      if (j < width) to[j] = value[k] * (of == 0 ? by[0] : of == 1 ? by[1] : by[2]) * weight_of(k, j);
+    }
+  }
+};
 
 // One output's way through a short convolution; its channel's past is asked for before its sum is known.
 struct Tap {

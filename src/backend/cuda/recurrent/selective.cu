@@ -36,9 +36,8 @@ __global__ void __launch_bounds__(kSelectThreads, Vectors > 5 ? 2 : 3) select_ke
 #pragma unroll
   for (int r = 0; r < kSelectRows; r++) to[r] = r < n_rows ? slots.dst[row0 + r] : -1;
   const int width = s.rank + 2 * n;
-  auto segment = [&](int j) { return j < s.rank ? 0 : j < s.rank + n ? 1 : 2; };
   for (int j = threadIdx.x; j < width; j += kSelectThreads) {
-    const float* weight = s.weight[segment(j)];
+    const float* weight = s.weight[segment_of(s, j)];
     norm_weight[j] = weight ? weight[j < s.rank ? j : (j - s.rank) % n] : 1.0f;
   }
   launch_next();
@@ -54,23 +53,10 @@ __global__ void __launch_bounds__(kSelectThreads, Vectors > 5 ? 2 : 3) select_ke
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (warp < kSelectRows) {  // a row each
     const float* row = static_cast<const float*>(s.dbc.data) + (row0 + min(warp, n_rows - 1)) * s.dbc.stride;
-    float value[kSelectShared / 32], sum[3] = {}, by[3];
-#pragma unroll
-    for (int k = 0; k < kSelectShared / 32; k++) value[k] = k * 32 + lane < width ? row[k * 32 + lane] : 0.0f;
-#pragma unroll
-    for (int k = 0; k < kSelectShared / 32; k++) {
-      const int of = segment(k * 32 + lane);
-#pragma unroll
-      for (int i = 0; i < 3; i++) sum[i] += of == i ? value[k] * value[k] : 0.0f;
-    }
-#pragma unroll
-    for (int i = 0; i < 3; i++) by[i] = s.norms ? rsqrtf(warp_sum(sum[i]) / float(i == 0 ? s.rank : n) + s.eps[i]) : 1.0f;
+    SelectRow shared_values;
+    shared_values.load(s, [&](int j) { return row[j]; });
     __syncthreads();  // the weights are there
-#pragma unroll
-    for (int k = 0; k < kSelectShared / 32; k++) {
-      const int j = k * 32 + lane, of = segment(j);
-      if (j < width) chosen[warp][j] = value[k] * (of == 0 ? by[0] : of == 1 ? by[1] : by[2]) * (s.norms ? norm_weight[j] : 1.0f);
-    }
+    shared_values.put(s, chosen[warp], [&](int, int j) { return s.norms ? norm_weight[j] : 1.0f; });
   } else {
     __syncthreads();
   }

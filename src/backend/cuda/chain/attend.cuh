@@ -3,12 +3,10 @@
 // sequence are merged, first to last, by the block that finishes last.
 #pragma once
 
+#include "backend/cuda/attention/warp.cuh"
 #include "backend/cuda/chain/common.cuh"
-#include "backend/cuda/device/copies.cuh"
 
 namespace mr::cuda {
-
-inline constexpr int kParts = 2;  // that are at hand
 
 // A block's part of an attention: n_tiles tiles of 16 tokens of one sequence and K/V head, from first_tile on, of which tokens
 // [begin, end) are seen; the index-th of `count` such parts; count 0: none.
@@ -19,22 +17,23 @@ struct Part {
   int64_t stored;  // where its key goes, counted in values from the first page
 };
 
-__device__ inline Part part_of(const AttendCall& call, const DecodePlan& plan, int unit) {
-  const Pages& pages = call.pages;
-  const DecodeItem& item = plan.item[unit / pages.kv_heads];
-  Part p{item.seq, item.row, item.context, item.begin, item.end, item.index, item.count, item.slot, unit % pages.kv_heads};
-  if (p.count == 0) return p;
-  p.table = pages.group < 5 ? item.table[pages.group] : pages.begin[p.seq];
-  if (call.window) p.begin = max(p.begin, p.context + 1 - call.window);
-  p.first_tile = p.begin / kTile;
-  p.n_tiles = p.begin < p.end ? (p.end - 1) / kTile + 1 - p.first_tile : 0;
-  p.newest = p.end == p.context + 1;
-  if (p.newest) {
-    const int page = page_number(pages, p.context), in_page = p.context - page * pages.page_tokens;
-    p.stored = pages.unit[p.table + page] * (pages.unit_bytes / 2) + (int64_t(p.kv_head) * pages.page_tokens + in_page) * pages.k_dim;
-  }
-  return p;
+// Where a token's key lies, counted in values from the first page.
+__device__ inline int64_t place_of(const Pages& pages, int table, int kv_head, int token) {
+  const int page = page_number(pages, token), in_page = token - page * pages.page_tokens;
+  return pages.unit[table + page] * (pages.unit_bytes / 2) + (int64_t(kv_head) * pages.page_tokens + in_page) * pages.k_dim;
 }
+
+// What the warps of an attention share, beside their partial softmaxes' weights.
+template <int D>
+struct Mixing {
+  uint4 turned[kGroup + 2][D / 8];  // the query heads of a group, rotated; then the new key, and the new value
+  // The sums of warp w and head h; [kWarps][heads of a group] of them follow this.
+  __device__ float* found(int w, int group, int h) { return reinterpret_cast<float*>(this + 1) + (w * group + h) * kPart<D>; }
+};
+struct Softmaxes {
+  float m[kWarps][kGroup], l[kWarps][kGroup];
+  int last;
+};
 
 // Which page each of the part's tiles is in: a warp reads of 32 tiles at a time, and of the next 32 ahead.
 struct TilePages {
@@ -60,13 +59,21 @@ struct TilePages {
   }
 };
 
-// What the warps of a block share.
-struct Attending {
-  Part part[kParts];
-  uint64_t part_full[kParts], part_empty[kParts];
-  float m[kWarps][kGroup], l[kWarps][kGroup];
-  int last;
-};
+// Fetches a part's keys and values, kTiles tiles a stage, those of this step among them, which are replaced when they have come.
+// ring: of `stages` stages, stage_bytes each.
+__device__ inline void fetch_part(uint32_t ring, int stage_bytes, int stages, uint64_t* full, uint64_t* empty, const AttendCall& call,
+                                  const Part& part, Fetching& fetching) {
+  const int lane = threadIdx.x % 32, own = lane % kTiles, bytes = kTile * call.pages.k_dim * 2;
+  const Turn& turn = fetching.turn;
+  TilePages pages{call, part};
+  for (int tile = 0; tile < part.n_tiles; tile += kTiles, fetching.turn.next(stages)) {
+    const int n = min(kTiles, part.n_tiles - tile);
+    const std::byte* from = pages.at(tile);
+    fetching.begin(full, empty, stages, n * 2 * bytes);
+    if (lane < 2 * kTiles && own < n)
+      copy_bytes(ring + turn.at * stage_bytes + (2 * own + lane / kTiles) * bytes, from, bytes, &full[turn.at], kReadOnce);
+  }
+}
 
 // Rotates the queries of a group, and the new key where it is in the part, which lies in shared memory then with its value.
 template <int D>
@@ -107,56 +114,9 @@ __device__ void put_newest(bf16 (&stage)[2][kTile * D], const uint4 (&turned)[kG
   __syncwarp();
 }
 
-// n findings, kAtOnce asked for at a time, first to last; some may have seen nothing.
-template <int kAtOnce, class Weight, class Values>
-__device__ Found merged(int n, Weight weight, Values values) {
-  Found f;
-#pragma unroll 1
-  for (int from = 0; from < n; from += kAtOnce) {
-    float2 ml[kAtOnce], o[kAtOnce];
-    float top = f.most;
-#pragma unroll
-    for (int j = 0; j < kAtOnce; j++) {
-      ml[j] = make_float2(-INFINITY, 0);
-      o[j] = make_float2(0, 0);
-      if (from + j < n) {
-        ml[j] = weight(from + j);
-        o[j] = values(from + j);
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < kAtOnce; j++) top = fmaxf(top, ml[j].x);
-    const float base = top == -INFINITY ? 0.0f : top, shrink = exp2_fast(f.most - base);
-    f.total *= shrink;
-    f.x *= shrink;
-    f.y *= shrink;
-    f.most = top;
-#pragma unroll
-    for (int j = 0; j < kAtOnce; j++) {
-      const float w = exp2_fast(ml[j].x - base);
-      f.total += w * ml[j].y;
-      f.x += w * o[j].x;
-      f.y += w * o[j].y;
-    }
-  }
-  return f;
-}
-
-__device__ inline void write_out(const AttendCall& call, const Part& mine, int head, int d, Found f) {
-  if (call.sinks) {
-    const float sink = call.sinks[head] * kLog2e, top = fmaxf(f.most, sink), shrink = exp2_fast(f.most - top);
-    f.total = f.total * shrink + exp2_fast(sink - top);
-    f.x *= shrink;
-    f.y *= shrink;
-  }
-  const int64_t to = mine.row * call.out.stride + head * call.out.head_stride + d;
-  store(call.out.data, call.out.dtype, to, f.x / f.total);
-  store(call.out.data, call.out.dtype, to + 1, f.y / f.total);
-}
-
 // A warp's sums, to where the others find them.
 template <int D>
-__device__ void leave(Attending& shared, Mixing<D>& room, Sums<D>& sums, int group) {
+__device__ void leave(Softmaxes& shared, Mixing<D>& room, Sums<D>& sums, int group) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   sums.l += __shfl_xor_sync(~0u, sums.l, 1);
   sums.l += __shfl_xor_sync(~0u, sums.l, 2);
@@ -178,7 +138,7 @@ __device__ void leave(Attending& shared, Mixing<D>& room, Sums<D>& sums, int gro
 
 // The warps' sums become the part's, and, by whoever comes last, the parts the sequence's.
 template <int D>
-__device__ void merge_parts(Attending& shared, Mixing<D>& room, const AttendCall& call, const DecodePlan& plan, const Part& mine,
+__device__ void merge_parts(Softmaxes& shared, Mixing<D>& room, const AttendCall& call, const DecodePlan& plan, const Part& mine,
                             int group) {
   const int kv_head = mine.kv_head;
   const int64_t step = int64_t(call.pages.kv_heads) * kGroup * kPart<D>;
@@ -189,7 +149,7 @@ __device__ void merge_parts(Attending& shared, Mixing<D>& room, const AttendCall
         kWarps, [&](int w) { return make_float2(shared.m[w][head], shared.l[w][head]); },
         [&](int w) { return *reinterpret_cast<const float2*>(room.found(w, group, head) + d); });
     if (mine.count == 1) {
-      write_out(call, mine, kv_head * group + head, d, f);
+      write_head(call, mine.row, kv_head * group + head, d, f);
       continue;
     }
     float* to = parts + mine.index * step + head * kPart<D>;
@@ -198,12 +158,7 @@ __device__ void merge_parts(Attending& shared, Mixing<D>& room, const AttendCall
   }
   if (mine.count == 1) return;
   workers_meet();
-  if (threadIdx.x == 0) {
-    int32_t *arrived = plan.arrived + mine.seq * call.pages.kv_heads + kv_head, before;
-    asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;" : "=r"(before) : "l"(arrived) : "memory");  // publishes and shows parts
-    shared.last = before == mine.count - 1;
-    if (shared.last) *arrived = 0;
-  }
+  if (threadIdx.x == 0) shared.last = arrives_last(plan.arrived + mine.seq * call.pages.kv_heads + kv_head, mine.count);
   workers_meet();
   if (!shared.last) return;
   for (int i = threadIdx.x; i < group * D / 2; i += kWorkers) {
@@ -212,17 +167,17 @@ __device__ void merge_parts(Attending& shared, Mixing<D>& room, const AttendCall
     const Found f = merged<16>(
         mine.count, [&](int j) { return __ldcg(reinterpret_cast<const float2*>(part + j * step + D)); },
         [&](int j) { return __ldcg(reinterpret_cast<const float2*>(part + j * step + d)); });
-    write_out(call, mine, kv_head * group + head, d, f);
+    write_head(call, mine.row, kv_head * group + head, d, f);
   }
 }
 
-// stages(f) calls f(number, where it lies) for every stage of the part, when it has come.
+// By all workers, none of whom needs `room` any more for what was before. stages(f) calls f(number, where it lies) for every stage of the
+// part, when it has come.
 template <int D, class Stages>
-__device__ void attend_part(Attending& shared, Mixing<D>& room, const AttendCall& call, const DecodePlan& plan, const Part& mine,
+__device__ void attend_part(Softmaxes& shared, Mixing<D>& room, const AttendCall& call, const DecodePlan& plan, const Part& mine,
                             Stages stages) {
   constexpr int kTeams = kWarps / kTiles;  // each takes whole stages in turn
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, group = call.heads / call.pages.kv_heads;
-  workers_meet();  // nobody reads what the part before left
   turn_heads<D>(room.turned, call, mine, group);
   workers_meet();
   uint4 q[D / 32] = {};

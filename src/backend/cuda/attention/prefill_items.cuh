@@ -1,0 +1,163 @@
+// What prefill.cu's blocks do: items of 128 rows, and the warps that bring their queries, keys and values.
+#pragma once
+
+#include <cuda.h>
+
+#include "backend/cuda/attention/pages.cuh"
+#include "backend/cuda/device/tensor_map.cuh"
+
+namespace mr::cuda {
+
+namespace {
+
+constexpr int kGroups = 2, kThreads = 128 * (kGroups + 1), kMostStages = 3;
+
+template <int D>
+struct Sizes {
+  static constexpr int keys = D > 128 ? 64 : 128, stages = D > 128 ? 2 : kMostStages;  // of a tile; tiles on their way
+  static constexpr int sides = D / 64;                                                 // blocks of 64 dimensions, 128 bytes a row
+  static constexpr int q = sides * kPrefillRows * 128, tile = sides * keys * 128;
+  static constexpr int all = q + stages * 2 * tile + 1024;
+};
+template <int D>
+constexpr int kKeys = Sizes<D>::keys;
+template <int D>
+constexpr int kStages = Sizes<D>::stages;
+
+__device__ void copy16(uint32_t to, const void* from, bool there) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
+}
+__device__ void turn_wait(int group) { asm volatile("bar.sync %0, 256;" ::"r"(2 + group) : "memory"); }
+__device__ void turn_give(int group) { asm volatile("bar.arrive %0, 256;" ::"r"(2 + group) : "memory"); }
+
+// How tiles are laid out: `pack` query heads of a K/V head side by side for each row of a sequence, `groups` times 64 rows of both.
+struct Layout {
+  const PrefillTile* tiles;
+  DecodePlan shared;  // instead of tiles, where sequences begin alike
+  int n_tiles, pack, groups;
+  int piece;  // tokens of K or V that lie together and are copied at once
+  __device__ bool is_shared() const { return shared.shared_room > 0; }
+  __device__ bool copies_q() const { return pack > 1 || is_shared(); }  // the groups copy it, else it is brought
+};
+
+// An item as it lies in memory: PrefillTile or SharedTile.
+struct Raw {
+  int v[6];
+};
+static_assert(sizeof(PrefillTile) == sizeof(Raw) && sizeof(SharedTile) == sizeof(Raw));
+__device__ Raw load_raw(const AttendCall& call, const Layout& layout, int item) {
+  const int at = item / (call.heads / layout.pack);
+  const int* from = layout.is_shared() ? &layout.shared.shared[at].first : &layout.tiles[at].seq;
+  Raw raw;
+#pragma unroll
+  for (int i = 0; i < 6; i++) raw.v[i] = from[i];
+  return raw;
+}
+
+// What a block works on at a time. Its rows r stand for row token(r) of the sequence, or for the token(r)-th of the sequences that
+// share the keys, and query head head(r).
+template <int D>
+struct Work {
+  int head0, seq, row, first, n_rows, context, begin, end, pack, part;
+  bool causal;
+  __device__ Work(const AttendCall& call, const Layout& layout, int item, const Raw& raw) {
+    const int n_heads = call.heads / layout.pack;
+    pack = layout.pack;
+    head0 = item % n_heads * pack;
+    if (layout.is_shared()) {
+      first = raw.v[0];
+      n_rows = raw.v[1];
+      seq = raw.v[2];
+      begin = raw.v[3];
+      end = raw.v[4];
+      part = raw.v[5];
+      row = 0;
+      context = end;
+      causal = true;  // everybody sees all of it
+      return;
+    }
+    seq = raw.v[0];
+    row = raw.v[1];
+    first = raw.v[2];
+    n_rows = raw.v[3];
+    context = raw.v[4];
+    causal = raw.v[5];
+    part = 0;
+    end = causal ? min(context + row + layout.groups * 64 / pack, context + n_rows) : context + n_rows;
+    begin = call.window ? max(0, context + (causal ? row : 0) - call.window + 1) / kKeys<D> * kKeys<D> : 0;
+  }
+  __device__ Work(const AttendCall& call, const Layout& layout, int item) : Work(call, layout, item, load_raw(call, layout, item)) {}
+  __device__ int token(int r) const { return row + (pack == 1 ? r : r / pack); }
+  __device__ int head(int r) const { return head0 + (pack == 1 ? 0 : r % pack); }
+  __device__ int q_row(const Layout& layout, int token) const {  // of the batch
+    return layout.is_shared() ? layout.shared.shared_row[first + token].row : first + token;
+  }
+  __device__ int n() const { return (end - begin + kKeys<D> - 1) / kKeys<D>; }
+};
+
+__device__ int count_items(const AttendCall& call, const Layout& layout) {
+  return (layout.is_shared() ? *layout.shared.n_shared : layout.n_tiles) * (call.heads / layout.pack);
+}
+
+// The items of a block, longest first, so that all blocks have about the same to do; -1: no more.
+__device__ int item_at(int turn, int n_items) {
+  const int n = gridDim.x, at = turn * n + (turn % 2 ? n - 1 - int(blockIdx.x) : int(blockIdx.x));
+  return at < n_items ? at : -1;
+}
+
+struct Barriers {
+  uint64_t full[2 * kMostStages], empty[2 * kMostStages];  // of K and V of each stage
+  uint64_t q_full[kGroups], q_empty[kGroups];
+};
+
+// A thread asks for the queries of both groups.
+template <int D>
+__device__ void bring_queries(const AttendCall& call, const CUtensorMap& map, const Layout& layout, uint32_t to, Barriers& b) {
+  const int n_items = count_items(call, layout);
+  for (int turn = 0, item; (item = item_at(turn, n_items)) >= 0; turn++) {
+    const PrefillTile& tile = layout.tiles[item / call.heads];
+    const int row = tile.first + tile.row, head = item % call.heads;
+    for (int g = 0; g < kGroups; g++) {
+      barrier_wait(&b.q_empty[g], (turn & 1) ^ 1);
+      barrier_expect(&b.q_full[g], Sizes<D>::q / kGroups);
+      for (int h = 0; h < Sizes<D>::sides; h++)
+        copy_box(to + h * kPrefillRows * 128 + g * 64 * 128, map, 64 * h, head, row + g * 64, &b.q_full[g], kReadOnce);
+    }
+  }
+}
+
+// One warp asks for all tiles of K (side 0) or V (side 1), each lane of it for one piece of a tile.
+template <int D>
+__device__ void bring_tiles(const AttendCall& call, const CUtensorMap& map, const Layout& layout, int side, uint32_t to, Barriers& b) {
+  using Size = Sizes<D>;
+  const Pages& pages = call.pages;
+  const int lane = threadIdx.x % 32, n_items = count_items(call, layout), n_pieces = kKeys<D> / layout.piece;
+  int stage = 0, parity = 1;
+  for (int turn = 0, item; (item = item_at(turn, n_items)) >= 0; turn++) {
+    const Work<D> work(call, layout, item);
+    const int plane = side * pages.kv_heads + work.head0 / (call.heads / pages.kv_heads);
+    const int32_t* table = pages.unit + pages.begin[work.seq];
+    for (int key = work.begin; key < work.end; key += kKeys<D>) {
+      const int token = key + lane * layout.piece, page = page_number(pages, token);
+      const int unit = lane < n_pieces && token < work.end ? table[page] : -1;  // -1: outside the tensor, so zeros
+      uint64_t* barrier = &b.full[2 * stage + side];
+      if (lane == 0) {
+        barrier_wait(&b.empty[2 * stage + side], parity);
+        barrier_expect(barrier, Size::tile);
+      }
+      __syncwarp();
+      if (lane < n_pieces)
+        for (int h = 0; h < Size::sides; h++)
+          copy_box(to + stage * Size::tile + h * kKeys<D> * 128 + lane * layout.piece * 128, map, 64 * h, token - page * pages.page_tokens,
+                   plane, unit, barrier, kReadAgain);
+      if (++stage == kStages<D>) {
+        stage = 0;
+        parity ^= 1;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+}  // namespace mr::cuda

@@ -1,0 +1,80 @@
+// Partial softmaxes, of some of a head's keys each, and how they become one.
+#pragma once
+
+#include "backend/cuda/attention/attention.h"
+#include "backend/cuda/device/device.cuh"
+
+namespace mr::cuda {
+
+inline constexpr float kLog2e = 1.44269504f;
+
+// A partial result of a head: its sums, then the largest score and the sum of weights.
+template <int D>
+inline constexpr int kPart = D + kPartExtra;
+
+// Two neighbouring sums of a head over some of its keys: the largest score, as a power of two, the sum of weights, the values.
+struct Found {
+  float most = -INFINITY, total = 0, x = 0, y = 0;
+};
+
+// Merges n partial softmaxes into f, first to last; some may have seen nothing. kAtOnce of them are loaded at a time.
+// weight(i): the largest score and the sum of weights; values(i): the sums.
+template <int kAtOnce, class Weight, class Values>
+__device__ Found merged(int n, Weight weight, Values values, Found f = {}) {
+#pragma unroll 1
+  for (int from = 0; from < n; from += kAtOnce) {
+    float2 ml[kAtOnce], o[kAtOnce];
+    float top = f.most;
+#pragma unroll
+    for (int j = 0; j < kAtOnce; j++) {
+      ml[j] = make_float2(-INFINITY, 0);
+      o[j] = make_float2(0, 0);
+      if (from + j < n) {
+        ml[j] = weight(from + j);
+        o[j] = values(from + j);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; j++) top = fmaxf(top, ml[j].x);
+    const float base = top == -INFINITY ? 0.0f : top, shrink = exp2_fast(f.most - base);
+    f = {top, f.total * shrink, f.x * shrink, f.y * shrink};
+#pragma unroll
+    for (int j = 0; j < kAtOnce; j++) {
+      const float w = exp2_fast(ml[j].x - base);
+      f.total += w * ml[j].y;
+      f.x += w * o[j].x;
+      f.y += w * o[j].y;
+    }
+  }
+  return f;
+}
+
+// Adds the weight of a head's sink, a score without a value, to `total`; returns the factor of the head's sums.
+__device__ inline float add_sink(float sink, float most, float& total) {
+  sink *= kLog2e;
+  const float top = fmaxf(most, sink), shrink = exp2_fast(most - top);
+  total = total * shrink + exp2_fast(sink - top);
+  return shrink;
+}
+
+// Two neighbouring dimensions of a head's result.
+__device__ inline void write_head(const AttendCall& call, int row, int head, int d, Found f) {
+  if (call.sinks) {
+    const float shrink = add_sink(call.sinks[head], f.most, f.total);
+    f.x *= shrink;
+    f.y *= shrink;
+  }
+  const int64_t to = row * call.out.stride + head * call.out.head_stride + d;
+  store(call.out.data, call.out.dtype, to, f.x / f.total);
+  store(call.out.data, call.out.dtype, to + 1, f.y / f.total);
+}
+
+// One thread of each of n blocks that share a head: publishes what its block wrote, and is true for the last, which sees what all wrote.
+__device__ inline bool arrives_last(int32_t* arrived, int n) {
+  int32_t before;
+  asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;" : "=r"(before) : "l"(arrived) : "memory");
+  if (before == n - 1) *arrived = 0;
+  return before == n - 1;
+}
+
+}  // namespace mr::cuda

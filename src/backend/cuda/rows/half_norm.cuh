@@ -1,0 +1,22 @@
+// The epilogue that does half of a root mean square norm: y times the norm's weight, as bf16, and the squares of y summed in parts.
+#pragma once
+
+#include "backend/cuda/device/device.cuh"
+#include "backend/cuda/rows/rows.h"
+
+namespace mr::cuda {
+
+// weight: the norm's of this column, loaded ahead; any number where the norm has none.
+__device__ inline void put_half(const HalfNorm& next, int64_t i, float y, float weight) {
+  static_cast<bf16*>(next.x)[i] = __float2bfloat16(y * (next.weight ? next.offset + weight : 1.0f));
+}
+__device__ inline void put_half_of(const HalfNorm& next, int64_t i, float y, int64_t column) {
+  put_half(next, i, y, next.weight ? next.weight[column] : 0.0f);
+}
+// The squares of part `part` of a row of which n are made; of the parts that nobody makes, the part-th of every n becomes zero. Lanes
+// that call it together share the writing.
+__device__ inline void put_squares(const HalfNorm& next, int64_t row, int part, int n, float sum, int lane = 0, int lanes = 1) {
+  for (int at = part + lane * n; at < int(next.parts); at += lanes * n) next.squares[row * next.parts + at] = at == part ? sum : 0.0f;
+}
+
+}  // namespace mr::cuda
