@@ -37,9 +37,9 @@ TEST_F(Gguf, ReadsWhatTheGgufPackageWrote) {
   for (auto& [name, want] : expected["tensors"].items()) {
     const StoredTensor& t = c->get(name);
     EXPECT_EQ(t.name, name);
-    EXPECT_EQ(t.format, want["format"]);
+    EXPECT_EQ(t.format, want["format"].get<std::string>());
     EXPECT_EQ(t.shape, want["shape"].get<std::vector<int64_t>>());
-    EXPECT_EQ(hex(t.bytes), want["bytes"]);
+    EXPECT_EQ(hex(t.bytes), want["bytes"].get<std::string>());
   }
   const StoredTensor& t = c->get("f32.2d.weight");
   for (size_t i = 0; i < 15; i++) EXPECT_EQ(element<float>(t, i), ramp(i));
