@@ -136,6 +136,24 @@ TEST(Scheduling, PromptRowsHaveALimitOfTheirOwn) {
   EXPECT_EQ(engine->stats().steps, 6);
 }
 
+// There is memory for so many rows of logits: prompts that are scored go in pieces, however many rows a step has.
+TEST(Scheduling, ScoresOfLongPromptsGoInPieces) {
+  int most = 0;
+  EngineOptions options{.max_seqs = 4, .max_batch_tokens = 128, .max_context = 128};
+  options.on_step = [&](const StepWork& work) {
+    int outputs = 0;
+    for (const StepWork::Part& part : work.parts) outputs += part.outputs;
+    most = std::max(most, outputs);
+  };
+  auto engine = open("llama_gqa", options);
+  std::vector<Request> requests{greedy(prompt_of(100), 2), greedy(prompt_of(90, 1), 2)};
+  for (Request& r : requests) r.score_prompt = true;
+  Answers answers = run_all(*engine, requests);
+  EXPECT_LE(most, engine->limits().max_out());
+  EXPECT_EQ(answers[0][0].prompt.size(), 100u);
+  EXPECT_EQ(answers[1][0].prompt.size(), 90u);
+}
+
 TEST(Scheduling, TheLimitOfPromptRowsIsForAllPromptsTogether) {
   EngineOptions options{.max_batch_tokens = 64, .max_prompt_tokens = 10, .max_context = 128};
   options.prefix_cache = false;
