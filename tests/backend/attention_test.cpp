@@ -96,7 +96,7 @@ TEST(Attention, gives_the_same_bits_beside_others) {
 TEST(Attention, full_and_tree_corners_agree_with_ref) {
   Shape s{6, 2, 32, 32, DType::f16, 16};
   auto ref = make_ref_backend();
-  for (int window : {0, 20}) {
+  for (int window : {0, 20, 2}) {  // 2: of a tree's rows some lie behind it
     for (Corner corner : {Corner::full, Corner::bits}) {
       s.window = window;
       const Array sinks = sinks_of(s);
@@ -116,20 +116,20 @@ TEST(Attention, full_and_tree_corners_agree_with_ref) {
         backend->attend(out, q, kv, rows.batch(), units.state, args_of(s, sinks));
         expect_close(out.values(), want, 2e-6, 1e-5, fmt::format("{}, window {}, corner {}", name, window, int(corner)));
       }
-      if (corner == Corner::bits) {  // the path 0, 2, 4 of the tree is what a causal sequence of those tokens gives
-        Array kp({3, s.kv_heads, s.k_dim}), vp({3, s.kv_heads, s.v_dim}), qp({3, s.heads, s.k_dim}), outp({3, s.heads, s.v_dim});
-        int path[] = {0, 2, 4};
-        for (int i = 0; i < 3; i++) {
+      if (corner == Corner::bits) {  // the path 0, 2, 4, 8 of the tree is what a causal sequence of those tokens gives
+        Array kp({4, s.kv_heads, s.k_dim}), vp({4, s.kv_heads, s.v_dim}), qp({4, s.heads, s.k_dim}), outp({4, s.heads, s.v_dim});
+        int path[] = {0, 2, 4, 8};
+        for (int i = 0; i < 4; i++) {
           std::copy_n(k.view.row<float>(context + path[i]), s.kv_heads * s.k_dim, kp.view.row<float>(i));
           std::copy_n(v.view.row<float>(context + path[i]), s.kv_heads * s.v_dim, vp.view.row<float>(i));
           std::copy_n(q.view.row<float>(path[i]), s.heads * s.k_dim, qp.view.row<float>(i));
         }
         Rows chain;
-        chain.add(context, 3);
+        chain.add(context, 4);
         chain.unit = prompt.unit, chain.unit_begin = prompt.unit_begin;
         ref->store_kv(kv, kp, vp, chain.batch(), units.state);
         ref->attend(outp, qp, kv, chain.batch(), units.state, args_of(s, sinks));
-        for (int i = 0; i < 3; i++) {
+        for (int i = 0; i < 4; i++) {
           auto row = want.begin() + path[i] * s.heads * s.v_dim;
           const float* path_row = outp.view.row<float>(i);
           expect_close({row, row + s.heads * s.v_dim}, {path_row, path_row + s.heads * s.v_dim}, 1e-6, 1e-6, "path");

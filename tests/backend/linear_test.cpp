@@ -222,21 +222,22 @@ TEST_P(LinearTest, ThreadsDoNotMatter) {
   }
 }
 
-// The epilogue's definition, step by step in f32, over the plain product; strided tensors; a residual that is the output itself.
+// The epilogue's definition, step by step in f32, over the plain product; strided tensors; a residual that is the output itself, or lies
+// elsewhere with a stride of its own.
 TEST_P(LinearTest, EpilogueAndStrides) {
-  constexpr int64_t in = 96, out = 37, rows = 11, wide = 50;
+  constexpr int64_t in = 96, out = 37, rows = 11, wide = 50, wider = 61;
   Packed p = make_weight(ops, out, in, 8, pool);
-  auto x = activations(rows, in, 9), bias = normal(out, 10), residual = normal(rows * wide, 11);
+  auto x = activations(rows, in, 9), bias = normal(out, 10), residual = normal(rows * wide, 11), elsewhere = normal(rows * wider, 12);
   std::vector<float> wide_x(size_t(rows * 2 * in), NAN);
   for (int64_t r = 0; r < rows; r++) std::copy_n(x.begin() + r * in, in, wide_x.begin() + r * 2 * in);
   for (const Variant& variant : variants()) {
     auto plain = run(variant, p.weight, x, pool);
-    for (int parts = 0; parts < 8; parts++) {
+    for (int parts = 0; parts < 16; parts++) {
       auto y = residual;
       Tensor yt = matrix(y, rows, wide).cols(3, out);
       Epilogue e;
       if (parts & 1) e.bias = view(bias.data(), DType::f32, {out});
-      if (parts & 2) e.residual = yt;
+      if (parts & 2) e.residual = parts & 8 ? matrix(elsewhere, rows, wider).cols(4, out) : yt;
       if (parts & 4) e.scale = 0.3f;
       LinearScratch scratch;
       cpu_linear(yt, matrix(wide_x, rows, 2 * in).cols(0, in), p.weight, e, pool, *variant.kernels, scratch);
@@ -247,6 +248,7 @@ TEST_P(LinearTest, EpilogueAndStrides) {
             float sum = plain[size_t(r * out + n - 3)];
             if (parts & 1) sum += bias[size_t(n - 3)];
             if (parts & 4) sum *= 0.3f;
+            if (parts & 8) expected = elsewhere[size_t(r * wider + n + 1)];
             expected = parts & 2 ? expected + sum : sum;
           }
           ASSERT_EQ(y[size_t(r * wide + n)], expected) << variant.name << " parts " << parts << " row " << r << " column " << n;

@@ -1,5 +1,7 @@
 // Operations over rows: every backend against ref over odd shapes and strided rows, the same bits on every instruction set,
 // and elementary functions against libm in double.
+#include <bit>
+
 #include "backend/cpu/op_kernels.h"
 #include "backend/world.h"
 
@@ -220,6 +222,28 @@ double ulps(float got, double want) {
 const OpKernels& best_kernels() {
   Isa isa = best_isa();
   return isa == Isa::scalar ? op_kernels_scalar() : isa == Isa::avx2 ? op_kernels_avx2() : op_kernels_avx512();
+}
+
+// IEEE's rule: the nearest of 16 bits, a tie goes to the even one; infinity and not-a-number stay what they are.
+TEST(VecMath, bf16_rounds_to_the_nearest_even) {
+  const std::pair<uint32_t, uint16_t> cases[] = {{0x3f808000, 0x3f80},
+                                                 {0x3f818000, 0x3f82},
+                                                 {0x3f808001, 0x3f81},
+                                                 {0x3f807fff, 0x3f80},
+                                                 {0xbf808000, 0xbf80},
+                                                 {0xbf818000, 0xbf82},
+                                                 {0x7f7fffff, 0x7f80},
+                                                 {0x7f800000, 0x7f80},
+                                                 {0xff800000, 0xff80},
+                                                 {0x7f800001, 0x7fc0},
+                                                 {0, 0},
+                                                 {0x80000000, 0x8000}};
+  for (auto [bits, want] : cases) {
+    const float x = std::bit_cast<float>(bits);
+    uint16_t got = 1;
+    best_kernels().store(&got, &x, 1, 1, 2);
+    EXPECT_EQ(got, want) << std::hex << bits;
+  }
 }
 
 TEST(VecMath, exp_and_tanh_are_accurate) {

@@ -73,6 +73,13 @@ TEST(Completion, EveryFieldArrives) {
   EXPECT_EQ(a.request.cache_salt, "me");
 }
 
+TEST(Completion, SomeFieldsMeanWhatTheySayOnlyTogether) {
+  EXPECT_EQ(completion(with(R"("top_k":-1)")).request.sampling.top_k, 0);  // all, as some clients say it
+  EXPECT_TRUE(completion(with(R"("echo":true,"logprobs":0)")).request.score_prompt);
+  EXPECT_FALSE(completion(with(R"("echo":true)")).request.score_prompt);
+  EXPECT_FALSE(completion(with(R"("logprobs":0)")).request.score_prompt);
+}
+
 TEST(Completion, ListsOfPrompts) {
   Asked a = completion(R"({"prompt":[[1,2],[3]],"n":2})");
   EXPECT_EQ(a.prompts, (std::vector<std::vector<int32_t>>{{1, 2}, {3}}));
@@ -134,6 +141,7 @@ TEST(Completion, WrongFieldsAreNamed) {
   expect_refused(with(R"("stream_options":{"include_usage":true})"), "stream_options", "stream");
   expect_refused(with(R"("stream":true,"stream_options":7)"), "stream_options", "object");
   expect_refused(with(R"("priority":"high")"), "priority", "string");
+  expect_refused(with(R"("priority":18446744073709551615)"), "priority", "18446744073709551615");
   expect_refused(with(R"("cache_salt":7)"), "cache_salt", "string");
   expect_refused(with(R"("suffix":"x")"), "suffix", "not supported");
   expect_refused(with(R"("response_format":{"type":"json_object"})"), "response_format", "json_object");

@@ -101,6 +101,39 @@ TEST(Server, GoesWithRequestsThatNobodyAnswers) {
   EXPECT_EQ(client->hear("}"), "");
 }
 
+// Whoever waits is counted until its first token, and not at all once the engine has refused it.
+TEST(Server, WhoIsRefusedOrAnsweredWaitsNoLonger) {
+  auto queued = [](const Server& server) {
+    const std::string name = "\nmillrace_num_requests_queued ", heard = ask(server, "GET", "/metrics");
+    return std::stoi(heard.substr(heard.find(name) + name.size()));
+  };
+  ServeOptions options = tiny_options();
+  options.max_queue = 2;
+  Server server(options);
+  Engine* engine = nullptr;
+  ASSERT_TRUE(server.load([&](Server::Progress) {
+    auto made = tiny_engine();
+    engine = made.get();
+    return made;
+  }));
+  for (int i = 0; i < 3; i++) {
+    std::string heard = ask(server, "POST", "/v1/completions", R"({"prompt":[[1,2],[3]],"priority":1001})");
+    ASSERT_TRUE(is(heard, 400)) << heard;
+    ASSERT_EQ(queued(server), 0);
+  }
+  SocketClient client(server.port());
+  const std::string three = R"({"prompt":[1,2,3],"max_tokens":3,"ignore_eos":true})";
+  client.say(fmt::format("POST /v1/completions HTTP/1.1\r\nContent-Length: {}\r\n\r\n{}", three.size(), three));
+  while (queued(server) == 0) std::this_thread::sleep_for(10ms);
+  while (engine->stats().generated_tokens == 0) engine->step();
+  engine->step();  // what was sampled is told at the latest now
+  EXPECT_EQ(engine->stats().finished, 0);
+  EXPECT_EQ(queued(server), 0);
+  while (engine->step()) {
+  }
+  EXPECT_TRUE(is(client.hear("}]"), 200));
+}
+
 TEST(Server, AModelThatCannotBeLoadedIsSaid) {
   Server server(tiny_options());
   EXPECT_THROW(server.load([](Server::Progress) -> std::unique_ptr<Engine> { fail("no such model"); }), Error);

@@ -35,6 +35,18 @@ TEST(UnitPool, FreesAUnitWithItsLastReference) {
   EXPECT_EQ(pool.n_free(), 1);
 }
 
+TEST(UnitPool, ARunIsOfNeighbours) {
+  UnitPool pool(7);
+  EXPECT_EQ(pool.find_run(6), 1);
+  EXPECT_EQ(pool.find_run(7), -1);
+  pool.take_run(1, 6);
+  EXPECT_EQ(pool.find_run(1), -1);
+  for (int32_t unit : {1, 2, 4, 5, 6}) pool.release(unit);
+  EXPECT_EQ(pool.find_run(2), 1);
+  EXPECT_EQ(pool.find_run(3), 4);
+  EXPECT_EQ(pool.find_run(4), -1) << "unit 3 is in between";
+}
+
 TEST(UnitPool, CountsAsIdleWhatOnlyTheTreeHolds) {
   UnitPool pool(3);
   int32_t unit = pool.take();

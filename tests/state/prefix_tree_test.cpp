@@ -51,6 +51,17 @@ TEST_F(PrefixTreeTest, ComparesTokensWhenHashesAreEqual) {
   EXPECT_EQ(tree.n_nodes(), 1u);
 }
 
+// Salts keep tenants apart even if their hashes do not.
+TEST_F(PrefixTreeTest, ComparesParentsWhenHashesAreEqual) {
+  Node *root = tree.root(""), *other = tree.root("tenant");
+  other->hash = root->hash;
+  Node* a = add(root, {1, 2});
+  EXPECT_EQ(tree.child(other, Block{1, 2}), nullptr);
+  Node* b = add(other, {1, 2});
+  EXPECT_EQ(tree.child(root, Block{1, 2}), a);
+  EXPECT_EQ(tree.child(other, Block{1, 2}), b);
+}
+
 TEST_F(PrefixTreeTest, EvictsTheLeastRecentlyUsedLeafFirst) {
   Node* root = tree.root("");
   Node* a = add(root, {1});
