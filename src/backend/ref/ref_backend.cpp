@@ -4,12 +4,12 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <thread>
 
 #include "backend/angles.h"
 #include "backend/backend.h"
 #include "backend/kv_pages.h"
 #include "backend/sample.h"
+#include "core/config.h"
 #include "core/error.h"
 
 namespace mr {
@@ -370,7 +370,7 @@ class RefBackend : public Backend {
     }
   }
 
-  ThreadPool pool_{int(std::max(1u, std::thread::hardware_concurrency()))};
+  ThreadPool pool_{default_threads()};
   std::vector<SampleScratch> scratch_;
   std::vector<int32_t> sampled_;  // by output row of the previous step
 };
