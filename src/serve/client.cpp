@@ -1,13 +1,14 @@
 #include "serve/client.h"
 
 #include <boost/asio.hpp>
-#include <boost/beast/http.hpp>
+#include <boost/beast/http/status.hpp>
 #include <chrono>
 #include <memory>
 #include <optional>
 
 #include "core/error.h"
 #include "core/json.h"
+#include "serve/response_reader.h"
 
 namespace mr {
 
@@ -38,34 +39,6 @@ Target parse_url(std::string_view url) {
   return t;
 }
 
-void EventParser::feed(std::string_view bytes, const OnData& on_data) {
-  for (char c : bytes) {
-    bool second_half = after_cr_ && c == '\n';
-    after_cr_ = c == '\r';
-    if (second_half) continue;
-    if (c == '\n' || c == '\r')
-      line(on_data);
-    else
-      line_ += c;
-  }
-}
-
-void EventParser::line(const OnData& on_data) {
-  std::string_view text = line_;
-  if (text.empty()) {
-    if (has_data_) on_data(data_);
-    data_.clear();
-    has_data_ = false;
-  } else if (text.starts_with("data") && (text.size() == 4 || text[4] == ':')) {
-    text.remove_prefix(std::min<size_t>(5, text.size()));
-    if (text.starts_with(' ')) text.remove_prefix(1);
-    if (has_data_) data_ += '\n';
-    data_ += text;
-    has_data_ = true;
-  }
-  line_.clear();
-}
-
 namespace {
 
 std::string request_text(const Target& t, std::string_view method, const std::string& path, std::string_view body) {
@@ -83,10 +56,11 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   std::function<void(int status, std::string_view)> on_body;
   std::function<void(int status, std::string error)> on_end;
 
-  Exchange(asio::io_context& io, std::string request) : socket_(io), timer_(io), request_(std::move(request)) {
-    parser_.body_limit(boost::none);
-    parser_.eager(true);
-  }
+  Exchange(asio::io_context& io, std::string request)
+      : socket_(io),
+        timer_(io),
+        request_(std::move(request)),
+        answer_([this](int status, std::string_view bytes) { on_body(status, bytes); }) {}
 
   void start(const Endpoints& where, double timeout) {
     timer_.expires_after(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout)));
@@ -111,32 +85,10 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   }
 
   void on_read(error_code ec, size_t n) {
-    if (ec == asio::error::eof) {
-      error_code end_of_body;
-      if (parser_.got_some()) parser_.put_eof(end_of_body);
-      bool whole = parser_.is_done() && !end_of_body;
-      return end(whole ? "" : parser_.is_header_done() ? "broken stream" : "closed without an answer");
-    }
+    if (ec == asio::error::eof) return end(answer_.finish() ? "" : answer_.status() ? "broken stream" : "closed without an answer");
     if (ec) return end("connection lost: " + ec.message());
-    input_.append(chunk_.data(), n);
-    while (!input_.empty() && !parser_.is_done()) {
-      error_code bad;
-      size_t used = parser_.put(asio::buffer(input_), bad);
-      input_.erase(0, used);
-      deliver();
-      if (bad == http::error::need_more) break;
-      if (bad) return end("no valid HTTP");
-    }
-    parser_.is_done() ? end("") : read();
-  }
-
-  int status() const { return int(parser_.get().result_int()); }
-
-  void deliver() {
-    if (!parser_.is_header_done()) return;
-    std::string& body = parser_.get().body();
-    if (!body.empty()) on_body(status(), body);
-    body.clear();
+    if (!answer_.feed({chunk_.data(), n})) return end("no valid HTTP");
+    answer_.is_done() ? end("") : read();
   }
 
   void end(std::string error) {
@@ -144,13 +96,13 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     timer_.cancel();
     error_code ignored;
     socket_.close(ignored);
-    on_end(parser_.is_header_done() ? status() : 0, std::move(error));
+    on_end(answer_.status(), std::move(error));
   }
 
   tcp::socket socket_;
   asio::steady_timer timer_;
-  std::string request_, input_;
-  http::response_parser<http::string_body> parser_;
+  std::string request_;
+  ResponseReader answer_;
   std::array<char, 16384> chunk_;
   bool ended_ = false;
 };
@@ -161,82 +113,6 @@ Exchange::Endpoints resolve(asio::io_context& io, const Target& t) {
   check(!error, "cannot find {}:{}: {}", t.host, t.port, error.message());
   return found;
 }
-
-// Reads the events of one streamed answer into an Outcome.
-class Answer {
- public:
-  static constexpr size_t max_detail = 500;  // bytes
-
-  Answer(Outcome& outcome, std::function<double()> now) : out_(outcome), now_(std::move(now)) {}
-
-  void body(int status, std::string_view bytes) {
-    if (status == 200)
-      events_.feed(bytes, [this](std::string_view data) { event(data); });
-    else
-      explain(bytes);
-  }
-
-  void end(int status, std::string error) {
-    if (!error.empty())
-      out_.error = std::move(error);
-    else if (status != 200)
-      out_.error = fmt::format("{} {}", status, std::string_view(http::obsolete_reason(http::status(status))));
-    else if (out_.error.empty() && !done_)
-      out_.error = n_pieces_ == 0 ? "no event stream" : "broken stream";
-    if (out_.error.empty() && n_pieces_ == 0) out_.first = last_;  // tokens without text
-    if (out_.n_tokens == 0) out_.n_tokens = n_pieces_;
-    out_.done = out_.error.empty() ? last_ : now_();
-  }
-
- private:
-  // After the first text an event is opened only if it says more than text: the driver must stay light.
-  void event(std::string_view data) {
-    if (data == "[DONE]") {
-      done_ = true;
-      return;
-    }
-    bool counts = data.find("\"usage\":{") != data.npos, fails = data.find("\"error\"") != data.npos;
-    if (!counts) last_ = now_();
-    if (n_pieces_ > 0 && !counts && !fails) {
-      n_pieces_++;
-      return;
-    }
-    Json j = Json::parse(data, nullptr, false);
-    if (!j.is_object() || j.contains("error")) {
-      out_.error = j.is_object() ? "error within the stream" : "no JSON in the stream";
-      explain(data);
-      return;
-    }
-    if (has_text(j)) {
-      last_ = now_();
-      if (n_pieces_++ == 0) out_.first = last_;
-    }
-    if (counts && j["usage"].is_object()) {
-      out_.n_tokens = j["usage"].value("completion_tokens", 0);
-      out_.prompt_tokens = j["usage"].value("prompt_tokens", 0);
-    }
-  }
-
-  void explain(std::string_view words) { out_.detail += words.substr(0, max_detail - std::min(max_detail, out_.detail.size())); }
-
-  static bool has_text(const Json& j) {
-    auto choices = j.find("choices");
-    if (choices == j.end() || !choices->is_array() || choices->empty()) return false;
-    const Json& choice = choices->front();
-    for (const char* where : {"/text", "/delta/content", "/delta/reasoning_content"}) {
-      Json::json_pointer at(where);
-      if (choice.contains(at) && choice[at].is_string() && !choice[at].get_ref<const std::string&>().empty()) return true;
-    }
-    return false;
-  }
-
-  Outcome& out_;
-  std::function<double()> now_;
-  EventParser events_;
-  int n_pieces_ = 0;
-  double last_ = 0;  // when the last text came
-  bool done_ = false;
-};
 
 class Driver {
  public:
@@ -269,10 +145,12 @@ class Driver {
     if (n_sent_ == load_.bodies.size()) return;
     size_t i = n_sent_++;
     auto exchange = std::make_shared<Exchange>(io_, request_text(target_, "POST", load_.path, load_.bodies[i]));
-    auto answer = std::make_shared<Answer>(outcomes_[i], [this] { return now(); });
+    auto answer = std::make_shared<StreamedAnswer>(outcomes_[i], [this] { return now(); });
     exchange->on_body = [answer](int status, std::string_view bytes) { answer->body(status, bytes); };
     exchange->on_end = [this, answer](int status, std::string error) {
-      answer->end(status, std::move(error));
+      if (error.empty() && status != 200)
+        error = fmt::format("{} {}", status, std::string_view(http::obsolete_reason(http::status(status))));
+      answer->end(std::move(error));
       n_done_++;
       if (progress_) progress_(n_done_);
       if (load_.arrivals.empty()) send_next();
@@ -306,7 +184,8 @@ Reply http_get(const Target& target, const std::string& path, double timeout) {
   auto exchange = std::make_shared<Exchange>(io, request_text(target, "GET", path, {}));
   Reply reply;
   std::string problem;
-  exchange->on_body = [&](int, std::string_view bytes) { reply.body += bytes; };
+  constexpr size_t most = size_t(16) << 20;
+  exchange->on_body = [&](int, std::string_view bytes) { reply.body += bytes.substr(0, most - std::min(most, reply.body.size())); };
   exchange->on_end = [&](int status, std::string error) { reply.status = status, problem = std::move(error); };
   exchange->start(resolve(io, target), timeout);
   io.run();

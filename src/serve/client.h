@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "serve/streamed_answer.h"
+
 namespace mr {
 
 // Where a server listens: http://host[:port][/prefix]. A prefix of /v1 is the same as none, since every path begins with it.
@@ -17,29 +19,6 @@ struct Target {
   std::string api_key;  // empty: none is sent
 };
 Target parse_url(std::string_view url);  // throws Error for what is no such address
-
-// The events of a server-sent stream, whatever the pieces it comes in: LF, CRLF or CR, several data lines, comments.
-class EventParser {
- public:
-  using OnData = std::function<void(std::string_view data)>;
-  void feed(std::string_view bytes, const OnData&);
-
- private:
-  void line(const OnData&);
-  std::string line_, data_;
-  bool has_data_ = false, after_cr_ = false;
-};
-
-// What became of one request; times in seconds since the load began.
-struct Outcome {
-  double sent = 0, first = 0, done = 0;  // asked (connecting included), first text, last token
-  int prompt_tokens = 0, n_tokens = 0;   // as the server counted them; else the pieces of text that came
-  std::string error;                     // empty: the whole answer came. Else a short name for its kind: "429 Too Many Requests"
-  std::string detail;                    // what the server said about it, if anything
-  double ttft() const { return first - sent; }
-  double tpot() const { return n_tokens > 1 ? (done - first) / (n_tokens - 1) : 0; }  // time per output token after the first
-  double e2e() const { return done - sent; }
-};
 
 struct Load {
   std::string path;                 // /v1/completions
