@@ -98,12 +98,14 @@ Linear Loader::linear(std::initializer_list<Part> parts, int64_t in, bool bias, 
   for (const Part& part : parts) name.append(name.empty() ? "" : "+").append(part.role);
   if (!bias) return {std::move(name), std::move(packed), {}};
   std::vector<float> joined;
+  int64_t n_joined = 0;
   for (const Part& part : parts) {
+    n_joined += part.rows;
     std::vector<float> b = values(part.role, ".bias", {part.rows}, at);
     bool paired = names_.permuted_qk && part.head_dim && !random_seed_;
-    for (int64_t r = 0; r < part.rows; r++) joined.push_back(b[size_t(paired ? paired_row(r, part.head_dim) : r)]);
+    for (int64_t r = 0; r < int64_t(b.size()); r++) joined.push_back(b[size_t(paired ? paired_row(r, part.head_dim) : r)]);
   }
-  return {std::move(name), std::move(packed), place(joined, {int64_t(joined.size())})};
+  return {std::move(name), std::move(packed), place(joined, {n_joined})};
 }
 
 Weight Loader::weight(std::string_view role, int64_t rows, int64_t in, Place at) { return weights({{role, rows}}, in, at)[0]; }
@@ -122,10 +124,10 @@ Tensor Loader::vector(std::string_view role, std::string_view suffix, std::initi
 }
 
 std::vector<float> Loader::values(std::string_view role, std::string_view suffix, std::initializer_list<int64_t> shape, Place at) {
-  int64_t n = 1;
-  for (int64_t s : shape) n *= s;
-  std::vector<float> out(size_t(n), suffix == ".bias" ? 0.0f : 1.0f);
-  if (!random_seed_) read(view(out.data(), DType::f32, shape), get(role, suffix, at));
+  Tensor all = view(nullptr, DType::f32, shape);
+  std::vector<float> out(size_t(outlines() ? 0 : all.size()), suffix == ".bias" ? 0.0f : 1.0f);
+  all.data = out.data();
+  if (!random_seed_) read(all, get(role, suffix, at));
   return out;
 }
 
@@ -151,7 +153,10 @@ void Loader::read(Tensor out, const StoredTensor& t) {
   done_with(t);
 }
 
-float Loader::number(std::string_view role, Place at) { return values(role, ".weight", {1}, at)[0]; }
+float Loader::number(std::string_view role, Place at) {
+  std::vector<float> value = values(role, ".weight", {1}, at);
+  return outlines() ? 1.0f : value[0];
+}
 
 Norm Loader::norm(const NormSpec& spec, std::string_view role, int64_t dim, Place at) {
   Norm norm{spec.kind, spec.eps, vector(role, ".weight", {dim}, at)};

@@ -48,7 +48,8 @@ class Loader {
   Rows rows_of(const Part&, int64_t in, Place);
   Weight made_up(int64_t rows, int64_t in);
   std::vector<Weight> weights(std::initializer_list<Part>, int64_t in, Place);  // one for each run of equal formats
-  std::vector<float> values(std::string_view role, std::string_view suffix, std::initializer_list<int64_t> shape, Place);
+  std::vector<float> values(std::string_view role, std::string_view suffix, std::initializer_list<int64_t> shape,
+                            Place);                                               // none in an outline
   Tensor place(const std::vector<float>&, std::initializer_list<int64_t> shape);  // where the backend reads it
   void read(Tensor out, const StoredTensor&);
   void done_with(const StoredTensor&);

@@ -14,6 +14,7 @@ constexpr int64_t kLayers = 4096;
 constexpr int64_t kWidth = 1 << 20;        // of the model; ranks; numbers of heads and experts
 constexpr int64_t kHeadDim = 8192;         // of one head
 constexpr int64_t kInner = 1 << 24;        // of all heads together, of a feed-forward
+constexpr int64_t kExperts = 1 << 18;      // of all layers: each has weights of its own
 constexpr int64_t kExpertCells = 1 << 26;  // experts times their width
 constexpr int64_t kVocab = 1 << 24;
 constexpr int64_t kContext = 1 << 30;
@@ -145,10 +146,13 @@ void validate(const ModelSpec& spec, const std::string& where) {
   c.number("the scale of embeddings", spec.embedding_scale, 1e-6, 1e6);
   c.number("the cap of logits", spec.logit_softcap, 0, 1e6);
   for (const RopeSpec& rope : spec.ropes) check_rope(c, rope);
+  int64_t n_experts = 0;
   for (const LayerSpec& layer : spec.layers) {
     std::visit([&](const auto& mixer) { check_mixer(c, mixer, spec); }, layer.mixer);
     std::visit([&](const auto& ffn) { check_ffn(c, ffn); }, layer.ffn);
+    if (const auto* moe = std::get_if<MoeSpec>(&layer.ffn)) n_experts += moe->experts;
   }
+  c.size("the number of experts of all layers", n_experts, 0, kExperts);
   c.size("the number of parameters", parameters(spec), 1, kParameters);
   StateLayout layout = layout_of(spec, DType::f32);
   c.size("the state of a token, in bytes,", layout.bytes_per_token(), 0, kTokenBytes);

@@ -75,6 +75,19 @@ TEST(Outline, NeedsNoMemory) {
   EXPECT_EQ(outline->layout().bytes_per_token(), layers * 8 * 128 * 2 * 2);
 }
 
+// Vectors and convolutions too: here each layer's decay has 2^30 values of 4 bytes.
+TEST(Outline, NeedsNoMemoryForVectors) {
+  fs::path directory = fs::path(testing::TempDir()) / "outline_vectors";
+  fs::create_directories(directory);
+  const int64_t inner = 1 << 20, n_state = 1024, conv = 1024;
+  std::ofstream(directory / "config.json") << Json{{"model_type", "mamba"},      {"hidden_size", 8},      {"num_hidden_layers", 2},
+                                                   {"vocab_size", 100},          {"state_size", n_state}, {"conv_kernel", conv},
+                                                   {"intermediate_size", inner}, {"time_step_rank", 1}};
+  auto backend = make_ref_backend();
+  auto files = Checkpoint::open(directory, Checkpoint::Want::configuration);
+  EXPECT_GT(Model::outline(*files, *backend, {DType::f16})->weight_bytes(), 2 * 4 * inner * (n_state + conv));
+}
+
 TEST(Outline, HasNoWeightsAndSeesMisshapenTensors) {
   auto backend = make_ref_backend();
   auto files = Checkpoint::open(fs::path(MR_FIXTURES) / "models" / "llama_gqa");

@@ -63,6 +63,12 @@ Json deepseek() {
   return j;
 }
 
+Json lfm2() {
+  Json j = llama();
+  j.update({{"model_type", "lfm2"}, {"layer_types", {"conv", "full_attention"}}});
+  return j;
+}
+
 std::string sentence_of(const Json& config) {
   try {
     ModelSpec spec = spec_from(config, "config.json");
@@ -74,7 +80,8 @@ std::string sentence_of(const Json& config) {
 }
 
 TEST(Validate, PassesTheModelsThatTheOtherTestsSpoil) {
-  for (const Json& config : {llama(), mixtral(), mamba(), mamba2(), jamba(), gemma4(), deepseek()}) EXPECT_EQ(sentence_of(config), "");
+  for (const Json& config : {llama(), mixtral(), mamba(), mamba2(), jamba(), gemma4(), deepseek(), lfm2()})
+    EXPECT_EQ(sentence_of(config), "");
 }
 
 struct Absurd {
@@ -117,6 +124,8 @@ TEST(Validate, RefusesProductsThatOverflow) {
   expect_refused(mixtral(), {{"num_local_experts", wide}, {"intermediate_size", 1 << 24}});
   expect_refused(mixtral(), {{"num_local_experts", most}});
   expect_refused(mixtral(), {{"num_experts_per_tok", 5}});
+  expect_refused(mixtral(), {{"num_local_experts", wide}, {"intermediate_size", 16}});  // of weights that are counted one by one
+  expect_refused(mixtral(), {{"num_local_experts", 65536}, {"intermediate_size", 16}, {"num_hidden_layers", 1000}});
   expect_refused(mamba(), {{"expand", most}});
   expect_refused(mamba(), {{"hidden_size", most}});
   expect_refused(mamba(), {{"state_size", most}});
@@ -134,6 +143,8 @@ TEST(Validate, RefusesProductsThatOverflow) {
   expect_refused(deepseek(), {{"n_shared_experts", most}, {"moe_intermediate_size", most}});
   expect_refused(deepseek(), {{"kv_lora_rank", most}});
   expect_refused(deepseek(), {{"qk_rope_head_dim", most - 1}});
+  for (double factor : {1e30, -1.0, 1e-9}) expect_refused(lfm2(), {{"block_ffn_dim_multiplier", factor}});
+  for (int64_t multiple : {most, int64_t(0)}) expect_refused(lfm2(), {{"block_multiple_of", multiple}});
 }
 
 TEST(Validate, RefusesRopesThatGiveNoNumbers) {

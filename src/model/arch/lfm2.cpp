@@ -15,12 +15,13 @@ static Json usual_names(Json json) {
 
 // Two thirds of what the configuration says, times a factor, rounded up.
 static int feed_forward_width(const Config& config) {
+  constexpr std::string_view what = "the width of the feed-forward";
   int64_t width = config.positive("intermediate_size");
   if (!config.boolean("block_auto_adjust_ff_dim", true)) return int(width);
-  width = int64_t(config.number("block_ffn_dim_multiplier", 1) * double(2 * width / 3));
+  width = config.narrow(config.number("block_ffn_dim_multiplier", 1) * double(2 * width / 3), what);
   const int64_t multiple = config.integer("block_multiple_of", 256);
   config.require(multiple > 0 && width > 0, "a feed-forward of {} channels in multiples of {} is none", width, multiple);
-  return int((width + multiple - 1) / multiple * multiple);
+  return config.narrow(double((width + multiple - 1) / multiple * multiple), what);
 }
 
 static bool attends(const Config& config, int layer) {
