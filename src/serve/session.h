@@ -279,7 +279,8 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
       return reject({431, fmt::format("the request has more than {} headers", all_.options.max_headers)});
     if (message.count(http::field::host) > 1) return reject({400, "the request has more than one Host"});
     const std::string coding = lower_case(std::string(message[http::field::transfer_encoding]));
-    if (message.count(http::field::transfer_encoding) > 0 && (coding != "chunked" || !chunked_))
+    const size_t n_codings = message.count(http::field::transfer_encoding);
+    if (n_codings > 1 || (n_codings == 1 && (coding != "chunked" || !chunked_)))
       return reject({400, "the only transfer coding that is understood is chunked, in HTTP/1.1"});
 
     std::optional<uint64_t> length;
