@@ -71,6 +71,12 @@ TEST(ChatTemplate, hostile_variables_end_with_an_error) {
   EXPECT_THROW(ChatTemplate("{{ d }}").render(parsed(many + "0]")), Error);
 }
 
+TEST(ChatTemplate, what_is_no_number_is_not_divided) {
+  for (const char* source : {"{{ 'a' is odd }}", "{{ '%s' is divisibleby 3 }}", "{{ [1] is even }}", "{{ 3 is divisibleby 'a' }}",
+                             "{{ {'a': 1} | select('odd') | list }}", "{{ 3 is divisibleby 0 }}"})
+    EXPECT_THROW(ChatTemplate(source).render(OrderedJson::object()), Error) << source;
+}
+
 TEST(ChatTemplate, output_is_bounded) {
   ChatTemplate wide("{{ 'x' * 20000000 }}");
   EXPECT_THROW(wide.render(OrderedJson::object()), Error);
