@@ -1,15 +1,13 @@
 // Chat templates: the text up to the first zero byte is the template, what follows is the JSON of its variables. Whatever
 // it is, it renders or ends with an Error, and what it took is given back.
-#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
-#include <random>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/error.h"
+#include "fuzz/mutate.h"
 #include "text/jinja/evaluator.h"
 #include "text/jinja/parser.h"
 
@@ -21,9 +19,8 @@ constexpr const char* conversation =
   {"role": "tool", "content": "</think> 12 "}], "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
   "add_generation_prompt": true, "bos_token": "<s>", "eos_token": "</s>"})";
 
-mr::OrderedJson variables(const std::string& input, size_t end) {
-  if (end == std::string::npos) return mr::OrderedJson::parse(conversation);
-  auto given = mr::OrderedJson::parse(input.substr(end + 1), nullptr, false);
+mr::OrderedJson variables(const std::string& text) {
+  auto given = mr::OrderedJson::parse(text, nullptr, false);
   return given.is_object() ? given : mr::OrderedJson::object();
 }
 
@@ -42,37 +39,21 @@ strftime_now('%Y')@|abs@|attr('@|batch(2, 'f')@|capitalize@|default('d', true)@|
  is in @ in @ not in @ and @ or @ not @ if 1 else @ ~ @ + @ * @ ** @ // @ % @ == @ < @'%s %05d' % (@'é😀'@[1, [2]]@(1, 2)@
 {'a': 1, 2: 3}@none@true)";
 
-std::vector<std::string_view> words() {
-  std::vector<std::string_view> out;
-  for (size_t pos = 0; pos < vocabulary.size();) {
-    size_t end = std::min(vocabulary.find('@', pos), vocabulary.size());
-    std::string_view word = vocabulary.substr(pos, end - pos);
-    out.push_back(word.starts_with('\n') ? word.substr(1) : word);
-    pos = end + 1;
-  }
-  return out;
-}
-
 }  // namespace
 
-extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);
-
 extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
-  std::minstd_rand random(seed);
-  static const std::vector<std::string_view> all = words();
-  std::string_view word = all[random() % all.size()];
-  if (random() % 3 == 0 || size + word.size() > max_size) return LLVMFuzzerMutate(data, size, max_size);
-  size_t at = random() % (size + 1);
-  std::memmove(data + at + word.size(), data + at, size - at);
-  std::memcpy(data + at, word.data(), word.size());
-  return size + word.size();
+  static const std::vector<std::string_view> all = mr::fuzz::words(vocabulary, "@");
+  mr::fuzz::Random random(seed);
+  return mr::fuzz::insert_word(data, size, max_size, all, random);
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::string input(reinterpret_cast<const char*>(data), size);
   size_t end = input.find('\0');
-  const mr::OrderedJson json = variables(input, end);
-  mr::jinja::Meter meter({.work = 2'000'000, .bytes = size_t{4} << 20});
+  static const mr::OrderedJson usual = variables(conversation);
+  const mr::OrderedJson given = end == std::string::npos ? mr::OrderedJson() : variables(input.substr(end + 1));
+  const mr::OrderedJson& json = end == std::string::npos ? usual : given;
+  mr::jinja::Meter meter({.work = 200'000, .bytes = size_t{1} << 20});
   try {
     mr::jinja::Body body = mr::jinja::parse(input.substr(0, end));
     mr::jinja::Variables names;
