@@ -1,5 +1,6 @@
 // millrace serve: the OpenAI-compatible server.
 #include <fmt/format.h>
+#include <malloc.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -45,7 +46,15 @@ std::string first_line(const std::string& text) {
   return line;
 }
 
+// What requests leave behind goes back to the system: by default malloc learns from the first large block that it should keep such.
+void keep_no_freed_memory() {
+  mallopt(M_MMAP_THRESHOLD, 128 << 10);
+  mallopt(M_TRIM_THRESHOLD, 1 << 20);
+  mallopt(M_ARENA_MAX, 4);
+}
+
 int serve(ServeFlags& f) {
+  keep_no_freed_memory();
   ServeOptions& o = f.options;
   if (o.model_name.empty()) o.model_name = served_name(f.engine);
   if (!f.http_memory.empty()) o.http.memory = size_t(memory_bytes(f.http_memory));
@@ -63,9 +72,11 @@ int serve(ServeFlags& f) {
     return engine;
   });
   if (loaded) {
-    fmt::print(stderr, "{} at http://{}:{}/v1\n{}", o.model_name, o.http.host, server.port(), server.plan());
+    std::string greeting = fmt::format("{} at http://{}:{}/v1\n{}", o.model_name, o.http.host, server.port(), server.plan());
     if (f.engine.options.batching == Batching::fixed)
-      fmt::print(stderr, "static batches: nobody is answered before {} requests are there (--max-seqs)\n", f.engine.options.max_seqs);
+      greeting +=
+          fmt::format("static batches: nobody is answered before {} requests are there (--max-seqs)\n", f.engine.options.max_seqs);
+    std::fputs(greeting.c_str(), stderr);  // a disk that is full for the log is no reason to end
     std::fflush(stderr);
     server.run();
   }

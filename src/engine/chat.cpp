@@ -1,5 +1,6 @@
 #include "engine/chat.h"
 
+#include "core/bounded_json.h"
 #include "core/error.h"
 
 namespace mr {
@@ -13,13 +14,15 @@ static const std::string& source_of(const Tokenizer& tokenizer, const std::strin
 ChatFormat::ChatFormat(const Tokenizer& tokenizer, const std::string& override_source)
     : tokenizer_(tokenizer), template_(source_of(tokenizer, override_source)) {}
 
-std::vector<int32_t> ChatFormat::encode(const OrderedJson& messages, const OrderedJson& extra) const {
-  OrderedJson context = extra;
+std::vector<int32_t> ChatFormat::encode(const OrderedJson& messages, const OrderedJson& extra, const Allowance& allowance) const {
+  LargeJson owner{extra};
+  OrderedJson& context = owner.json;
   context["messages"] = messages;
   context["add_generation_prompt"] = true;
   if (tokenizer_.bos() >= 0) context["bos_token"] = tokenizer_.piece(tokenizer_.bos());
   if (tokenizer_.eos() >= 0) context["eos_token"] = tokenizer_.piece(tokenizer_.eos());
-  return tokenizer_.encode(template_.render(context), false);  // the template writes the special tokens itself
+  const std::string text = template_.render(context, {.allowance = allowance});
+  return tokenizer_.encode(text, false, true, allowance);  // the template writes the special tokens itself
 }
 
 }  // namespace mr

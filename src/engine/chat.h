@@ -16,7 +16,8 @@ class ChatFormat {
   ChatFormat(const Tokenizer&, const std::string& override_source = "");
 
   // messages: [{"role", "content"}, ...]; extra: tools and whatever else the template asks for. The assistant's turn is opened.
-  std::vector<int32_t> encode(const OrderedJson& messages, const OrderedJson& extra = OrderedJson::object()) const;
+  // Throws Stopped when the allowance is over.
+  std::vector<int32_t> encode(const OrderedJson& messages, const OrderedJson& extra = OrderedJson::object(), const Allowance& = {}) const;
 
  private:
   const Tokenizer& tokenizer_;

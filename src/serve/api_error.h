@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "core/error.h"
@@ -9,10 +10,12 @@
 
 namespace mr {
 
-// Becomes an answer of OpenAI's shape: {"error": {"message", "type", "param", "code"}}.
+// Becomes an answer of OpenAI's shape: {"error": {"message", "type", "param", "code"}}. Whatever of a client's text is in it is
+// made printable here: it goes to logs and to other people's terminals.
 struct ApiError : Error {
-  ApiError(int status, const std::string& message, std::string param = {}, std::string code = {})
-      : Error(message), status(status), param(std::move(param)), code(std::move(code)) {}
+  static constexpr size_t max_message = 4 * max_printable, max_param = 100;  // bytes
+  ApiError(int status, std::string_view message, std::string_view param = {}, std::string code = {})
+      : Error(printable(message, max_message)), status(status), param(printable(param, max_param)), code(std::move(code)) {}
   int status;
   std::string param, code;  // empty: null
 };
@@ -23,8 +26,8 @@ ApiError api_error_of(const std::exception&);  // itself; 503 where memory ran o
 
 // 400, what the client can mend.
 template <class... Args>
-[[noreturn]] void refuse(std::string param, fmt::format_string<Args...> text, Args&&... args) {
-  throw ApiError(400, fmt::format(text, std::forward<Args>(args)...), std::move(param));
+[[noreturn]] void refuse(std::string_view param, fmt::format_string<Args...> text, Args&&... args) {
+  throw ApiError(400, sentence(text, std::forward<Args>(args)...), param);
 }
 
 }  // namespace mr

@@ -28,6 +28,8 @@ OrderedJson parse_body(std::string_view body, const OnGrowth& on_growth) {
     json = parse_json<OrderedJson>(body, "the body", {}, on_growth);
   } catch (const ApiError&) {
     throw;
+  } catch (const Stopped&) {
+    throw;
   } catch (const Error& e) {
     refuse("", "{}", e.what());
   }

@@ -78,7 +78,7 @@ bool Gate::is_allowed_origin(std::string_view origin) const {
 void Gate::check_host(const HttpRequest& head) const {
   const std::string_view host = head.header("host");
   if (host.empty() || is_allowed_host(host_of(host))) return;
-  throw ApiError(403, fmt::format("the Host '{}' is not a name of this server: --allowed-hosts names them", host.substr(0, 100)), "",
+  throw ApiError(403, sentence("the Host '{}' is not a name of this server: --allowed-hosts names them", host.substr(0, 100)), "",
                  "host_not_allowed");
 }
 
@@ -93,11 +93,10 @@ void Gate::check_origin(const HttpRequest& head) const {
   const bool from_elsewhere = (!origin.empty() && authority_of(origin) != lower_case(head.header("host"))) || site == "cross-site";
   const bool reads_only = head.method == "GET" || head.method == "HEAD" || head.method == "OPTIONS";
   if (!from_elsewhere || reads_only || is_json(head.header("content-type"))) return;
-  throw ApiError(
-      403,
-      fmt::format("a page of another origin ('{}') has to send Content-Type: application/json, and --allow-origin has to name it",
-                  origin.substr(0, 100)),
-      "", "origin_not_allowed");
+  throw ApiError(403,
+                 sentence("a page of another origin ('{}') has to send Content-Type: application/json, and --allow-origin has to name it",
+                          origin.substr(0, 100)),
+                 "", "origin_not_allowed");
 }
 
 void Gate::check_key(const HttpRequest& head) const {

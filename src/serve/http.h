@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/allowance.h"
 #include "serve/memory_budget.h"
 
 namespace mr {
@@ -26,6 +27,7 @@ struct HttpRequest {
   std::string body;
   Charge charge;                               // for the body, and for what its owner makes of it
   std::chrono::steady_clock::time_point came;  // when it was whole
+  Allowance allowance;                         // of whoever waits for it to be read
 
   std::string_view header(std::string_view name) const;  // the first of that name; empty: not there
 };

@@ -141,7 +141,7 @@ std::string unknown(std::string_view name, FieldNames known) {
     const size_t d = distance(name, k);
     if (d < best) best = d, nearest = k;
   }
-  std::string text = fmt::format("there is no field '{}'", name.substr(0, 100));
+  std::string text = sentence("there is no field '{}'", name.substr(0, 100));
   return nearest.empty() ? text : text + fmt::format(": is '{}' meant?", nearest);
 }
 
@@ -161,7 +161,7 @@ void check_fields(const OrderedJson& body, FieldNames known, const std::function
     if (is_other && (value.is_null() || (!other->neutral.empty() && value == OrderedJson::parse(other->neutral)))) continue;
     std::string text = is_other ? fmt::format("{} is not supported here", name) : unknown(name, known);
     if (is_other && !other->instead.empty()) text += fmt::format(": {} is", other->instead);
-    if (!on_unknown) refuse(name.substr(0, 100), "{}", text);
+    if (!on_unknown) refuse(name, "{}", text);
     on_unknown(text);
   }
 }

@@ -21,8 +21,9 @@ class MemoryBudget {
  public:
   explicit MemoryBudget(size_t limit) : limit_(limit) {}
 
-  [[nodiscard]] bool take(size_t n) {
-    for (size_t used = used_; n <= limit_ && used <= limit_ - n;) {
+  // `untouched`: of the limit, for others.
+  [[nodiscard]] bool take(size_t n, size_t untouched = 0) {
+    for (size_t used = used_; n <= limit_ - untouched && used <= limit_ - untouched - n;) {
       if (!used_.compare_exchange_weak(used, used + n)) continue;
       for (size_t peak = peak_; peak < used + n && !peak_.compare_exchange_weak(peak, used + n);) {
       }
@@ -43,9 +44,11 @@ class MemoryBudget {
   std::atomic<size_t> used_{0}, peak_{0}, n_denied_{0};
 };
 
-// The bytes of one owner, given back with it. Without a budget everything is granted.
+// The bytes of one owner, given back with it. Without a budget everything is granted. Owners of much leave an eighth to those of
+// little: large requests shall not lock small ones out.
 class Charge {
  public:
+  static constexpr size_t little = 1 << 20;
   Charge() = default;
   explicit Charge(MemoryBudget& budget) : budget_(&budget) {}
   Charge(Charge&& other) noexcept : budget_(other.budget_), n_(std::exchange(other.n_, 0)) {}
@@ -58,7 +61,7 @@ class Charge {
 
   // From now on n bytes in all. False: denied, and nothing has changed; fewer are always granted.
   [[nodiscard]] bool set(size_t n) {
-    if (budget_ && n > n_ && !budget_->take(n - n_)) return false;
+    if (budget_ && n > n_ && !budget_->take(n - n_, n > little ? budget_->limit() / 8 : 0)) return false;
     if (budget_ && n < n_) budget_->give(n_ - n);
     n_ = n;
     return true;

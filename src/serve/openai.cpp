@@ -44,11 +44,6 @@ size_t Asked::bytes() const {
   return n_sampling + prompts.size() * a_prompt + size_t(n_choices()) * a_choice + 2 * sizeof(int32_t) * size_t(n_prompt_tokens());
 }
 
-void RequestLimits::check_time() const {
-  if (std::chrono::steady_clock::now() > until)
-    throw ApiError(503, "reading the request takes too long: it is too large, or the server too busy", "", "too_slow");
-}
-
 static const Tokenizer& need_tokenizer(const ServedModel& model, const std::string& param) {
   if (!model.tokenizer) refuse(param, "this model comes without a tokenizer: give the prompt as token ids");
   return *model.tokenizer;
@@ -59,7 +54,7 @@ bool is_name_of(const std::string& name, const ServedModel& model) {
 }
 
 ApiError no_such_model(const std::string& name, const ServedModel& model) {
-  return {404, fmt::format("there is no model '{}' here: '{}' is served", name, model.name), "model", "model_not_found"};
+  return {404, sentence("there is no model '{}' here: '{}' is served", name, model.name), "model", "model_not_found"};
 }
 
 static void check_model(const Fields& f, const ServedModel& model) {
@@ -175,7 +170,7 @@ static std::string joined_parts(const OrderedJson& parts, const std::string& par
 }
 
 // A conversation's earlier calls have their arguments as text; templates want to see what is in it.
-static void open_arguments(OrderedJson& message, const std::string& param) {
+static void open_arguments(OrderedJson& message, const Allowance& allowance, const std::string& param) {
   auto calls = message.find("tool_calls");
   if (calls == message.end() || calls->is_null()) return;
   if (!calls->is_array()) refuse(param + ".tool_calls", "{}.tool_calls must be a list, not {}", param, calls->type_name());
@@ -186,7 +181,11 @@ static void open_arguments(OrderedJson& message, const std::string& param) {
     if (!function.contains("arguments") || !function["arguments"].is_string()) continue;
     const std::string text = function["arguments"];
     try {
-      OrderedJson arguments = parse_json<OrderedJson>(text, "");
+      size_t held = 0;
+      OrderedJson arguments = parse_json<OrderedJson>(text, "", {}, [&](size_t n) {
+        allowance.hold(2 * (n - held));  // the template's context is a copy
+        held = n;
+      });
       if (arguments.is_object()) function["arguments"] = std::move(arguments);
     } catch (const Error&) {  // then they stay text
     }
@@ -209,7 +208,7 @@ static OrderedJson read_messages(const Fields& f, const RequestLimits& limits) {
       refuse(param + ".content", "{}.content must be a string or a list of parts", param);
     else if (!content && !m.find("tool_calls"))
       refuse(param + ".content", "{}.content is missing", param);
-    open_arguments(messages.back(), param);
+    open_arguments(messages.back(), limits.allowance, param);
   }
   return messages;
 }
@@ -234,17 +233,18 @@ static const OrderedJson* read_tools(const Fields& f, std::vector<std::string>& 
 
 static std::vector<int32_t> chat_tokens(const Fields& f, const ServedModel& model, const RequestLimits& limits,
                                         std::vector<std::string>& tool_names) {
-  OrderedJson messages = read_messages(f, limits);
+  const LargeJson messages{read_messages(f, limits)};
   if (!model.chat) refuse("messages", "this model comes without a chat template: use /v1/completions, or serve it with --chat-template");
-  OrderedJson extra = OrderedJson::object();
-  if (const OrderedJson* tools = read_tools(f, tool_names)) extra["tools"] = *tools;
+  LargeJson extra{OrderedJson::object()};
+  if (const OrderedJson* tools = read_tools(f, tool_names)) extra.json["tools"] = *tools;
   if (const OrderedJson* more = f.find("chat_template_kwargs")) {
     Fields is_object(*more, "chat_template_kwargs.");
-    for (const auto& [key, value] : more->items()) extra[key] = value;
+    for (const auto& [key, value] : more->items()) extra.json[key] = value;
   }
-  limits.check_time();
   try {
-    return model.chat->encode(messages, extra);
+    return model.chat->encode(messages.json, extra.json, limits.allowance);
+  } catch (const Stopped&) {
+    throw;
   } catch (const Error& e) {  // the template refuses the conversation
     refuse("messages", "{}", e.what());
   }
@@ -279,8 +279,9 @@ static std::vector<int32_t> read_ids(const OrderedJson& list, const ServedModel&
   return ids;
 }
 
-static std::vector<int32_t> read_prompt(const OrderedJson& prompt, const ServedModel& model, const std::string& param) {
-  if (prompt.is_string()) return need_tokenizer(model, param).encode(prompt.get_ref<const std::string&>(), true);
+static std::vector<int32_t> read_prompt(const OrderedJson& prompt, const ServedModel& model, const RequestLimits& limits,
+                                        const std::string& param) {
+  if (prompt.is_string()) return need_tokenizer(model, param).encode(prompt.get_ref<const std::string&>(), true, true, limits.allowance);
   if (prompt.is_array()) return read_ids(prompt, model, param);
   refuse(param, "{} must be a string, token ids, or a list of either, not {}", param, prompt.type_name());
 }
@@ -289,12 +290,10 @@ static std::vector<std::vector<int32_t>> read_prompts(const Fields& f, const Ser
   const OrderedJson* prompt = f.find("prompt");
   if (!prompt) refuse("prompt", "prompt is missing");
   bool many = prompt->is_array() && !prompt->empty() && !prompt->front().is_number();
-  if (!many) return {read_prompt(*prompt, model, "prompt")};
+  if (!many) return {read_prompt(*prompt, model, limits, "prompt")};
   std::vector<std::vector<int32_t>> prompts;
-  for (const OrderedJson& p : *f.list("prompt", limits.max_prompts)) {
-    limits.check_time();
-    prompts.push_back(read_prompt(p, model, fmt::format("prompt[{}]", prompts.size())));
-  }
+  for (const OrderedJson& p : *f.list("prompt", limits.max_prompts))
+    prompts.push_back(read_prompt(p, model, limits, fmt::format("prompt[{}]", prompts.size())));
   return prompts;
 }
 
@@ -334,7 +333,7 @@ std::vector<int32_t> read_tokenize(const OrderedJson& body, const ServedModel& m
   if (!f.find("prompt")) refuse("prompt", "prompt is missing");
   for (const char* field : {"tools", "tool_choice", "chat_template_kwargs"})
     if (f.find(field)) refuse(field, "{} goes with messages, not with a prompt", field);
-  return need_tokenizer(model, "prompt").encode(text, special);
+  return need_tokenizer(model, "prompt").encode(text, special, true, limits.allowance);
 }
 
 std::string read_detokenize(const OrderedJson& body, const ServedModel& model, const RequestLimits& limits) {
@@ -343,7 +342,13 @@ std::string read_detokenize(const OrderedJson& body, const ServedModel& model, c
   check_model(f, model);
   const OrderedJson* tokens = f.list("tokens", max_text);
   if (!tokens) refuse("tokens", "tokens is missing");
-  return need_tokenizer(model, "tokens").decode(read_ids(*tokens, model, "tokens"), false);
+  const Tokenizer& tokenizer = need_tokenizer(model, "tokens");
+  const std::vector<int32_t> ids = read_ids(*tokens, model, "tokens");
+  size_t n_bytes = 0;
+  for (int32_t id : ids) n_bytes += tokenizer.piece(id).size();
+  limits.allowance.check_time("reading tokens");
+  limits.allowance.hold(4 * n_bytes);  // the text, the answer's JSON of it, and the answer
+  return tokenizer.decode(ids, false);
 }
 
 }  // namespace mr

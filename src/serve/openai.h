@@ -1,7 +1,6 @@
 // OpenAI's requests, read and checked: from a body to what the engine is asked.
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <string>
 #include <vector>
@@ -35,11 +34,9 @@ struct RequestLimits {
   size_t max_biases = 1024;
   int max_answers = 1024;  // of all prompts together
   int max_logprobs = 20;
-  std::chrono::steady_clock::time_point until = std::chrono::steady_clock::time_point::max();
+  Allowance allowance;  // for reading it
 
   std::function<void(const std::string&)> on_unknown;  // a field that nobody knows; empty: that is an error
-
-  void check_time() const;  // throws when reading takes too long
 };
 
 // What one call asks for. Answer i of prompt p is the choice p * n + i.

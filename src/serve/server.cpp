@@ -101,6 +101,7 @@ void Server::run() {
 // Nothing new is taken from here on.
 void Server::drain() {
   draining_ = true;
+  stop_reading_.request_stop();
   {
     std::lock_guard lock(mutex_);
     log_.info(fmt::format("draining: {} requests are under way, {} s are left to them", live_.size(), options_.drain_seconds));
@@ -151,6 +152,10 @@ void Server::note_answer(RequestLine line, const HttpResponse& response) {
   if (!probe || line.status >= 400) log_.request(line);
 }
 
+static ApiError too_slow() { return {503, "reading the request takes too long: it is too large, or the server too busy", "", "too_slow"}; }
+
+static ApiError shutting_down() { return {503, "the server is shutting down"}; }
+
 // On the connection's strand, which is to be left soon: what a body asks for is read by a worker, within a deadline.
 void Server::handle(HttpRequest request, std::shared_ptr<Responder> out) {
   constexpr size_t small = 16 << 10;  // bytes: milliseconds at worst
@@ -158,14 +163,20 @@ void Server::handle(HttpRequest request, std::shared_ptr<Responder> out) {
   const Lane lane = request.body.size() <= small ? Lane::small : Lane::large;
   auto job = std::make_shared<Job>();
   job->request = std::move(request);
-  out->on_hang_up([job] { job->over = true; });
+  job->request.allowance = {.stop = job->stop.get_token(),
+                            .deadline = job->request.came + std::chrono::milliseconds(options_.read_ms),
+                            .grant = [&charge = job->request.charge](size_t more) { return charge.set(charge.size() + more); }};
+  out->on_hang_up([job] {
+    job->over = true;
+    job->stop.request_stop();
+  });
   out->alarm(std::chrono::milliseconds(options_.read_ms), [this, job, out] {
-    if (job->over.exchange(true)) return;
-    give(error_response({503, "reading the request takes too long: it is too large, or the server too busy", "", "too_slow"}), job->request,
-         out);
+    job->stop.request_stop();
+    if (!job->over.exchange(true)) give(error_response(too_slow()), job->request, out);
   });
   out->work(lane, [this, job, out] {
     if (job->over) return;
+    std::stop_callback with_all(stop_reading_.get_token(), [&] { job->stop.request_stop(); });
     auto reply = std::make_shared<Reply>(answer(job->request));
     out->post([this, job, out, reply] {
       if (!job->over.exchange(true)) give(std::move(*reply), job->request, out);
@@ -176,6 +187,8 @@ void Server::handle(HttpRequest request, std::shared_ptr<Responder> out) {
 Server::Reply Server::answer(HttpRequest& request) {
   try {
     return route(request);
+  } catch (const Stopped&) {
+    return error_response(draining_ ? shutting_down() : too_slow());
   } catch (const std::exception& e) {
     return error_response(api_error_of(e));
   }
@@ -185,7 +198,7 @@ void Server::give(Reply reply, HttpRequest& request, const std::shared_ptr<Respo
   Headers cors = gate_.cors_headers(request);
   try {
     if (auto* asked = std::get_if<Asked>(&reply)) {
-      if (draining_) throw ApiError(503, "the server is shutting down");
+      if (draining_) throw shutting_down();
       request.body = {};
       return std::make_shared<Call>(*this, std::move(*asked), std::move(request.charge), out, cors, line_of(request))->begin();
     }
@@ -219,36 +232,37 @@ Server::Reply Server::route(HttpRequest& request) {
     bool here = request.path == path || (path.ends_with('/') && request.path.starts_with(path));
     if (!here) continue;
     if (method != r.method)
-      throw ApiError(405, fmt::format("{} takes {}, not {}", r.path, r.method, request.method), r.method, "method_not_allowed");
+      throw ApiError(405, sentence("{} takes {}, not {}", r.path, r.method, request.method), r.method, "method_not_allowed");
     if (!loaded_ && path != "/health" && path != "/openapi.json") {
       const int64_t total = loading_->total, percent = total > 0 ? loading_->done * 100 / total : 0;
       throw ApiError(503, fmt::format("the model is being loaded: {} % of it is there", percent), "", "loading");
     }
     return (this->*r.answer)(request);
   }
-  throw ApiError(404, fmt::format("there is no {}", request.path));
+  throw ApiError(404, sentence("there is no {}", request.path));
 }
 
 // ---- the routes
 
 // The request pays for its body, for the JSON of it, and for the copies that templates make of that.
-OrderedJson Server::json_of(HttpRequest& request) const {
-  return parse_body(request.body, [&](size_t n) {
-    if (!request.charge.set(request.body.capacity() + 3 * n))
-      throw ApiError(503, "there is no memory for the request now: clients hold too much", "", "no_memory");
-  });
+LargeJson Server::json_of(HttpRequest& request) const {
+  return {parse_body(request.body, [&](size_t n) {
+    request.allowance.check_time("reading the body");
+    const size_t all = request.body.capacity() + 3 * n;
+    if (all > request.charge.size()) request.allowance.hold(all - request.charge.size());
+  })};
 }
 
 RequestLimits Server::limits_of(const HttpRequest& request) {
   RequestLimits limits;
   if (options_.lenient_fields) limits.on_unknown = [this, id = request.id](const std::string& what) { log_.warn(id + ": " + what); };
-  limits.until = request.came + std::chrono::milliseconds(options_.read_ms);
+  limits.allowance = request.allowance;
   return limits;
 }
 
-Server::Reply Server::chat_completion(HttpRequest& r) { return read_chat_completion(json_of(r), model_, limits_of(r)); }
+Server::Reply Server::chat_completion(HttpRequest& r) { return read_chat_completion(json_of(r).json, model_, limits_of(r)); }
 
-Server::Reply Server::completion(HttpRequest& r) { return read_completion(json_of(r), model_, limits_of(r)); }
+Server::Reply Server::completion(HttpRequest& r) { return read_completion(json_of(r).json, model_, limits_of(r)); }
 
 static OrderedJson model_json(const ServedModel& m, const std::string& name) {
   return {{"id", name}, {"object", "model"}, {"created", m.created}, {"owned_by", "millrace"}, {"max_model_len", m.max_context}};
@@ -280,13 +294,14 @@ Server::Reply Server::model(HttpRequest& request) {
 }
 
 Server::Reply Server::tokenize(HttpRequest& request) {
-  std::vector<int32_t> tokens = read_tokenize(json_of(request), model_, limits_of(request));
+  std::vector<int32_t> tokens = read_tokenize(json_of(request).json, model_, limits_of(request));
+  request.allowance.hold(tokens.size() * (sizeof(OrderedJson) + 2 * std::string_view("123456,").size()));
   OrderedJson body{{"count", tokens.size()}, {"max_model_len", model_.max_context}, {"tokens", tokens}};
   return HttpResponse{.body = to_text(body)};
 }
 
 Server::Reply Server::detokenize(HttpRequest& request) {
-  OrderedJson body{{"prompt", read_detokenize(json_of(request), model_, limits_of(request))}};
+  OrderedJson body{{"prompt", read_detokenize(json_of(request).json, model_, limits_of(request))}};
   return HttpResponse{.body = to_text(body)};
 }
 

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <set>
+#include <stop_token>
 #include <string>
 #include <variant>
 #include <vector>
@@ -64,7 +65,8 @@ class Server {
   };
   struct Job {  // a request on a worker
     HttpRequest request;
-    std::atomic<bool> over{false};  // nobody waits for it any more
+    std::stop_source stop;          // reading it is to end
+    std::atomic<bool> over{false};  // it has its answer, or nobody waits for one
   };
   struct Loading {
     std::atomic<int64_t> done{0}, total{0};  // bytes
@@ -76,7 +78,7 @@ class Server {
   void give(Reply, HttpRequest&, const std::shared_ptr<Responder>&);
   void send(Responder&, RequestLine, HttpResponse);
   void note_answer(RequestLine, const HttpResponse&);
-  OrderedJson json_of(HttpRequest&) const;
+  LargeJson json_of(HttpRequest&) const;
   RequestLimits limits_of(const HttpRequest&);
 
   Reply chat_completion(HttpRequest&);
@@ -113,6 +115,7 @@ class Server {
   std::set<int64_t> live_;        // ids of the engine's requests that have not ended
   Clock::time_point work_since_;  // when live_ was last empty
   std::atomic<bool> draining_{false};
+  std::stop_source stop_reading_;  // what is not yet the engine's is not taken any more
 
   std::unique_ptr<HttpServer> http_;  // last: its threads use the rest
 };

@@ -103,10 +103,11 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
 
   void begin_stream(HttpResponse r) override {
     if (state_ != State::answering) return;
-    alarm_.cancel();
     if (!chunked_) keep_alive_ = false;  // HTTP/1.0: the end of the stream is the end of the connection
+    std::string head = head_of(r, chunked_ ? "Transfer-Encoding: chunked\r\n" : "");
+    alarm_.cancel();
     state_ = State::streaming;
-    write(head_of(r, chunked_ ? "Transfer-Encoding: chunked\r\n" : ""));
+    write(std::move(head));
   }
 
   bool push(std::string bytes) override {
@@ -117,7 +118,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
       return false;
     }
     write(chunked_ ? fmt::format("{:x}\r\n{}\r\n", bytes.size(), bytes) : std::move(bytes));
-    return true;
+    return state_ != State::dead;
   }
 
   void end_stream() override {
@@ -347,6 +348,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
   }
 
   void end_answer() {
+    if (state_ == State::dead) return;
     state_ = State::flushing;
     alarm_.cancel();
     hang_up_ = {};
@@ -372,11 +374,15 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
     return unread_.set(n > free_output ? n : 0);
   }
 
-  void write(std::string bytes) {
-    if (n_unread_ == 0) enter(Phase::sending);
-    n_unread_ += bytes.size();
-    output_.push_back(std::move(bytes));
-    if (output_.size() == 1) flush();
+  // A write that cannot begin is the end: whoever called may take what is thrown for his own, and answer into nowhere.
+  void write(std::string bytes) noexcept {
+    guard([&] {
+      if (state_ == State::dead) return;
+      if (n_unread_ == 0) enter(Phase::sending);
+      n_unread_ += bytes.size();
+      output_.push_back(std::move(bytes));
+      if (output_.size() == 1) flush();
+    });
   }
 
   void flush() {

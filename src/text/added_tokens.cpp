@@ -46,24 +46,28 @@ void AddedTokenMatcher::add(std::string_view text, const AddedToken& token) {
   tokens_.push_back(token);
 }
 
-bool AddedTokenMatcher::find(std::string_view text, size_t from, Match& match) const {
+bool AddedTokenMatcher::find(std::string_view text, size_t from, TimedLoop& loop, Match& match) const {
   for (size_t begin = from; begin < text.size(); ++begin) {
     match.token = -1;
     int32_t node = child(0, text[begin]);
-    for (size_t pos = begin + 1; node >= 0; ++pos) {
+    size_t pos = begin + 1;
+    for (; node >= 0; ++pos) {
       if (nodes_[node].token >= 0) match = {begin, pos, nodes_[node].token};
       node = pos < text.size() ? child(node, text[pos]) : -1;
     }
+    loop.work(4 * (pos - begin));
     if (match.token >= 0) return true;
   }
   return false;
 }
 
-std::vector<AddedTokenMatcher::Segment> AddedTokenMatcher::split(std::string_view text, bool parse_special) const {
+std::vector<AddedTokenMatcher::Segment> AddedTokenMatcher::split(std::string_view text, bool parse_special,
+                                                                 const Allowance& allowance) const {
+  TimedLoop loop(allowance, "finding tokens in the text");
   std::vector<Segment> segments;
   size_t done = 0;
   Match match;
-  for (size_t from = 0; !tokens_.empty() && find(text, from, match); from = match.end) {
+  for (size_t from = 0; !tokens_.empty() && find(text, from, loop, match); from = match.end) {
     const AddedToken& token = tokens_[match.token];
     if (token.special && !parse_special) continue;
     if (token.single_word && (ends_with_word(text.substr(0, match.begin)) || starts_with_word(text.substr(match.end)))) continue;

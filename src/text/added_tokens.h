@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/allowance.h"
 #include "text/tokenizer_data.h"
 
 namespace mr {
@@ -21,7 +22,7 @@ class AddedTokenMatcher {
   // `text` is what to search for (the token's content, normalized if the token asks for it).
   void add(std::string_view text, const AddedToken& token);
   // Cuts `text` into tokens and what lies between. Without parse_special, special tokens stay plain text.
-  std::vector<Segment> split(std::string_view text, bool parse_special) const;
+  std::vector<Segment> split(std::string_view text, bool parse_special, const Allowance& = {}) const;
 
  private:
   struct Node {
@@ -33,7 +34,7 @@ class AddedTokenMatcher {
     int32_t token;
   };
   int32_t child(int32_t node, char c) const;
-  bool find(std::string_view text, size_t from, Match& match) const;
+  bool find(std::string_view text, size_t from, TimedLoop&, Match& match) const;
   std::vector<Node> nodes_;
   std::vector<AddedToken> tokens_;
 };

@@ -14,6 +14,7 @@ namespace {
 
 constexpr uint64_t no_key = ~uint64_t{0};
 constexpr size_t short_piece = 24;  // symbols; below it scanning beats a heap
+constexpr size_t merge_cost = 64;   // nanoseconds, roughly
 
 uint64_t pair_key(int32_t left, int32_t right) { return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right); }
 
@@ -153,14 +154,17 @@ void Bpe::merge_short(std::string_view piece, std::vector<Symbol>& symbols) cons
   symbols.resize(n);
 }
 
-void Bpe::merge_long(std::string_view piece, std::vector<Symbol>& symbols) const {
-  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue;
+void Bpe::merge_long(std::string_view piece, std::vector<Symbol>& symbols, TimedLoop& loop) const {
+  std::vector<Candidate> room;
+  room.reserve(symbols.size());
+  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue(std::greater<>(), std::move(room));
   auto offer = [&](int32_t left) {
     Candidate pair;
     if (left >= 0 && candidate(piece, symbols, left, pair)) queue.push(pair);
   };
   for (int32_t i = 0; i + 1 < static_cast<int32_t>(symbols.size()); ++i) offer(i);
   while (!queue.empty()) {
+    loop.work(merge_cost);
     Candidate pair = queue.top();
     queue.pop();
     Symbol& left = symbols[pair.left];
@@ -178,8 +182,13 @@ void Bpe::merge_long(std::string_view piece, std::vector<Symbol>& symbols) const
   std::erase_if(symbols, [](const Symbol& s) { return s.length == 0; });
 }
 
-void Bpe::encode(const TextPieces& pieces, std::vector<int32_t>& ids) const {
+void Bpe::encode(const TextPieces& pieces, std::vector<int32_t>& ids, const Allowance& allowance) const {
+  TimedLoop loop(allowance, "encoding the text");
+  size_t longest = 0;
+  for (TextRange range : pieces.ranges) longest = std::max(longest, range.end - range.begin);
+  allowance.hold(longest * (sizeof(Symbol) + 2 * sizeof(Candidate)));
   std::vector<Symbol> symbols;
+  symbols.reserve(longest);
   std::unordered_map<std::string_view, TextRange> seen;  // text is words that come again: where in `ids` the first one lies
   for (TextRange range : pieces.ranges) {
     std::string_view piece(pieces.text.data() + range.begin, range.end - range.begin);
@@ -190,12 +199,13 @@ void Bpe::encode(const TextPieces& pieces, std::vector<int32_t>& ids) const {
       continue;
     }
     size_t begin = ids.size();
-    encode_piece(piece, symbols, ids);
+    encode_piece(piece, symbols, loop, ids);
     if (fresh) known->second = {begin, ids.size()};
   }
 }
 
-void Bpe::encode_piece(std::string_view piece, std::vector<Symbol>& symbols, std::vector<int32_t>& ids) const {
+void Bpe::encode_piece(std::string_view piece, std::vector<Symbol>& symbols, TimedLoop& loop, std::vector<int32_t>& ids) const {
+  loop.work(merge_cost * piece.size());
   if (data_.ignore_merges) {
     if (int32_t whole = find(piece); whole >= 0) {
       ids.push_back(whole);
@@ -207,7 +217,7 @@ void Bpe::encode_piece(std::string_view piece, std::vector<Symbol>& symbols, std
   if (symbols.size() <= short_piece) {
     merge_short(piece, symbols);
   } else {
-    merge_long(piece, symbols);
+    merge_long(piece, symbols, loop);
   }
   for (const Symbol& symbol : symbols) {
     if (symbol.id >= 0) {

@@ -3,11 +3,10 @@
 // its work and memory when it runs.
 #pragma once
 
-#include <chrono>
 #include <memory>
-#include <stop_token>
 #include <string>
 
+#include "core/allowance.h"
 #include "core/json.h"
 
 namespace mr {
@@ -17,8 +16,7 @@ struct TemplateLimits {
   size_t work = 100'000'000;         // units of about a nanosecond: the same template stops at the same point on every machine
   size_t bytes = size_t{64} << 20;   // of live values, the variables and the output included
   size_t output = size_t{16} << 20;  // bytes: what is rendered is tokenized next
-  std::stop_token stop = {};         // looked at about once a millisecond, like the deadline
-  std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
+  Allowance allowance = {};          // time is looked at about once a millisecond
 };
 
 class ChatTemplate {

@@ -35,10 +35,12 @@ struct Span {
 };
 
 // The whole of `text` as matches and what lies between them.
-void find_spans(const Regex& regex, std::string_view text, bool invert, MatchBudget& budget, std::vector<Span>& spans) {
+void find_spans(const Regex& regex, std::string_view text, bool invert, MatchBudget& budget, const Allowance& allowance,
+                std::vector<Span>& spans) {
   spans.clear();
   size_t pos = 0;
   regex.each_match(text, budget, [&](size_t begin, size_t end) {
+    if (spans.size() + 2 > spans.capacity()) allowance.hold((spans.size() + 2) * sizeof(Span));
     if (pos < begin) spans.push_back({pos, begin, invert});
     spans.push_back({begin, end, !invert});
     pos = end;
@@ -106,14 +108,15 @@ void apply_behavior(Behavior behavior, std::vector<Span>& spans) {
   }
 }
 
-void split_pieces(TextPieces& pieces, const Regex& regex, Behavior behavior, bool invert, MatchBudget& budget) {
+void split_pieces(TextPieces& pieces, const Regex& regex, Behavior behavior, bool invert, MatchBudget& budget, const Allowance& allowance) {
   std::vector<TextRange> out;
   out.reserve(pieces.text.size() / 4);
   std::vector<Span> spans;
   for (TextRange range : pieces.ranges) {
     std::string_view piece(pieces.text.data() + range.begin, range.end - range.begin);
-    find_spans(regex, piece, invert, budget, spans);
+    find_spans(regex, piece, invert, budget, allowance, spans);
     apply_behavior(behavior, spans);
+    if (out.size() + spans.size() > out.capacity()) allowance.hold((out.size() + spans.size()) * sizeof(TextRange));
     for (const Span& span : spans) out.push_back({range.begin + span.begin, range.begin + span.end});
   }
   pieces.ranges = std::move(out);
@@ -159,12 +162,13 @@ Normalizer::Normalizer(const std::vector<NormalizerStep>& steps) {
   }
 }
 
-std::string Normalizer::apply(std::string_view input) const {
+std::string Normalizer::apply(std::string_view input, const Allowance& allowance) const {
   using Kind = NormalizerStep::Kind;
   std::string text(input);
   const size_t limit = growth_limit(input.size());
-  MatchBudget budget(input.size());
+  MatchBudget budget(input.size(), allowance);
   for (const Step& step : steps_) {
+    allowance.check_time("splitting the text");
     switch (step.rule.kind) {
       case Kind::nfc:
         text = normalize(text, NormalForm::nfc);
@@ -227,16 +231,17 @@ PreTokenizer::PreTokenizer(const std::vector<PreTokenizerStep>& steps) {
   }
 }
 
-TextPieces PreTokenizer::apply(std::string text, bool first) const {
+TextPieces PreTokenizer::apply(std::string text, bool first, const Allowance& allowance) const {
   using Kind = PreTokenizerStep::Kind;
   const size_t limit = growth_limit(text.size());
-  MatchBudget budget(text.size());
+  MatchBudget budget(text.size(), allowance);
   TextPieces pieces{std::move(text), {}};
   if (!pieces.text.empty()) pieces.ranges.push_back({0, pieces.text.size()});
   for (const Step& step : steps_) {
+    allowance.check_time("splitting the text");
     switch (step.rule.kind) {
       case Kind::split:
-        split_pieces(pieces, *step.regex, step.rule.behavior, step.rule.invert, budget);
+        split_pieces(pieces, *step.regex, step.rule.behavior, step.rule.invert, budget, allowance);
         break;
       case Kind::prefix_space:
         prefix_pieces(pieces, " ", false, limit);
@@ -244,7 +249,7 @@ TextPieces PreTokenizer::apply(std::string text, bool first) const {
       case Kind::metaspace:
         replace_in_pieces(pieces, " ", step.rule.replacement, limit);
         if (step.rule.prefix && (first || !step.rule.only_first)) prefix_pieces(pieces, step.rule.replacement, step.rule.only_first, limit);
-        if (step.regex) split_pieces(pieces, *step.regex, step.rule.behavior, false, budget);
+        if (step.regex) split_pieces(pieces, *step.regex, step.rule.behavior, false, budget, allowance);
         break;
     }
   }

@@ -14,7 +14,7 @@ namespace mr {
 class Normalizer {
  public:
   explicit Normalizer(const std::vector<NormalizerStep>& steps);
-  std::string apply(std::string_view text) const;
+  std::string apply(std::string_view text, const Allowance& = {}) const;
   bool empty() const { return steps_.empty(); }
 
  private:
@@ -39,7 +39,7 @@ class PreTokenizer {
  public:
   explicit PreTokenizer(const std::vector<PreTokenizerStep>& steps);
   // `first`: this text begins the whole input (some rules prefix only that).
-  TextPieces apply(std::string text, bool first) const;
+  TextPieces apply(std::string text, bool first, const Allowance& = {}) const;
 
  private:
   struct Step {

@@ -65,10 +65,18 @@ std::string translate(const std::string& pattern) {
 
 }  // namespace
 
-MatchBudget::MatchBudget(size_t text_bytes)
-    : end_(std::chrono::steady_clock::now() + std::chrono::seconds(1) + std::chrono::microseconds(4 * text_bytes)) {}
+static constexpr size_t calls_between_looks = 16;
 
-bool MatchBudget::allows_a_call() { return ++calls_ % 16 != 0 || std::chrono::steady_clock::now() < end_; }
+MatchBudget::MatchBudget(size_t text_bytes, const Allowance& allowance)
+    : allowance_(allowance), end_(std::chrono::steady_clock::now() + std::chrono::seconds(1) + std::chrono::microseconds(4 * text_bytes)) {}
+
+bool MatchBudget::allows_a_call() {
+  if (calls_++ % calls_between_looks != 0) return true;
+  allowance_.check_time("splitting the text");
+  return std::chrono::steady_clock::now() < end_;
+}
+
+void MatchBudget::look_next() { calls_ = 0; }
 
 struct Regex::Code {
   std::string pattern;
@@ -129,6 +137,7 @@ void Regex::each_match(std::string_view text, MatchBudget& budget, const Visit& 
     if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = attempt(pos, PCRE2_NO_JIT);  // the interpreter's stack is on the heap
     if (found == PCRE2_ERROR_MATCHLIMIT && !patient && 8 * text.size() > quick_steps) {
       patient = true;
+      budget.look_next();
       continue;
     }
     patient = false;

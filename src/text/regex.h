@@ -7,15 +7,19 @@
 #include <string>
 #include <string_view>
 
+#include "core/allowance.h"
+
 namespace mr {
 
 // What the patterns of a file may take for one text. Sane ones need a thousandth of it; others could need years.
 class MatchBudget {
  public:
-  explicit MatchBudget(size_t text_bytes);
-  bool allows_a_call();  // of a bounded number of steps
+  MatchBudget(size_t text_bytes, const Allowance&);
+  bool allows_a_call();  // of a bounded number of steps; throws Stopped
+  void look_next();      // before the next call, which may take many steps
 
  private:
+  const Allowance& allowance_;
   size_t calls_ = 0;
   std::chrono::steady_clock::time_point end_;
 };

@@ -63,7 +63,7 @@ struct Tokenizer::State {
   void add_tokens();
   void undo_rules();
   void find_stop_tokens();
-  void encode_plain(std::string_view text, bool first, bool parse_special, std::vector<int32_t>& ids) const;
+  void encode_plain(std::string_view text, bool first, bool parse_special, const Allowance&, std::vector<int32_t>& ids) const;
 
   TokenizerData data;
   Normalizer normalizer;
@@ -140,30 +140,34 @@ void Tokenizer::State::find_stop_tokens() {
   }
 }
 
-void Tokenizer::State::encode_plain(std::string_view text, bool first, bool parse_special, std::vector<int32_t>& ids) const {
-  std::string normal = normalizer.apply(text);
-  for (const auto& segment : normalized.split(normal, parse_special)) {
+void Tokenizer::State::encode_plain(std::string_view text, bool first, bool parse_special, const Allowance& allowance,
+                                    std::vector<int32_t>& ids) const {
+  std::string normal = normalizer.apply(text, allowance);
+  for (const auto& segment : normalized.split(normal, parse_special, allowance)) {
     if (segment.id >= 0) {
       ids.push_back(segment.id);
     } else {
-      bpe.encode(pre_tokenizer.apply(std::string(segment.text), first && segment.text.data() == normal.data()), ids);
+      const bool begins = first && segment.text.data() == normal.data();
+      bpe.encode(pre_tokenizer.apply(std::string(segment.text), begins, allowance), ids, allowance);
     }
   }
 }
 
 Tokenizer::Tokenizer(TokenizerData data) : state_(std::make_shared<const State>(std::move(data))) {}
 
-std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special, bool parse_special) const {
+std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special, bool parse_special, const Allowance& allowance) const {
   check(text.size() < (size_t{1} << 31), "a text of {} bytes is too long to encode", text.size());
+  constexpr size_t bytes_a_byte = 8;  // of copies and ids; what needs more asks for it
+  allowance.hold(bytes_a_byte * text.size());
   std::string mended;
   if (valid_utf8_prefix(text) < text.size()) text = mended = to_valid_utf8(text);
   std::vector<int32_t> ids;
   if (add_special) ids = state_->data.prefix;
-  for (const auto& segment : state_->raw.split(text, parse_special)) {
+  for (const auto& segment : state_->raw.split(text, parse_special, allowance)) {
     if (segment.id >= 0) {
       ids.push_back(segment.id);
     } else {
-      state_->encode_plain(segment.text, segment.text.data() == text.data(), parse_special, ids);
+      state_->encode_plain(segment.text, segment.text.data() == text.data(), parse_special, allowance, ids);
     }
   }
   if (add_special) ids.insert(ids.end(), state_->data.suffix.begin(), state_->data.suffix.end());

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/allowance.h"
 #include "core/json.h"
 #include "text/tokenizer_data.h"
 
@@ -25,7 +26,8 @@ class Tokenizer {
 
   // add_special: put the tokens around the text that the model expects (bos, …). parse_special: special tokens written
   // in the text become those tokens; without it they are plain text. Added tokens that are not special are always found.
-  std::vector<int32_t> encode(std::string_view text, bool add_special, bool parse_special = true) const;
+  // Throws Stopped when the allowance is over.
+  std::vector<int32_t> encode(std::string_view text, bool add_special, bool parse_special = true, const Allowance& = {}) const;
   // Always valid UTF-8: bytes that form no character become U+FFFD. Ids outside the vocabulary are skipped.
   std::string decode(std::span<const int32_t> ids, bool skip_special) const;
 

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <new>
 
 #include "core/error.h"
 #include "text/regex.h"
@@ -189,6 +190,39 @@ TEST(TokenizerBounds, StrippedSpacesAreSeenOnce) {
   auto begin = std::chrono::steady_clock::now();
   EXPECT_EQ(load(json).encode(std::string(1 << 20, ' '), false).size(), size_t(1) << 20);
   EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), 20);
+}
+
+// One piece that merges all the way, words, added tokens, letters that a pattern cuts apart: work of each of the tokenizer's parts.
+TEST(TokenizerBounds, StopsWhenToldAndHoldsWhatItMay) {
+  Json split = plain();
+  split["pre_tokenizer"] = {{"type", "Split"}, {"pattern", {{"Regex", "a|b"}}}, {"behavior", "Isolated"}, {"invert", false}};
+  std::string pairs, tokens;
+  for (int i = 0; i < 1 << 20; i++) pairs += "ab", tokens += "<s>";
+  for (const auto& [json, text] : {std::pair(plain(), pairs), {split, pairs}, {plain(), tokens}}) {
+    const Tokenizer tokenizer = load(json);
+    size_t held = 0;
+    Allowance counts{.grant = [&](size_t n) {
+      held += n;
+      return true;
+    }};
+    EXPECT_GT(tokenizer.encode(text, false, true, counts).size(), size_t(1) << 19);
+    EXPECT_GT(held, text.size());
+    EXPECT_LT(held, 200 * text.size());
+    size_t left = held / 2;
+    Allowance little{.grant = [&](size_t n) {
+      if (n > left) return false;
+      left -= n;
+      return true;
+    }};
+    EXPECT_THROW(tokenizer.encode(text, false, true, little), std::bad_alloc);
+
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_THROW(tokenizer.encode(text, false, true, {.deadline = begin}), Stopped);
+    std::stop_source stop;
+    stop.request_stop();
+    EXPECT_THROW(tokenizer.encode(text, false, true, {.stop = stop.get_token()}), Stopped);
+    EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), 5);
+  }
 }
 
 TEST(TokenizerBounds, GgufListsHoldWhatTheyShould) {

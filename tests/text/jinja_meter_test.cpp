@@ -122,20 +122,21 @@ TEST(JinjaMeter, stops_when_told) {
     Meter meter(limits);
     try {
       Evaluator(meter, {}).render(body);
-    } catch (const Error& error) {
+    } catch (const Stopped& error) {
       return std::string(error.what());
     }
     return std::string();
   };
   constexpr size_t unbounded = size_t{1} << 50;
   auto begin = Clock::now();
-  EXPECT_NE(error_of({.work = unbounded, .deadline = begin + std::chrono::milliseconds(20)}).find("longer than"), std::string::npos);
+  EXPECT_NE(error_of({.work = unbounded, .allowance = {.deadline = begin + std::chrono::milliseconds(20)}}).find("longer than"),
+            std::string::npos);
   std::stop_source stop;
   std::jthread later([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     stop.request_stop();
   });
-  EXPECT_NE(error_of({.work = unbounded, .stop = stop.get_token()}).find("stopped"), std::string::npos);
+  EXPECT_NE(error_of({.work = unbounded, .allowance = {.stop = stop.get_token()}}).find("stopped"), std::string::npos);
   EXPECT_LT(std::chrono::duration<double>(Clock::now() - begin).count(), 10.0);
 }
 

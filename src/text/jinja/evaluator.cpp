@@ -45,6 +45,8 @@ std::string Evaluator::render(const Body& body) {
   out_ = &out;
   try {
     run(body);
+  } catch (const Stopped&) {
+    throw;
   } catch (const Error& error) {
     fail("chat template, line {}: {}", line_, error.what());
   } catch (const std::bad_variant_access&) {  // a builtin did not look at what it was given

@@ -3,7 +3,6 @@
 // about a nanosecond on a slow core.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -37,7 +36,7 @@ class Meter {
 
   TemplateLimits limits_;
   size_t spent_ = 0, next_look_ = 0;  // next_look_ >= spent_
-  size_t held_ = 0, peak_ = 0;
+  size_t held_ = 0, peak_ = 0, granted_ = 0;
 };
 
 // The allocator of all that a rendering makes. Whoever makes or copies something says which meter pays for it: there is no
