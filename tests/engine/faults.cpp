@@ -13,8 +13,8 @@ namespace mr {
 Faults faults;
 static thread_local int spared = 0;
 
-void arm(int64_t first, int64_t count) {
-  faults.first = first, faults.count = count;
+void arm(int64_t first, int64_t count, size_t smallest) {
+  faults.first = first, faults.count = count, faults.smallest = smallest;
   faults.seen = faults.bytes = 0;
   faults.armed = true;
 }
@@ -28,7 +28,7 @@ Spared::Spared() { spared++; }
 Spared::~Spared() { spared--; }
 
 static bool fails(size_t size) {
-  if (!faults.armed || spared > 0) return false;
+  if (!faults.armed || spared > 0 || size < faults.smallest) return false;
   const int64_t i = faults.seen++;
   faults.bytes += int64_t(size);
   return i >= faults.first && i < faults.first + faults.count;

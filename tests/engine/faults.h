@@ -2,20 +2,22 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 namespace mr {
 
 struct Faults {
   std::atomic<bool> armed{false};
-  std::atomic<int64_t> seen{0}, bytes{0};  // allocations while armed
-  int64_t first = 0, count = 0;            // allocations [first, first + count) fail
-  std::atomic<int64_t> seconds_ahead{0};   // of the system's clock
+  std::atomic<int64_t> seen{0}, bytes{0};   // allocations while armed
+  std::atomic<int64_t> first{0}, count{0};  // allocations [first, first + count) fail
+  std::atomic<size_t> smallest{0};          // bytes of an allocation that counts
+  std::atomic<int64_t> seconds_ahead{0};    // of the system's clock
 };
 extern Faults faults;
 
-void arm(int64_t first, int64_t count);
-bool disarm();  // whether any allocation failed
+void arm(int64_t first, int64_t count, size_t smallest = 0);  // of allocations of so many bytes or more
+bool disarm();                                                // whether any allocation failed
 
 // What a test itself allocates on this thread is no fault of the engine, and is not counted.
 struct Spared {

@@ -19,18 +19,18 @@ NAME = "SmolLM2-135M-Instruct"
 
 
 class Server:
-    def __init__(self, *args):
-        command = [PROGRAM, "serve", *map(str, args), "--port", "0"]
+    def __init__(self, *args, port=0):
+        command = [PROGRAM, "serve", *map(str, args), "--port", str(port)]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         atexit.register(self.process.kill)  # of a test that fails
         killer = threading.Timer(120, self.process.kill)  # a server that never says where it is
         killer.start()
-        line = self.process.stderr.readline()
-        killer.cancel()
-        found = re.search(r"127\.0\.0\.1:(\d+)", line)
-        assert found, line
-        self.port = int(found.group(1))
         self.log = []  # what it says besides; a pipe that is not read would fill
+        while not (found := re.search(r"http://127\.0\.0\.1:(\d+)", line := self.process.stderr.readline())):
+            assert line, "".join(self.log)
+            self.log.append(line)
+        killer.cancel()
+        self.port = int(found.group(1))
         threading.Thread(target=lambda: self.log.extend(self.process.stderr), daemon=True).start()
         self.client = self.new_client()
 

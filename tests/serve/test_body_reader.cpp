@@ -132,5 +132,19 @@ TEST(MemoryBudget, IsNeverExceededAndAlwaysGivenBack) {
   EXPECT_EQ(budget.used(), 0u);
 }
 
+TEST(MemoryBudget, OwnersOfMuchLeaveAnEighthToThoseOfLittle) {
+  constexpr size_t little = Charge::little;
+  MemoryBudget budget(16 * little);
+  Charge a(budget), b(budget), c(budget);
+  EXPECT_FALSE(a.set(14 * little + 1));
+  EXPECT_TRUE(a.set(14 * little));
+  EXPECT_TRUE(b.set(little));
+  EXPECT_FALSE(b.set(little + 1));
+  EXPECT_TRUE(c.set(little));
+  EXPECT_FALSE(b.set(little + 1));
+  EXPECT_TRUE(a.set(0));
+  EXPECT_TRUE(b.set(2 * little));
+}
+
 }  // namespace
 }  // namespace mr

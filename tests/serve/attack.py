@@ -1,0 +1,419 @@
+"""The attack on the server: hundreds of clients that mean no good, for minutes, and a few honest ones beside them.
+
+Each class of attacks.py has a phase of its own, then all of them come at once, with SIGTERM and a new start in between. It fails if an honest answer
+differs by a bit from the one before the attack, if the server dies, answers what it should refuse, forgets what it holds, takes more
+memory than it was given, or if /ready is slow. At the end it prints what happened, with numbers. Before it, every attack is tried
+alone, and its time and what it does to a second connection are written down.
+
+MILLRACE is the program's path. Attackers run at a low priority: they stand for other machines.
+"""
+
+import argparse
+import collections
+import json
+import multiprocessing
+import os
+import pathlib
+import queue
+import random
+import resource
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import attacks
+from attacks import ATTACKS, Wire
+from millrace_server import FIXTURES, PROGRAM, Server
+from tiny_model import tiny_model
+
+SLOW = float(os.environ.get("MILLRACE_SLOWDOWN", 1))  # of a build with sanitizers, whose memory says nothing
+HONEST = [
+    ("/v1/completions", {"prompt": [5, 17, 300], "max_tokens": 24, "temperature": 0, "ignore_eos": True, "logprobs": 3}),
+    ("/v1/completions", {"prompt": "Once upon a time", "max_tokens": 24, "temperature": 1, "seed": 7, "ignore_eos": True, "n": 2}),
+    ("/v1/completions", {"prompt": list(range(200)), "max_tokens": 8, "temperature": 0.7, "top_p": 0.9, "seed": 3, "logprobs": 1, "ignore_eos": True}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "What is the capital of France?"}], "max_tokens": 16, "temperature": 0}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Sing."}], "max_tokens": 16, "seed": 11, "logprobs": True, "top_logprobs": 2}),
+]
+CLASSES = {1: "framing", 2: "work", 3: "memory", 4: "templates", 5: "files", 6: "leaving", 7: "strangers", 8: "storm"}
+MB = 1 << 20
+
+
+class Shared:
+    """What the processes of an attack see of each other."""
+
+    def __init__(self, port):
+        self.port = port
+        self.phase = multiprocessing.Value("i", 0)
+        self.lives = multiprocessing.Value("i", 0)  # odd: the server is up; it grows with every start and every signal
+        self.over = multiprocessing.Value("b", 0)
+        self.results = multiprocessing.Queue()
+
+
+def resident(pid, field="VmRSS"):
+    with open(f"/proc/{pid}/status") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith(field + ":"))
+
+
+def choices_of(server_port, path, body):
+    """The status, and the answer without its id and times."""
+    import http.client
+    connection = http.client.HTTPConnection("127.0.0.1", server_port, timeout=60 * SLOW)
+    try:
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        data = response.read()
+    finally:
+        connection.close()
+    return response.status, json.loads(data).get("choices")
+
+
+# ---- the processes
+
+def attackers(shared, phases, seed, n_threads):
+    os.nice(10)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    lock = threading.Lock()
+    counts, slowest, wrong = collections.defaultdict(collections.Counter), collections.Counter(), []
+
+    def client(number):
+        rng, wire = random.Random(seed * 1000 + number), Wire(shared.port, 60 * SLOW)
+        while not shared.over.value:
+            visit = ATTACKS[rng.choice(phases[shared.phase.value][1])]
+            lives, begin, outcome = shared.lives.value, time.monotonic(), None
+            try:
+                status = visit.visit(wire, rng)
+            except ConnectionRefusedError:
+                time.sleep(0.05)
+                continue
+            except OSError as error:
+                status, outcome = 0, error
+            seconds = time.monotonic() - begin
+            restarted = shared.lives.value != lives or lives % 2 == 0
+            with lock:
+                counts[visit.name][status] += 1
+                if not visit.waits and not restarted:
+                    slowest[visit.name] = max(slowest[visit.name], seconds)
+                # Who comes when memory or connections are out may be cut: no answer is an answer there. A time-out never is.
+                cut = status == 0 and not isinstance(outcome, TimeoutError)
+                if status not in visit.allowed and not cut and not restarted and len(wrong) < 20:
+                    wrong.append(f"{visit.name}: {status} {outcome or ''}")
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(n_threads)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    shared.results.put(("attackers", dict(counts), dict(slowest), wrong))
+
+
+def honest_client(shared, expected):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    counts, wrong = collections.Counter(), []
+    while not shared.over.value:
+        for i, (path, body) in enumerate(HONEST):
+            lives = shared.lives.value
+            try:
+                status, choices = choices_of(shared.port, path, body)
+                why = f"{status} instead of an answer" if status not in (200, *attacks.BUSY) else \
+                    f"{choices} instead of {expected[i]}" if status == 200 and choices != expected[i] else ""
+                counts["refused" if status in attacks.BUSY else "other" if why else "equal"] += 1
+            except (OSError, ValueError, __import__("http").client.HTTPException) as error:
+                why = repr(error)
+                counts["lost"] += 1
+            if why and shared.lives.value == lives and lives % 2 == 1:
+                wrong.append(f"honest request {i}: {why}")
+            time.sleep(0.02)
+    shared.results.put(("honest", dict(counts), wrong))
+
+
+def ready_client(shared):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    latencies, wrong = collections.defaultdict(list), []
+    wire = Wire(shared.port, 30 * SLOW)
+    while not shared.over.value:
+        lives, phase, begin = shared.lives.value, shared.phase.value, time.monotonic()
+        status, why = 0, ""
+        try:
+            status = wire.status(b"GET /ready HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        except OSError as error:
+            why = repr(error)
+        if shared.lives.value == lives and lives % 2 == 1:
+            latencies[phase].append(time.monotonic() - begin)
+            if status != 200:
+                wrong.append(f"/ready: {status} {why}")
+        time.sleep(0.01)
+    shared.results.put(("ready", dict(latencies), wrong))
+
+
+# ---- the server
+
+class Service:
+    def __init__(self, memory):
+        self.model = tiny_model(attacks.hostile_template())
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        self.memory, self.server, self.wrong = memory, None, []
+
+    def start(self):
+        self.server = Server(*self.model, "--http-memory", self.memory, "--threads", 1, "--memory", "64M", "--max-queue", 512, "--log-level", "error",
+                             "--drain-seconds", 10, port=self.port)
+
+    def stop(self, why):
+        begin = time.monotonic()
+        status = self.server.stop()
+        seconds = time.monotonic() - begin
+        if status != 0:
+            self.wrong.append(f"{why}: the server ended with {status}\n" + "".join(self.server.log[-200:]))
+        if seconds > 20 * SLOW:
+            self.wrong.append(f"{why}: {seconds:.1f} s from SIGTERM to the end")
+        return seconds
+
+    def settle(self):
+        """Nothing is left behind."""
+        def is_quiet():
+            return self.server.metric("num_requests_queued") == 0 and self.server.metric("num_requests_running") == 0 and \
+                self.server.metric("http_memory_bytes") <= MB and self.server.metric("http_connections") < 10
+        try:
+            self.server.wait_for(is_quiet, 90 * SLOW)
+        except AssertionError:
+            names = ["num_requests_queued", "num_requests_running", "http_memory_bytes", "http_connections"]
+            self.wrong.append("left behind: " + ", ".join(f"{name} {self.server.metric(name):.0f}" for name in names))
+        if n := self.server.metric("http_connections_failed_total"):
+            self.wrong.append(f"{n:.0f} connections ended with an exception:\n" + "".join(self.server.log[-20:]))
+
+
+def try_alone(service, n, seed):
+    """By attack: the slowest of n visits, the slowest /health beside them, the growth of memory."""
+    table, rng, wire = {}, random.Random(seed), Wire(service.port, 60 * SLOW)
+    pid = service.server.process.pid
+    for visit in ATTACKS.values():
+        state = {"health": 0.0, "peak": 0, "over": False}
+        before = resident(pid)
+
+        def beside():
+            while not state["over"]:
+                begin = time.monotonic()
+                wire.status(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                state["health"] = max(state["health"], time.monotonic() - begin)
+                state["peak"] = max(state["peak"], resident(pid))
+                time.sleep(0.002)
+
+        watcher = threading.Thread(target=beside)
+        watcher.start()
+        slowest = 0.0
+        try:
+            for _ in range(n):
+                begin = time.monotonic()
+                status = visit.visit(wire, rng)
+                slowest = max(slowest, time.monotonic() - begin)
+                if status not in visit.allowed:
+                    service.wrong.append(f"{visit.name} alone: {status}")
+        finally:
+            state["over"] = True
+            watcher.join()
+        table[visit.name] = (visit.kind, None if visit.waits else slowest, state["health"], max(0, state["peak"] - before))
+    return table
+
+
+# ---- 5 files
+
+def absurd_models():
+    own = json.loads((FIXTURES / "llama_gqa" / "config.json").read_text())
+    tokenizer = json.loads((FIXTURES.parent / "text" / "smollm2.tokenizer.json").read_text())
+    nested = {"type": "Lowercase"}
+    for _ in range(200):
+        nested = {"type": "Sequence", "normalizers": [nested]}
+    doubling = {"type": "Sequence", "normalizers": [{"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}] * 200}
+    text = lambda **changes: json.dumps({**own, **changes})
+    added = {"id": 600, "content": "x" * (2 * MB), "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    yield "JSON in JSON", '{"model_type":' + "[" * 100000 + "]" * 100000 + "}", None
+    for name, changes in [("head_dim", {"head_dim": 2**31 - 2}), ("heads", {"num_attention_heads": 2**62}), ("layers", {"num_hidden_layers": 2**31 - 1}),
+                          ("vocab", {"vocab_size": 2**40}), ("context", {"max_position_embeddings": 2**63 - 1}), ("eps", {"rms_norm_eps": -1}),
+                          ("rope", {"rope_parameters": {"rope_type": "linear", "factor": 1e10, "rope_theta": 1e4}}), ("negative", {"hidden_size": -40}),
+                          ("words", {"model_type": "\x1b[2J" * 100000}), ("types", {"hidden_size": {"a": [1]}})]:
+        yield name, text(**changes), None
+    yield "nested normalizers", text(vocab_size=600), json.dumps({**tokenizer, "normalizer": nested})
+    yield "doubling normalizers", text(vocab_size=600), json.dumps({**tokenizer, "normalizer": doubling})
+    yield "an added token", text(vocab_size=601), json.dumps({**tokenizer, "added_tokens": tokenizer["added_tokens"] + [added]})
+
+
+def try_files(wrong):
+    slowest, largest, n = ("", 0.0), 0, 0
+    with tempfile.TemporaryDirectory() as folder:
+        for name, config, tokenizer in absurd_models():
+            model = pathlib.Path(folder) / str(n)
+            model.mkdir()
+            (model / "config.json").write_text(config)
+            if tokenizer:
+                (model / "tokenizer.json").write_text(tokenizer)
+            command = [PROGRAM, "generate", model, "--random-weights", "1", "-p", "a" * 1000, "--max-tokens", "1"]
+            begin = time.monotonic()
+            done = subprocess.run(command, capture_output=True, timeout=120 * SLOW, text=True, errors="replace")
+            seconds = time.monotonic() - begin
+            slowest = max(slowest, (name, seconds), key=lambda x: x[1])
+            said = done.stderr.strip().splitlines()
+            if done.returncode not in (0, 1) or (done.returncode == 1 and (len(said) != 1 or len(said[0]) > 3000 or not said[0].isprintable())):
+                wrong.append(f"the model '{name}': {done.returncode} {done.stderr[:500]}")
+            n += 1
+    return n, slowest
+
+
+# ---- the whole
+
+def phases_of():
+    by_kind = collections.defaultdict(list)
+    for visit in ATTACKS.values():
+        by_kind[visit.kind].append(visit.name)
+    return [(CLASSES[kind], by_kind[kind]) for kind in sorted(by_kind)] + [("all of them", list(ATTACKS))]
+
+
+def run_phases(service, shared, phases, seconds):
+    """Peaks of memory and what is left by phase, and the seconds that the drains took."""
+    peaks, after, drains = [0] * len(phases), [0] * len(phases), []
+    per_phase = seconds / (len(phases) + 1)  # the last one takes two shares
+    for i in range(len(phases)):
+        shared.phase.value = i
+        last = i == len(phases) - 1
+        end = time.monotonic() + per_phase * (2 if last else 1)
+        signals = [end - per_phase] if last else []
+        while time.monotonic() < end:
+            if service.server.process.poll() is not None:
+                service.wrong.append(f"the server died in the phase '{phases[i][0]}': {service.server.process.returncode}\n" + "".join(service.server.log[-200:]))
+                return peaks, after, drains
+            peaks[i] = max(peaks[i], resident(service.server.process.pid))
+            if signals and time.monotonic() > signals[0]:
+                signals.pop()
+                shared.lives.value += 1
+                drains.append(service.stop("SIGTERM under attack"))
+                service.start()
+                shared.lives.value += 1
+            time.sleep(0.02)
+        after[i] = resident(service.server.process.pid)
+    return peaks, after, drains
+
+
+def percentile(values, share):
+    values = sorted(values)
+    return values[min(len(values) - 1, int(len(values) * share))] if values else 0.0
+
+
+def gather(shared, processes):
+    """What the processes have to say; they may only end when it is read."""
+    out, deadline = [], time.monotonic() + 150 * SLOW
+    while len(out) < len(processes) and time.monotonic() < deadline:
+        try:
+            out.append(shared.results.get(timeout=1))
+        except queue.Empty:
+            pass
+    for p in processes:
+        p.join(5)
+        if p.is_alive():
+            p.kill()
+    return out
+
+
+def report(args, phases, alone, files, peaks, after, drains, rss, said):
+    counts, slowest = collections.defaultdict(collections.Counter), collections.Counter()
+    latencies, honest = collections.defaultdict(list), collections.Counter()
+    for kind, *rest in said:
+        if kind == "attackers":
+            for name, statuses in rest[0].items():
+                counts[name].update(statuses)
+            for name, seconds in rest[1].items():
+                slowest[name] = max(slowest[name], seconds)
+        elif kind == "honest":
+            honest.update(rest[0])
+        else:
+            latencies.update(rest[0])
+    total = sum(sum(c.values()) for c in counts.values())
+    print(f"attack: {total} visits of {args.clients} clients in {args.seconds:.0f} s; seed {args.seed}, --http-memory {args.http_memory}\n")
+    print("| class | attack | visits | answers (0: none) | slowest, s | alone, s | /health beside it, ms | memory, MB |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    for name, (kind, seconds, health, growth) in alone.items():
+        statuses = ", ".join(f"{status}: {n}" for status, n in sorted(counts[name].items()))
+        times = f"{slowest[name]:.2f} | {seconds:.3f}" if seconds is not None else "waits | waits"
+        print(f"| {kind} {CLASSES[kind]} | {name} | {sum(counts[name].values())} | {statuses} | {times} | {health * 1e3:.0f} | +{growth / MB:.0f} |")
+    print(f"| 5 files | {files[0]} absurd models | {files[0]} | | | {files[1][1]:.3f} ({files[1][0]}) | | |\n")
+    print("| phase | /ready, ms: median | p99 | slowest | peak memory, MB | after it |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for i, (name, _) in enumerate(phases):
+        l = latencies[i]
+        print(f"| {name} | {percentile(l, 0.5) * 1e3:.1f} | {percentile(l, 0.99) * 1e3:.1f} | {max(l, default=0) * 1e3:.0f} | {peaks[i] / MB:.0f} | {after[i] / MB:.0f} |")
+    print(f"\nmemory: {rss['start'] / MB:.0f} MB before, {max(peaks) / MB:.0f} MB at most (allowed: {rss['allowed'] / MB:.0f}), {rss['end'] / MB:.0f} MB after the end;"
+          f" held for clients at most: {rss['held'] / MB:.0f} MB of {rss['limit'] / MB:.0f}")
+    print(f"honest requests: {dict(honest)}; SIGTERM to the end of the process: {', '.join(f'{s:.1f} s' for s in drains)}")
+    every = [x for l in latencies.values() for x in l]
+    print(f"/ready: {len(every)} probes, median {percentile(every, 0.5) * 1e3:.1f} ms, p99 {percentile(every, 0.99) * 1e3:.1f} ms, slowest {max(every, default=0) * 1e3:.0f} ms")
+    return every, honest, total
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--clients", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--http-memory", default="128M")
+    parser.add_argument("--strict", action="store_true", help="hold /ready to 100 ms, for a quiet machine")
+    args = parser.parse_args()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+
+    service, phases = Service(args.http_memory), phases_of()
+    service.start()
+    expected = []
+    for path, body in HONEST:
+        answers = [choices_of(service.port, path, body) for _ in range(2)]
+        assert answers[0] == answers[1] and answers[0][0] == 200, answers
+        expected.append(answers[0][1])
+    rss = {"start": resident(service.server.process.pid)}
+    alone = try_alone(service, 2 if args.seconds < 60 else 10, args.seed)
+    service.settle()
+    files = try_files(service.wrong)
+
+    shared, n_processes = Shared(service.port), 4
+    shared.lives.value = 1
+    jobs = [(attackers, (shared, phases, args.seed + i, args.clients // n_processes)) for i in range(n_processes)]
+    jobs += [(honest_client, (shared, expected)), (ready_client, (shared,))]
+    processes = [multiprocessing.Process(target=target, args=arguments, daemon=True) for target, arguments in jobs]
+    for p in processes:
+        p.start()
+    peaks, after, drains = run_phases(service, shared, phases, args.seconds)
+    shared.over.value = 1
+    said = gather(shared, processes)
+    wrong = service.wrong + [w for _, *rest in said for w in rest[-1]]
+    if len(said) < len(processes):
+        wrong.append(f"{len(processes) - len(said)} processes of the attack did not end in time")
+    if service.server.process.poll() is None:
+        service.wrong = []
+        service.settle()
+        for i, (path, body) in enumerate(HONEST):
+            if choices_of(service.port, path, body) != (200, expected[i]):
+                wrong.append(f"honest request {i} is answered otherwise after the attack")
+        rss["end"] = resident(service.server.process.pid)
+        rss["held"], rss["limit"] = service.server.metric("http_memory_peak_bytes"), service.server.metric("http_memory_limit_bytes")
+        rss["allowed"] = rss["start"] + int(args.http_memory[:-1]) * MB + 64 * MB
+        service.stop("the end")
+        wrong += service.wrong
+        every, honest, total = report(args, phases, alone, files, peaks, after, drains, rss, said)
+        if SLOW == 1:
+            if max(peaks) > rss["allowed"]:
+                wrong.append(f"memory: {max(peaks) / MB:.0f} MB at most, but {rss['allowed'] / MB:.0f} are allowed")
+            if rss["end"] > rss["start"] + 96 * MB:
+                wrong.append(f"memory: {rss['start'] / MB:.0f} MB before, {rss['end'] / MB:.0f} MB after")
+        if max(every) > 2 * SLOW and not args.strict:
+            wrong.append(f"/ready took {max(every):.2f} s")
+        if args.strict and percentile(every, 0.99) > 0.1:
+            wrong.append(f"/ready: p99 is {percentile(every, 0.99) * 1e3:.0f} ms")
+        if honest["equal"] < 10 or total < args.clients:
+            wrong.append(f"too little happened: {total} visits, {dict(honest)}")
+    for line, n in collections.Counter(wrong).items():
+        print(f"wrong ({n} times):", line[:6000])
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
