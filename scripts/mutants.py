@@ -234,7 +234,7 @@ MUTANTS = [
     M(serve + "body_reader.cpp", "n_digits_ = 0;", "", SERVE),
     M(serve + "body_reader.cpp", "++n_framing_ > limits_.framing", "++n_framing_ > 2 * limits_.framing", SERVE),
     M(serve + "body_reader.cpp", "if (status_ == Status::no_memory) status_ = Status::more;", "", SERVE),
-    M(serve + "memory_budget.h", "used <= limit_ - n", "used < limit_ - n", SERVE),
+    M(serve + "memory_budget.h", "used <= limit_ - untouched - n", "used < limit_ - untouched - n", SERVE),
     M(serve + "memory_budget.h", "n_(std::exchange(other.n_, 0))", "n_(other.n_)", SERVE),
     M(serve + "memory_budget.h", "if (budget_ && n < n_) budget_->give(n_ - n);", "", SERVE),
     M(serve + "fields.cpp", "huge || value->get<int64_t>() < low", "value->get<int64_t>() < low", SERVE),
