@@ -59,14 +59,14 @@ static double rate(double (*product)(int64_t, float*), ThreadPool& pool) {
   constexpr int64_t kRounds = 16;
   Buffer memory(size_t(pool.size()) * ProbeKernels::kFloats * sizeof(float));
   std::fill_n(memory.as<float>(), int64_t(pool.size()) * ProbeKernels::kFloats, 1.0f);
-  std::vector<double> done(size_t(pool.size()) * 8);
   double best = 0;
   for (int pass = 0; pass < 8; pass++) {
+    std::vector<double> done(size_t(pool.size()) * 8);  // by worker, a cache line each
     double begin = seconds(), total = 0;
-    pool.parallel(pool.size() * 4, 1, [&](int64_t i, int64_t, int worker) {
-      done[size_t(i % pool.size()) * 8] = product(kRounds, memory.as<float>() + worker * ProbeKernels::kFloats);
+    pool.parallel(pool.size() * 4, 1, [&](int64_t, int64_t, int worker) {
+      done[size_t(worker) * 8] += product(kRounds, memory.as<float>() + worker * ProbeKernels::kFloats);
     });
-    for (int i = 0; i < pool.size(); i++) total += 4 * done[size_t(i) * 8];
+    for (int i = 0; i < pool.size(); i++) total += done[size_t(i) * 8];
     best = std::max(best, 2 * total / (seconds() - begin));
   }
   return best;
