@@ -135,6 +135,15 @@ TEST(Client, TimesTheFirstTextAndTheLast) {
   EXPECT_DOUBLE_EQ(o.e2e(), o.ttft() + (o.done - o.first));
 }
 
+// An announced length is no reason to reserve it.
+TEST(Client, BelievesNoLength) {
+  for (const char* length : {"9000000000000000000", "99999999999999"}) {
+    const std::string announced = fmt::format("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", length);
+    EXPECT_EQ(error_of({{0ms, announced + text_event("a")}}), "broken stream") << length;
+    EXPECT_THROW(http_get(FakeServer({{0ms, announced + "{}"}}).target(), "/v1/models"), Error) << length;
+  }
+}
+
 TEST(Client, CountsPiecesWhenTheServerDoesNot) {
   FakeServer server({{0ms, head + chunk(text_event("a") + text_event("b") + text_event("c") + done_event) + end}});
   EXPECT_EQ(ask(server)[0].n_tokens, 3);
