@@ -23,13 +23,13 @@ STATE = ("test_state", "test_engine:All/Law4.*/jamba:All/Law4.*/mistral_window:S
 TEXT = ("test_text",)
 IO = ("test_io",)
 SERVE = ("test_serve:-Http*:Server.*:Client.*",)
+BUDGET = ("test_serve:MemoryBudget.*:BodyReader.*",)
 QUEUE = ("test_serve:Queue.*", "test_serve:Server.WhoIsRefusedOrAnsweredWaitsNoLonger")
 ROPE = ("test_model:Rope.*", "test_engine:All/Logits.*/llama_rope*")
 SAMPLE = ("test_backend:Sample.*",)
 ATTEND = ("test_backend:Attention.follows_the_formula:Attention.full*:Attention.in_one*", "test_backend:Attention.*:-Attention.*however*:*in_one*")
 OPS = ("test_backend:VecMath.bf16*:Ops.*:Recurrent.*:OuterScanOp.*",)
-LINEAR = ("test_backend:Linear.*:All/LinearTest.Epilogue*:All/LinearTest.OddValues*:All/LinearTest.ErrorIs*",
-          "test_backend:All/LinearTest.*/f32:All/LinearTest.*/bf16:All/LinearTest.*/q4_1:-*ThreadsDoNotMatter*")
+LINEAR = ("test_backend:Linear.*:All/LinearTest.*:-*OnEveryInstructionSet*:*AmongOthers*:*ThreadsDoNotMatter*",)
 EXPERTS = ("test_backend:Experts.*",)
 
 decode = "src/decode/"
@@ -97,7 +97,9 @@ MUTANTS = [
     M(engine + "scheduler.cpp", "batch_waits_ = more_may_come && wanted < limits_.max_seqs && !waited;", "batch_waits_ = more_may_come && wanted < limits_.max_seqs;", ENGINE),
     M(engine + "scheduler.cpp", "for (const Answering* request : arrived_) wanted += request->unmade();", "", ENGINE),
     M(engine + "scheduler.cpp", "longest_ - s.prefill_end - s.n_padded;", "longest_ - s.prefill_end;", ENGINE),
-    M(engine + "scheduler.cpp", "if (seq->in_flight) return;", "", ENGINE),
+    M(engine + "scheduler.cpp", "if (seq->in_flight) return;", "", ENGINE,
+      survives="who is preempted finds no room for all its tokens in the same plan, since it was preempted for want of it, and a plan later "
+               "its token is known"),
     M(engine + "scheduler.cpp", "seq.planned = false;\n  part.scores_first", "part.scores_first", ENGINE),
     M(engine + "scheduler.cpp", "  states_.release(seq.state);\n  if (running_.empty()) end_padding();", "  if (running_.empty()) end_padding();", ENGINE),
     M(engine + "sequence.cpp", "request.id + Sequence::overtakes * request.request.priority", "request.id - Sequence::overtakes * request.request.priority", ENGINE),
@@ -125,7 +127,8 @@ MUTANTS = [
                "from a failing allocation between two that succeed"),
     M(engine + "step_loop.cpp", "if (parts_.scheduler.needs_results()) finish_last();", "", ENGINE),
     M(engine + "step_loop.cpp", "last_ = next;", "", ENGINE),
-    M(engine + "step_loop.cpp", "if (failure) std::rethrow_exception(failure);", "", ENGINE),
+    M(engine + "step_loop.cpp", "if (failure) std::rethrow_exception(failure);", "", ENGINE,
+      survives="what planning throws is bad_alloc; the next turn plans what was left, so that a request may go on that would have ended"),
     M(engine + "step_loop.cpp", "if (part.n_sampled() > 0) request.request.on_logits", "if (part.n_sampled() > 1) request.request.on_logits", ENGINE),
     M(engine + "step_loop.cpp", "metrics.computed_tokens += step.n_tokens;", "", ENGINE),
     M(engine + "runner.cpp", "a.sample[i] = sampling.row(seq.state.committed + r + 1);", "a.sample[i] = sampling.row(seq.state.committed + r);", ENGINE),
@@ -183,11 +186,9 @@ MUTANTS = [
     M(text + "detokenizer.cpp", "      --strip_left_;\n", "", TEXT),
     M(text + "detokenizer.cpp", "pending_.erase(0, pending_.size() - tail);", "pending_.clear();", TEXT),
     # ---- io: files that strangers wrote
-    M(io + "gguf.cpp", "n <= (bytes_.size() - at_) / least", "n <= bytes_.size()", IO,
-      survives="what is counted is checked again as it is read; the line only bounds what is reserved for it"),
+    M(io + "gguf.cpp", "n <= (bytes_.size() - at_) / least", "n <= bytes_.size()", IO),
     M(io + "gguf.cpp", "check(n <= bytes_.size() - at_,", "check(n <= bytes_.size(),", IO),
-    M(io + "gguf.cpp", "depth < kMaxArrayDepth", "depth <= kMaxArrayDepth", IO,
-      survives="a limit of ours against deep recursion: nine levels are as harmless as eight"),
+    M(io + "gguf.cpp", "depth < kMaxArrayDepth", "depth <= kMaxArrayDepth", IO),
     M(io + "gguf.cpp", "(in.position() + alignment - 1) / alignment * alignment", "in.position()", IO),
     M(io + "gguf.cpp", "info.offset % alignment == 0", "info.offset % alignment != 1", IO),
     M(io + "gguf.cpp", "&& bytes <= size - data - info.offset;", "&& bytes <= size - data;", IO),
@@ -234,9 +235,9 @@ MUTANTS = [
     M(serve + "body_reader.cpp", "n_digits_ = 0;", "", SERVE),
     M(serve + "body_reader.cpp", "++n_framing_ > limits_.framing", "++n_framing_ > 2 * limits_.framing", SERVE),
     M(serve + "body_reader.cpp", "if (status_ == Status::no_memory) status_ = Status::more;", "", SERVE),
-    M(serve + "memory_budget.h", "used <= limit_ - untouched - n", "used < limit_ - untouched - n", SERVE),
-    M(serve + "memory_budget.h", "n_(std::exchange(other.n_, 0))", "n_(other.n_)", SERVE),
-    M(serve + "memory_budget.h", "if (budget_ && n < n_) budget_->give(n_ - n);", "", SERVE),
+    M(serve + "memory_budget.h", "used <= limit_ - untouched - n", "used < limit_ - untouched - n", BUDGET),
+    M(serve + "memory_budget.h", "n_(std::exchange(other.n_, 0))", "n_(other.n_)", BUDGET),
+    M(serve + "memory_budget.h", "if (budget_ && n < n_) budget_->give(n_ - n);", "", BUDGET),
     M(serve + "fields.cpp", "huge || value->get<int64_t>() < low", "value->get<int64_t>() < low", SERVE),
     M(serve + "fields.cpp", "if (!(x >= low && x <= high))", "if (!(x >= low))", SERVE),
     # ---- rope: frequencies and angles

@@ -137,6 +137,29 @@ class LinearTest : public testing::TestWithParam<const char*> {
             << rows << " rows, [" << out << ", " << in << "], row " << r << " output " << n;
       }
   }
+  // Shapes of more than `least` and at most `most` multiply-adds.
+  void expect_products(int64_t least, int64_t most) {
+    for (int64_t in : ins())
+      for (int64_t out : kOuts) {
+        Packed p = make_weight(ops, out, in, unsigned(in + out), pool);
+        for (int64_t rows : kRowCounts) {
+          if (rows * out * in <= least || rows * out * in > most) continue;
+          auto x = activations(rows, in, unsigned(rows));
+          std::vector<float> first[2];  // of vectors, of tiles with an arithmetic of their own
+          for (const Variant& variant : variants()) {
+            if (variant.soft && rows * out * in > 4'000'000) continue;
+            const bool split = variant.tiles && ops.format.name == "bf16";
+            auto y = run(variant, p.weight, x, pool);
+            if (first[split].empty()) {
+              first[split] = y;
+              expect_product(y, x, p, rows, split);
+            }
+            ASSERT_EQ(std::memcmp(y.data(), first[split].data(), y.size() * 4), 0)
+                << variant.name << " " << rows << " rows, [" << out << ", " << in << "]";
+          }
+        }
+      }
+  }
   void SetUp() override {
     for (Isa isa : {Isa::avx2, Isa::avx512, Isa::vnni, Isa::amx}) {
       auto have = available_isas();
@@ -146,28 +169,8 @@ class LinearTest : public testing::TestWithParam<const char*> {
   }
 };
 
-TEST_P(LinearTest, IsTheProductOnEveryInstructionSet) {
-  for (int64_t in : ins())
-    for (int64_t out : kOuts) {
-      Packed p = make_weight(ops, out, in, unsigned(in + out), pool);
-      for (int64_t rows : kRowCounts) {
-        if (rows * out * in > 40'000'000) continue;
-        auto x = activations(rows, in, unsigned(rows));
-        std::vector<float> first[2];  // of vectors, of tiles with an arithmetic of their own
-        for (const Variant& variant : variants()) {
-          if (variant.soft && rows * out * in > 4'000'000) continue;
-          const bool split = variant.tiles && ops.format.name == "bf16";
-          auto y = run(variant, p.weight, x, pool);
-          if (first[split].empty()) {
-            first[split] = y;
-            expect_product(y, x, p, rows, split);
-          }
-          ASSERT_EQ(std::memcmp(y.data(), first[split].data(), y.size() * 4), 0)
-              << variant.name << " " << rows << " rows, [" << out << ", " << in << "]";
-        }
-      }
-    }
-}
+TEST_P(LinearTest, IsTheProductOfSmallMatrices) { expect_products(0, 20'000); }
+TEST_P(LinearTest, IsTheProductOnEveryInstructionSet) { expect_products(20'000, 40'000'000); }
 
 // The bound above is for the worst case; here errors are as large as rounding to 16 bits makes them, and no larger.
 TEST_P(LinearTest, ErrorIsThatOfSixteenBitActivations) {

@@ -191,6 +191,7 @@ TEST(Sample, edits_change_logits_but_not_reported_probabilities) {
     EXPECT_EQ(p.run(*backend).token, 1);
     p.edits = {{1, 2, 1, 0}};  // 1.89
     EXPECT_EQ(p.run(*backend).token, 3);
+    p.row.frequency_penalty = p.row.presence_penalty = 1;
     p.edits = {{1, 0, 1, 0}};  // only in the prompt: neither penalty
     EXPECT_EQ(p.run(*backend).token, 1);
   }

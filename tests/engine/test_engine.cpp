@@ -1,7 +1,9 @@
 // Beginnings and ends of requests: stops, lengths, refusals, cancels, failures, threads.
 #include <cmath>
+#include <numeric>
 #include <thread>
 
+#include "core/random.h"
 #include "engine/harness.h"
 
 namespace mr {
@@ -105,6 +107,9 @@ TEST(Engine, TimingAddsUp) {
   EXPECT_EQ(stats.generated_tokens, 8);
   EXPECT_EQ(stats.computed_tokens, 47);  // the last token is never computed
   EXPECT_EQ(stats.steps, 8);
+  answer = run_one(*engine, greedy(random_prompt(rng, 5), 1));
+  EXPECT_GT(answer.timing.first_token_s, 0);
+  EXPECT_EQ(answer.timing.first_token_s, answer.timing.last_token_s) << "it is the same token";
 }
 
 // A copy of a fixture whose generation_config.json names a stop token.
@@ -163,8 +168,34 @@ TEST(Engine, StopStringsCutTheTextAndEndTheAnswer) {
     for (size_t i = 0; i + 1 < cut.tokens.size(); i++) earlier += before_last.push(cut.tokens[i]);
     EXPECT_EQ(earlier.find(stop), std::string::npos) << "it went on behind the stop string";
     n_stopped++;
+    r.sampling.stop = {whole.text.substr(begin) + '\1'};
+    Answer held = run_one(*engine, r);
+    EXPECT_EQ(held.finish, Finish::length) << round;
+    EXPECT_EQ(held.text, whole.text) << "what a stop string might have begun with is lost";
   }
   EXPECT_GT(n_stopped, 10);
+}
+
+// A token that ends in part of a character: what lies behind the stop string is not said, not even as a sign that it is broken.
+TEST(Engine, NothingIsSaidBehindAStopString) {
+  fs::path copy = fs::path(testing::TempDir()) / "millrace_half_model";
+  fs::remove_all(copy);
+  fs::copy(fixture("llama_gqa"), copy);
+  const std::string half = "a\u00e2\u0122";  // in the alphabet of bytes: a, 0xe2, 0x80
+  Json bytes{{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}};
+  Json model{{"type", "BPE"}, {"vocab", {{"a", 0}, {half, 1}}}, {"merges", Json::array()}};
+  std::ofstream(copy / "tokenizer.json") << Json{{"pre_tokenizer", bytes}, {"decoder", bytes}, {"model", model}};
+  auto engine = Engine::create(copy, {.threads = 1});
+  Request r = greedy({0}, 3);
+  r.sampling.ignore_eos = true;
+  r.sampling.logit_bias = {{1, 100.f}};
+  EXPECT_EQ(run_one(*engine, r).text, "a\ufffda\ufffda\ufffd");
+  r.sampling.stop = {"a"};
+  Answer answer = run_one(*engine, r);
+  EXPECT_EQ(answer.tokens, std::vector<int32_t>{1});
+  EXPECT_EQ(answer.finish, Finish::stop);
+  EXPECT_EQ(answer.text, "");
+  fs::remove_all(copy);
 }
 
 // An answer goes on where the prompt ended: a space that it begins with is part of it, though a text of its own would lose it there.
@@ -186,6 +217,21 @@ TEST(Engine, AnAnswerKeepsTheSpaceThatItBeginsWith) {
   fs::remove_all(copy);
 }
 
+// The logits behind every token of a sequence.
+std::vector<std::vector<float>> logits_along(Engine& engine, std::vector<int32_t> tokens, const std::vector<int32_t>& more) {
+  tokens.insert(tokens.end(), more.begin(), more.end());
+  Request score = greedy(std::move(tokens), 0);
+  score.score_prompt = true;
+  std::vector<std::vector<float>> logits;
+  score.on_logits = [&](int position, std::span<const float> row) {
+    ASSERT_EQ(position, int(logits.size()));
+    logits.emplace_back(row.begin(), row.end());
+  };
+  run_one(engine, score);
+  EXPECT_EQ(logits.size(), score.prompt.size());
+  return logits;
+}
+
 // Greedy with penalties, against the definition: the logits of the whole sequence, changed by hand, their largest taken.
 void expect_penalties(Engine& engine, float repetition, float frequency, float presence, std::map<int32_t, float> bias) {
   SCOPED_TRACE(fmt::format("repetition {}, frequency {}, presence {}", repetition, frequency, presence));
@@ -199,17 +245,7 @@ void expect_penalties(Engine& engine, float repetition, float frequency, float p
   Answer answer = run_one(engine, r);
   ASSERT_EQ(answer.tokens.size(), 20u);
 
-  Request score = greedy(r.prompt, 0);
-  score.score_prompt = true;
-  score.prompt.insert(score.prompt.end(), answer.tokens.begin(), answer.tokens.end());
-  std::vector<std::vector<float>> logits;
-  score.on_logits = [&](int position, std::span<const float> row) {
-    ASSERT_EQ(position, int(logits.size()));
-    logits.emplace_back(row.begin(), row.end());
-  };
-  run_one(engine, score);
-  ASSERT_EQ(logits.size(), score.prompt.size());
-
+  const auto logits = logits_along(engine, r.prompt, answer.tokens);
   bool changed = false;
   for (size_t i = 0; i < answer.tokens.size(); i++) {
     std::vector<float> row = logits[r.prompt.size() + i - 1];
@@ -236,6 +272,34 @@ TEST(Engine, PenaltiesCountPromptAndAnswer) {
     expect_penalties(*engine, 1, 0, -1.5f, {});
     expect_penalties(*engine, 1, 0.5f, 0, {});
     expect_penalties(*engine, 1.3f, 0, 0, {});
+  }
+}
+
+// Random numbers are keyed by seed, choice and the token's place in its sequence: with them and the logits anyone can draw it again.
+TEST(Engine, ATokenIsDrawnWithTheNumbersOfItsPlace) {
+  auto engine = open("llama_gqa", {.kv_dtype = DType::f32});
+  std::mt19937 rng(9);
+  for (uint64_t seed = 1; seed < 7; seed++) {
+    Request r = greedy(random_prompt(rng, 4 + int(seed)), 3);
+    r.sampling.temperature = 20;
+    r.sampling.seed = seed;
+    r.sampling.ignore_eos = true;
+    Answer answer = run_one(*engine, r);
+    const auto logits = logits_along(*engine, r.prompt, answer.tokens);
+    for (size_t i = 0; i < answer.tokens.size(); i++) {
+      const size_t place = r.prompt.size() + i;
+      const std::vector<float>& row = logits[place - 1];
+      std::vector<int32_t> order(row.size());
+      std::iota(order.begin(), order.end(), 0);
+      std::ranges::stable_sort(order, [&](int32_t a, int32_t b) { return row[size_t(a)] > row[size_t(b)]; });
+      double total = 0, sum = 0;
+      for (float x : row) total += std::exp(double(x) / 20);
+      const double target = uniform(seed, 0, uint32_t(place)) * total;
+      size_t n = 0;
+      while (n + 1 < order.size() && (sum += std::exp(double(row[size_t(order[n])]) / 20)) <= target) n++;
+      if (std::abs(sum - target) < 1e-5 * total) continue;  // at the very edge
+      EXPECT_EQ(answer.tokens[i], order[n]) << "seed " << seed << ", place " << place;
+    }
   }
 }
 

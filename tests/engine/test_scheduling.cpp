@@ -128,6 +128,20 @@ TEST(PlainState, ContiguousReservesTheLongestForEveryone) {
   EXPECT_EQ(engine->stats().external_waste, 0);
 }
 
+// Answers that share no state begin one by one, whenever there is a place: the request ends with the last of them.
+TEST(PlainState, AnAnswerMayBeginAfterAnotherHasEnded) {
+  EngineOptions options{.max_seqs = 2, .max_context = 64};
+  options.contiguous = true;
+  auto engine = open("llama_gqa", options);
+  Request longer = greedy(prompt_of(10), 20), twice = greedy(prompt_of(10, 1), 3);
+  longer.sampling.ignore_eos = twice.sampling.ignore_eos = true;
+  twice.n = 2;
+  Answers answers = run_all(*engine, {longer, twice});
+  for (const Answer& a : answers[1]) EXPECT_EQ(a.tokens.size(), 3u);
+  EXPECT_EQ(answers[0][0].tokens.size(), 20u);
+  EXPECT_EQ(engine->stats().finished, 2);
+}
+
 TEST(Scheduling, PromptRowsHaveALimitOfTheirOwn) {
   EngineOptions options{.max_batch_tokens = 64, .max_prompt_tokens = 10, .max_context = 128};
   options.prefix_cache = false;
@@ -253,6 +267,27 @@ TEST(Scheduling, EqualsDoNotPreemptEachOther) {
   for (Request& r : requests) r.sampling.ignore_eos = true;
   run_all(*engine, requests);
   EXPECT_EQ(engine->stats().preemptions, 1);
+}
+
+// However large it is: someone must come to an end.
+TEST(Scheduling, TheFirstIsNeverTheVictim) {
+  int64_t page = open("llama_gqa")->model().layout().bytes_per_token() * 16;
+  EngineOptions options{.max_seqs = 3, .max_context = 128, .state_bytes = page * 9, .page_tokens = 16};
+  options.victim = Victim::largest;
+  options.prefix_cache = false;
+  auto engine = open("llama_gqa", options);
+  std::vector<int> order;
+  for (int i = 0; i < 3; i++) {
+    Request r = greedy(prompt_of(i == 0 ? 40 : 10, i), 30);  // in the end they want 5, 3 and 3 pages of 8
+    r.sampling.ignore_eos = true;
+    engine->submit(r, [&order, i](const TokenEvent& e) {
+      if (e.finish != Finish::none) order.push_back(i);
+    });
+  }
+  while (engine->step()) engine->check_invariants();
+  ASSERT_EQ(order.size(), 3u);
+  EXPECT_EQ(order[0], 0);
+  EXPECT_GT(engine->stats().preemptions, 0);
 }
 
 // An answer that nobody has begun yet still has its last word, once.

@@ -115,11 +115,15 @@ TEST_F(AbsurdGguf, SparseFiles) {
 
 TEST_F(AbsurdGguf, NamesAndNesting) {
   expect_error(Bytes().head(0, 1).key(std::string(70'000, 'k'), kU8).num('\1'), {"metadata key", "70000 bytes"});
-  Bytes deep;
-  deep.head(0, 1).key("k", kArray);
-  for (int i = 0; i < 1000; i++) deep.num(kArray).num(uint64_t(1));
-  deep.num(kU8).num(uint64_t(0));
-  expect_error(deep, {"nests arrays"});
+  auto nested = [](int depth) {
+    Bytes deep;
+    deep.head(0, 1).key("k", kArray);
+    for (int i = 1; i < depth; i++) deep.num(kArray).num(uint64_t(1));
+    return deep.num(kU8).num(uint64_t(0));
+  };
+  EXPECT_EQ(error(nested(8)), "");
+  for (int depth : {9, 1000}) expect_error(nested(depth), {"nests arrays more than 8 deep"});
+  expect_error(Bytes().head(0, 1).key("k", kArray).num(kU32).num(uint64_t(5)).num(uint32_t(1)), {"its k is 5", "only 4 bytes follow"});
   for (uint32_t alignment : {0u, 3u, 4u})
     expect_error(Bytes().head(0, 1).key("general.alignment", kU32).num(alignment).pad(32), {"general.alignment"});
   expect_error(Bytes().head(1, 0).info("w", {uint64_t(1) << 40, uint64_t(1) << 40}, 0, 0).pad(32), {"impossible shape"});

@@ -47,6 +47,7 @@ TEST_F(Safetensors, RefusesBadTensors) {
   expect_error(one("\"F32\"", "[1]", "[0]", 4), {"data_offsets of tensor 'w'", "not a begin and an end"});
   expect_error(one("\"F32\"", "[1]", "[4, 0]", 4), {"data_offsets of tensor 'w'", "not a begin and an end"});
   expect_error(one("\"F32\"", "[2, 3]", "[0, 20]", 20), {"'w'", "20 bytes", "[2, 3] in f32 needs 24"});
+  expect_error(one("\"F32\"", "[2, 3]", "[0, 28]", 28), {"'w'", "28 bytes", "[2, 3] in f32 needs 24"});
   expect_error(one("\"F32\"", "[2, 3]", "[0, 24]", 23), {"'w'", "ends at data byte 24", "only 23"});
   expect_error(one("\"F32\"", "[2, 3]", "[0, 24]", 25), {"25 bytes of data", "take 24"});
   expect_error(one("\"F32\"", "[1]", "[4, 8]", 8), {"'w'", "begins at data byte 4", "ends at 0"});
