@@ -158,6 +158,7 @@ template <class Wait, class Done>
 __device__ void select_of_one(float* room, const SelectStep& step, int begin, int end, Wait wait, Done done) {
   const SelectCall& s = step.call;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n = s.n_state, parts = n / 4, width = s.rank + 2 * n;
+  const Segments segments(s);
   const int i = min(begin + int(threadIdx.x) / parts, end - 1), part = threadIdx.x % parts, each = s.rank / parts;
   const bool there = begin + int(threadIdx.x) / parts < end, busy = begin + warp * 32 / parts < end;  // busy: some thread of the warp
   const int64_t place = int64_t(i) * n + 4 * part;
@@ -179,7 +180,7 @@ __device__ void select_of_one(float* room, const SelectStep& step, int begin, in
 #pragma unroll
     for (int k = 0; k < kSelectShared / 32; k++) {
       const int j = k * 32 + lane;
-      const float* weight = s.weight[segment_of(s, j)];
+      const float* weight = s.weight[segments.of(j)];
       norm_weight[k] = s.norms && weight && j < width ? weight[j < s.rank ? j : (j - s.rank) % n] : 1.0f;
     }
   }
@@ -189,8 +190,8 @@ __device__ void select_of_one(float* room, const SelectStep& step, int begin, in
   const float* row = static_cast<const float*>(s.dbc.data);
   float* chosen = room + warp * kSelectShared;  // low, B, C
   SelectRow shared_values;
-  shared_values.load(s, [&](int j) { return __ldcg(row + j); });
-  shared_values.put(s, chosen, [&](int k, int) { return norm_weight[k]; });
+  shared_values.load(s, segments, [&](int j) { return __ldcg(row + j); });
+  shared_values.put(segments, chosen, [&](int k, int) { return norm_weight[k]; });
   __syncwarp();
   float dt = 0;
 #pragma unroll

@@ -175,7 +175,7 @@ __device__ void stage_groups(float* bc, const ScanRows& rows, int64_t row, int n
 // A block takes `slice` channels of one head, four of them a thread; 4 / slice of the threads share the head's states. States: that a
 // thread holds at most. Reads and writes heads * n_state * head_dim * 4 bytes, which it asks for before the wait.
 template <int States, bool Trees>
-__global__ void __launch_bounds__(kScanThreads)
+__global__ void __launch_bounds__(kScanThreads, States == 4 && !Trees ? 5 : 0)
     outer_held_kernel(ScanRows rows, OuterShape s, Slots slots, Recurrence r, int slice, int at_once) {
   const Matrix& x = rows.x;
   extern __shared__ float shared[];

@@ -86,35 +86,40 @@ __device__ inline float over_parts(float sum, int parts) {
 // Of exponents to the base two.
 __device__ inline float4 rates_at(const float* a, int64_t place) { return times(1.44269504f, *reinterpret_cast<const float4*>(a + place)); }
 
-// Which of low, B and C value j of a row of SelectCall::dbc belongs to.
-__device__ inline int segment_of(const SelectCall& s, int j) { return j < s.rank ? 0 : j < s.rank + s.n_state ? 1 : 2; }
+// Where low, B and C lie in a row of SelectCall::dbc.
+struct Segments {
+  int rank, n;
+  __device__ explicit Segments(const SelectCall& s) : rank(s.rank), n(s.n_state) {}
+  __device__ int width() const { return rank + 2 * n; }
+  __device__ int of(int j) const { return j < rank ? 0 : j < rank + n ? 1 : 2; }
+};
 // The values of such a row, normed, by one warp.
 struct SelectRow {
   static constexpr int kEach = kSelectShared / 32;
   float value[kEach], by[3];
 
   template <class Load>
-  __device__ void load(const SelectCall& s, Load load) {
-    const int lane = threadIdx.x % 32, width = s.rank + 2 * s.n_state;
+  __device__ void load(const SelectCall& s, const Segments& at, Load load) {
+    const int lane = threadIdx.x % 32;
     float sum[3] = {};
 #pragma unroll
-    for (int k = 0; k < kEach; k++) value[k] = k * 32 + lane < width ? load(k * 32 + lane) : 0.0f;
+    for (int k = 0; k < kEach; k++) value[k] = k * 32 + lane < at.width() ? load(k * 32 + lane) : 0.0f;
 #pragma unroll
     for (int k = 0; k < kEach; k++) {
-      const int of = segment_of(s, k * 32 + lane);
+      const int of = at.of(k * 32 + lane);
 #pragma unroll
       for (int m = 0; m < 3; m++) sum[m] += of == m ? value[k] * value[k] : 0.0f;
     }
 #pragma unroll
-    for (int m = 0; m < 3; m++) by[m] = s.norms ? rsqrtf(warp_sum(sum[m]) / float(m == 0 ? s.rank : s.n_state) + s.eps[m]) : 1.0f;
+    for (int m = 0; m < 3; m++) by[m] = s.norms ? rsqrtf(warp_sum(sum[m]) / float(m == 0 ? at.rank : at.n) + s.eps[m]) : 1.0f;
   }
   template <class WeightOf>  // weight_of(k, j): of the k-th value of a lane, the j-th of the row
-  __device__ void put(const SelectCall& s, float* to, WeightOf weight_of) const {
-    const int lane = threadIdx.x % 32, width = s.rank + 2 * s.n_state;
+  __device__ void put(const Segments& at, float* to, WeightOf weight_of) const {
+    const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int k = 0; k < kEach; k++) {
-      const int j = k * 32 + lane, of = segment_of(s, j);
-      if (j < width) to[j] = value[k] * (of == 0 ? by[0] : of == 1 ? by[1] : by[2]) * weight_of(k, j);
+      const int j = k * 32 + lane, of = at.of(j);
+      if (j < at.width()) to[j] = value[k] * (of == 0 ? by[0] : of == 1 ? by[1] : by[2]) * weight_of(k, j);
     }
   }
 };

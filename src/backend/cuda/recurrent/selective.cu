@@ -35,9 +35,9 @@ __global__ void __launch_bounds__(kSelectThreads, Vectors > 5 ? 2 : 3) select_ke
   int32_t to[kSelectRows];
 #pragma unroll
   for (int r = 0; r < kSelectRows; r++) to[r] = r < n_rows ? slots.dst[row0 + r] : -1;
-  const int width = s.rank + 2 * n;
-  for (int j = threadIdx.x; j < width; j += kSelectThreads) {
-    const float* weight = s.weight[segment_of(s, j)];
+  const Segments segments(s);
+  for (int j = threadIdx.x; j < segments.width(); j += kSelectThreads) {
+    const float* weight = s.weight[segments.of(j)];
     norm_weight[j] = weight ? weight[j < s.rank ? j : (j - s.rank) % n] : 1.0f;
   }
   launch_next();
@@ -54,9 +54,9 @@ __global__ void __launch_bounds__(kSelectThreads, Vectors > 5 ? 2 : 3) select_ke
   if (warp < kSelectRows) {  // a row each
     const float* row = static_cast<const float*>(s.dbc.data) + (row0 + min(warp, n_rows - 1)) * s.dbc.stride;
     SelectRow shared_values;
-    shared_values.load(s, [&](int j) { return row[j]; });
+    shared_values.load(s, segments, [&](int j) { return row[j]; });
     __syncthreads();  // the weights are there
-    shared_values.put(s, chosen[warp], [&](int, int j) { return s.norms ? norm_weight[j] : 1.0f; });
+    shared_values.put(segments, chosen[warp], [&](int, int j) { return s.norms ? norm_weight[j] : 1.0f; });
   } else {
     __syncthreads();
   }
