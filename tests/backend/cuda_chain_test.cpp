@@ -122,6 +122,35 @@ TEST(CudaChain, layers_follow_ref_wherever_the_sequence_is) {
   }
 }
 
+// In deterministic mode a row's bits are the same in one kernel for all layers, in kernels of few rows and of many; sums are cut into one,
+// two and four parts.
+TEST(CudaChain, deterministic_rows_are_the_same_alone_and_among_others) {
+  if (!cuda_available()) GTEST_SKIP() << "no GPU";
+  auto gpu = make_cuda_backend({.deterministic = true});
+  for (auto [dim, hidden] : {std::pair{64, 64}, {512, 1088}, {1024, 2048}, {4096, 576}, {8256, 192}, {1000, 640}, {320, 17920}}) {
+    Net net(*gpu);
+    Recorder& r = net.r();
+    const Value x = net.input(dim, ValueType::f32, 1, 3);
+    const Tensor bias = net.floats({dim}, 2), bias_out = net.floats({96}, 3);
+    const Weight &gate_up = net.weight(2 * hidden, dim, 4), &down = net.weight(dim, hidden, 5), &out = net.weight(96, dim, 6);
+    for (uint64_t layer = 0; layer < 3; layer++) {
+      const Value h = r.linear(r.norm(x, net.norm(dim, 7 + layer)), {&gate_up, 1});
+      const Value gated = r.gate(h.columns(0, hidden), h.columns(hidden, hidden), Activation::silu);
+      r.add(x, r.linear(gated, {&down, 1}, {.bias = bias, .scale = 0.7f}));
+    }
+    net.tap(r.linear(r.norm(x, net.norm(dim, 17)), {&out, 1}, {.bias = bias_out}));
+    net.tap(x);
+    net.finish({});
+    const std::vector<float> all = run_rows(net, 300);
+    const Chained chained(*gpu);
+    for (int rows : {1, 2, 8, 9, 16, 17, 33, 64, 65, 128, 129, 257}) {
+      const std::vector<float> want(all.begin(), all.begin() + rows * (dim + 96));
+      expect_same_bits(run_rows(net, rows), want, fmt::format("{} rows, {} to {}", rows, dim, hidden));
+    }
+    EXPECT_TRUE(chained || dim % 64) << dim;
+  }
+}
+
 TEST(CudaChain, layers_of_some_sequences_follow_ref) {
   if (!cuda_available()) GTEST_SKIP() << "no GPU";
   auto ref = make_ref_backend();

@@ -76,8 +76,10 @@ bool ListRun::wait(const ChainStep& step) {
 }
 
 bool ListRun::wait(Product& p) {
-  const bool few = p.x.rows <= gpu_.choices.chain_rows && !gpu_.options.deterministic;
-  p.next = half_norm(writer_, p.y, gpu_.is_one(p) ? kNormPartOne : kNormPart, few ? gpu_.launch.n_sm : 0);
+  const bool fixed = gpu_.options.deterministic;
+  const bool few = p.x.rows <= gpu_.choices.chain_rows && (!fixed || gpu_.choices.chain_rows > 1);
+  if (!p.gated)
+    p.next = half_norm(writer_, p.y, fixed ? kFixedPart : gpu_.is_one(p) ? kNormPartOne : kNormPart, few && !fixed ? gpu_.launch.n_sm : 0);
   return few && wait(ChainStep(p));
 }
 
@@ -98,40 +100,57 @@ void ListRun::multiply(int writer, const Product& p, const Weight& weight, Tenso
   gpu_.multiply(*this, p, weight, both);
 }
 
-bool ListRun::half_normed(int norm, const Product& p, const Weight& weight) const {
-  return half_.norm == norm && half_.rows == p.x.rows && !packing_of(*weight.ops) && !gpu_.to_library(p) && shape_fits(p);
+// In deterministic mode norms are always shared, so that a row's bits are the same whoever does which half.
+bool ListRun::share_norm(int norm, Product& p, const Weight& weight) {
+  if (packing_of(*weight.ops) || gpu_.to_library(p) || !shape_fits(p)) return false;
+  const bool done = half_.norm == norm && half_.x.rows == p.x.rows;
+  if (!done && !(gpu_.options.deterministic && halve(norm))) return false;
+  p.x = half_.x;
+  p.squares = half_.squares;
+  p.n_squares = half_.n_squares;
+  p.eps = op<NormOp>(norm)->norm->eps;
+  return true;
 }
 
-// Not in deterministic mode: products of many rows cannot, and their bits would be others.
+bool ListRun::halve(int i) {
+  const NormOp& o = *op<NormOp>(i);
+  const Norm& norm = *o.norm;
+  const Matrix x = matrix(bound_(o.x)), out = matrix(bound_(o.out));
+  if (norm.kind != Norm::Kind::rms || norm.bias || out.stride != out.cols || out.dtype != DType::bf16) return false;
+  half_turn_ ^= 1;
+  float* squares = gpu_.scratch<float>(*this, Scratch::Use(Scratch::squares + half_turn_), out.rows);
+  cuda::half_norm(at(), x, {out.data, squares, floats(norm.weight), norm.offset, 1, true});
+  half_ = {i, out, squares, 1};
+  return true;
+}
+
+// In deterministic mode of what is not rounded when it is stored, and in parts that all kernels make alike.
 HalfNorm ListRun::half_norm(int writer, const Matrix& y, int part, int64_t least) {
   const int at = bound_.list().next_norm[size_t(writer)];
   if (at < 0) return {};
   const Norm& norm = *op<NormOp>(at)->norm;
-  if (norm.kind != Norm::Kind::rms || norm.bias || y.rows > kFewRows || gpu_.options.deterministic) return {};
+  const bool fixed = gpu_.options.deterministic;
+  if (norm.kind != Norm::Kind::rms || norm.bias || y.rows > kFewRows || (fixed && (part != kFixedPart || y.dtype != DType::f32))) return {};
   const int64_t parts = std::max((y.cols + part - 1) / part, least);
   HalfNorm half[2];
   for (int i = 0; i < 2; i++)
     half[i] = {gpu_.scratch<uint16_t>(*this, Scratch::Use(Scratch::half_norm_x + i), y.rows * y.cols),
-               gpu_.scratch<float>(*this, Scratch::Use(Scratch::squares + i), y.rows * parts), floats(norm.weight), norm.offset, parts};
+               gpu_.scratch<float>(*this, Scratch::Use(Scratch::squares + i), y.rows * parts),
+               floats(norm.weight),
+               norm.offset,
+               parts,
+               fixed};
   half_turn_ ^= 1;
-  half_ = {at, y.rows, parts, half[half_turn_].x, half[half_turn_].squares};
+  half_ = {at, {half[half_turn_].x, DType::bf16, y.rows, y.cols, y.cols}, half[half_turn_].squares, parts};
   return half[half_turn_];
-}
-
-Product ListRun::with_norm(Product p, const Norm& norm) const {
-  p.x = {const_cast<void*>(half_.x), DType::bf16, p.x.rows, p.in, p.in};
-  p.squares = half_.squares;
-  p.n_squares = half_.n_squares;
-  p.eps = norm.eps;
-  return p;
 }
 
 bool ListRun::norm_linear(const Mark& mark) {
   const NormOp& norm = *op<NormOp>(mark.first);
   const LinearOp& linear = *op<LinearOp>(mark.first + 1);
-  const Product p = product_of(linear, bound_(norm.x));
-  if (!half_normed(mark.first, p, *linear.weight)) return false;
-  multiply(mark.first + 1, with_norm(p, *norm.norm), *linear.weight);
+  Product p = product_of(linear, bound_(norm.x));
+  if (!share_norm(mark.first, p, *linear.weight)) return false;
+  multiply(mark.first + 1, p, *linear.weight);
   return true;
 }
 
@@ -141,8 +160,7 @@ bool ListRun::linear_gate(const Mark& mark) {
   const LinearOp& linear = *op<LinearOp>(gate_at - 1);
   const GateOp& gate = *op<GateOp>(gate_at);
   Product p = gated_product(bound_(gate.out), bound_(norm ? norm->x : linear.x), *linear.weight, gate.act);
-  if (norm && !half_normed(mark.first, p, *linear.weight)) return false;
-  if (norm) p = with_norm(p, *norm->norm);
+  if (norm && !share_norm(mark.first, p, *linear.weight)) return false;
   multiply(gate_at, p, *linear.weight, bound_(linear.out));
   return true;
 }
@@ -153,10 +171,10 @@ bool ListRun::linear_conv(const Mark& mark) {
   const ShortConvOp& o = *op<ShortConvOp>(mark.first + 2);
   const ShortConv& conv = *o.conv;
   Product p = product_of(linear, bound_(norm.x));
-  if (!gpu_.is_one(p) || conv.weight.shape[1] != kConvWidth || linear.residual || !half_normed(mark.first, p, *linear.weight)) return false;
+  if (!gpu_.is_one(p) || conv.weight.shape[1] != kConvWidth || linear.residual || !share_norm(mark.first, p, *linear.weight)) return false;
   p.conv = {o.x.first - linear.out.first, o.x.cols, floats(conv.weight), floats(conv.bias), conv.act, slots(conv.state, batch_, state_),
             matrix(bound_(o.out))};
-  multiply(mark.first + 1, with_norm(p, *norm.norm), *linear.weight);
+  multiply(mark.first + 1, p, *linear.weight);
   return true;
 }
 
@@ -274,8 +292,8 @@ bool ListRun::route(const Mark& mark) {
       !can_route(call))
     return false;
   listed_ = -1;
-  if (x.shape[0] == 1 && half_.norm == mark.first && half_.rows == 1 &&
-      wait(ChainStep(RouteStep{call, half_.x, half_.squares, half_.n_squares}))) {
+  if (x.shape[0] == 1 && half_.norm == mark.first && half_.x.rows == 1 &&
+      wait(ChainStep(RouteStep{call, half_.x.data, half_.squares, half_.n_squares}))) {
     routed_ = {o.expert.id, norm.out.id, n.eps, half_};
     return true;
   }
@@ -315,7 +333,7 @@ bool ListRun::experts_gate(const Mark& mark) {
   p.out = 2 * out.size();
   p.y = matrix(out);
   if (routed_.expert == gates.expert.id && routed_.normed == gates.x.id && p.y.stride == w.out) {
-    p.x.data = const_cast<void*>(routed_.half.x);
+    p.x.data = routed_.half.x.data;
     p.squares = routed_.half.squares;
     p.n_squares = routed_.half.n_squares;
     p.eps = routed_.eps;

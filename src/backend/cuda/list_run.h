@@ -21,9 +21,9 @@ class ListRun final : public Lane {
   // A product or scan whose result is to be normed leaves, beside it, what the product after it needs to do the norm in passing.
   struct HalfNormed {
     int norm = -1;  // the operation that need not run
-    int64_t rows = 0, n_squares = 0;
-    const void* x = nullptr;  // bf16
+    Matrix x;       // bf16
     const float* squares = nullptr;
+    int64_t n_squares = 0;
   };
   struct Routed {     // the choice of experts that waits in the chain
     int expert = -1;  // value
@@ -50,10 +50,11 @@ class ListRun final : public Lane {
   bool wait(const AttendCall&);
   void alone(const ChainStep&);
 
-  bool half_normed(int norm, const Product&, const Weight&) const;  // is it half done, and can this product do the rest?
+  // Lets the product that reads a norm do its second half, where it can: p reads what the first half left.
+  bool share_norm(int norm, Product& p, const Weight&);
+  bool halve(int norm);  // does the first half now
   // Half of the norm after operation `writer`, which makes y in parts of so many columns, or in at least `least` parts; may be none.
   HalfNorm half_norm(int writer, const Matrix& y, int part, int64_t least = 0);
-  Product with_norm(Product, const Norm&) const;
   bool one_row_of(Tensor x, Tensor expert, const Weight&) const;
   ExpertsStep chosen(Tensor x, std::span<const Weight>, Tensor expert);
   template <class T>

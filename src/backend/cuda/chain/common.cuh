@@ -10,6 +10,14 @@ inline constexpr int kWarps = 8, kWorkers = 32 * kWarps;  // that work
 inline constexpr int kTiles = 4;                          // of keys and values in a stage
 inline constexpr int kSteps = 8, kStepsAhead = 5;         // steps that are at hand; of these, at most so many that nobody has begun
 
+// A block on every multiprocessor, which wait for each other. A cooperative launch would begin when all before it has ended; these begin
+// beside its end and prefetch. Every one finds room in the end: what runs before them does not wait for them, and what comes after begins
+// when all of them have called launch_next().
+template <class... Params, class... Args>
+void launch_on_all(const Launch& at, void (*kernel)(Params...), int threads, size_t shared, Args&&... args) {
+  launch(at, kernel, dim3(unsigned(at.n_sm)), threads, shared, args...);
+}
+
 // Where a walk through a ring of barriers is.
 struct Turn {
   int at = 0, parity = 0;

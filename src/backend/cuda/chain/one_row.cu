@@ -403,7 +403,7 @@ void chain(const Launch& at, const ChainStep* host, const ChainStep* device, int
   const bool mixed =
       std::any_of(host, host + n, [](const ChainStep& s) { return !s.attends() && (s.kind != Kind::product || s.product.conv.n); });
   auto kernel = mixed ? chain_kernel<true> : chain_kernel<false>;
-  launch_together(at, kernel, kThreads, bytes, Program{device, n, stages, memory});
+  launch_on_all(at, kernel, kThreads, bytes, Program{device, n, stages, memory});
 }
 
 }  // namespace mr::cuda

@@ -49,7 +49,10 @@ ChainPrograms::~ChainPrograms() {
 
 int64_t rows_of(const ChainStep& s) { return s.attends() ? s.attend.q.rows : s.kind == ChainStep::Kind::product ? s.product.x.rows : 1; }
 
-bool ChainPrograms::can_take(const ChainStep& step) const { return rows_of(step) == 1 ? can_chain(at_, step) : can_chain_rows(at_, step); }
+// In deterministic mode one row goes the way of several.
+bool ChainPrograms::can_take(const ChainStep& step) const {
+  return rows_of(step) == 1 && !at_.deterministic ? can_chain(at_, step) : can_chain_rows(at_, step);
+}
 
 // "chain of 2: product 4096x14336 attend"
 static std::string text_of(const std::vector<ChainStep>& steps) {
@@ -65,7 +68,7 @@ static std::string text_of(const std::vector<ChainStep>& steps) {
 void ChainPrograms::launch(const std::vector<ChainStep>& steps, const DecodePlan& plan) {
   const int n = int(steps.size()), rows = int(rows_of(steps[0]));
   at_.log->note([&] { return text_of(steps); });
-  if (rows == 1) return chain(at_, steps.data(), on_device(steps), n, memory_);
+  if (rows == 1 && !at_.deterministic) return chain(at_, steps.data(), on_device(steps), n, memory_);
   std::vector<RowsStep> program;
   for (const ChainStep& step : steps) program.push_back(rows_step(at_, step));
   chain_rows(at_, on_device(program), n, rows, memory_, plan);

@@ -37,7 +37,9 @@ inline constexpr int kNormPart = 64, kNormPartOne = 16;  // outputs of a part of
 void product(const Launch&, const Product&);             // in % 8 == 0, gated out % 16 == 0, rows of x 16-byte aligned
 void product_one(const Launch&, const Product&);         // the same for one row; other sums
 void product_any(const Launch&, const Product&);         // any shape, slowly
-// many.cu: the same for many rows, which product() calls; every sum in `split` parts.
+// Parts of the inputs whose sums are added in order, of deterministic products: of the weight's shape alone.
+int fixed_split(const Launch&, const Product&);
+// many.cu: the same for many rows, which product() calls; every sum in `split` parts. Its squares are of one part.
 void product_many(const Launch&, const Product&, int split);
 // wide.cu: act(gate) * up of very many rows; other sums.
 bool wants_product_wide(const Launch&, const Product&);  // is it faster than a product and a pass behind it?

@@ -8,7 +8,7 @@
 
 #include "backend/cuda/device/tensor_map.cuh"
 #include "backend/cuda/device/wgmma.cuh"
-#include "backend/cuda/gemm/gemm.h"
+#include "backend/cuda/gemm/norm_factors.cuh"
 
 namespace mr::cuda {
 
@@ -211,6 +211,14 @@ template <int N>
 __device__ void finish(const Product& p, const CUtensorMap& y_map, float (&d)[N], Write write, const Place& place, uint32_t boxes) {
   const int group = threadIdx.x / 128, row = first_row(place.part);
   const int column = place.tile * (p.gated ? N : 2 * N), t = threadIdx.x % 4;
+  if (p.squares) {
+    const int64_t mine = row + int(threadIdx.x) / 32 % 4 * 16 + int(threadIdx.x) % 32 / 4;
+    float by[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) by[h] = mine + 8 * h < p.x.rows ? factor_of(p, p.squares[mine + 8 * h]) : 0.0f;
+#pragma unroll
+    for (int i = 0; i < N; i++) d[i] = __fmul_rn(d[i], by[i / 2 % 2]);
+  }
   if (p.gated) gate_sums(d, p.activation);
   if (p.bias && place.begin == 0) {
 #pragma unroll
@@ -221,7 +229,7 @@ __device__ void finish(const Product& p, const CUtensorMap& y_map, float (&d)[N]
   }
   if (p.scale != 1) {
 #pragma unroll
-    for (float& v : d) v *= p.scale;
+    for (float& v : d) v = __fmul_rn(v, p.scale);
   }
   if (write == Write::boxes) {
     write_boxes(p, y_map, d, column, row, boxes, group);

@@ -63,7 +63,7 @@ __device__ void finish(const Product& p, int tile, int row0, int rows, float (&d
   auto row_of = [&](int e) { return e / 4 * 8 + 2 * t + e % 2; };
   if (p.squares) {
 #pragma unroll
-    for (int e = 0; e < N / 2; e++) d[e] *= factor[row_of(e)];
+    for (int e = 0; e < N / 2; e++) d[e] = __fmul_rn(d[e], factor[row_of(e)]);
   }
   if (p.gated) {
     auto gate = [&](auto act) {
@@ -83,7 +83,7 @@ __device__ void finish(const Product& p, int tile, int row0, int rows, float (&d
   if (p.bias || p.scale != 1) {
     const float low = p.bias && at < end ? p.bias[at] : 0.0f, high = p.bias && at + 8 < end ? p.bias[at + 8] : 0.0f;
 #pragma unroll
-    for (int e = 0; e < N / 2; e++) d[e] = (d[e] + (e % 4 < 2 ? low : high)) * p.scale;
+    for (int e = 0; e < N / 2; e++) d[e] = __fmul_rn(d[e] + (e % 4 < 2 ? low : high), p.scale);
   }
   auto each = [&](auto f) {
 #pragma unroll
@@ -140,7 +140,7 @@ struct Merge {
       }
       each(batch, [&](int v, int row, int half) {
         const float by = p.squares ? factor[row] : 1;
-        write(row0 + row, half, total[v][0] * by, total[v][1] * by, residual[v]);
+        write(row0 + row, half, __fmul_rn(total[v][0], by), __fmul_rn(total[v][1], by), residual[v]);
       });
     }
   }
@@ -151,17 +151,23 @@ struct Merge {
       if (at < p.out / 2) store(p.y.data, p.y.dtype, row * p.y.stride + at, activated(p.activation, a) * b);
       return;
     }
-    float squares = 0;
+    float squares = 0, each_y[2] = {};
 #pragma unroll
     for (int i = 0; i < 2; i++) {
       const int64_t at = output(half, i);
       if (at >= p.out) continue;
-      const float y = ((i ? b : a) + (p.bias ? p.bias[at] : 0.0f)) * p.scale + residual[i];
+      const float y = __fmul_rn((i ? b : a) + (p.bias ? p.bias[at] : 0.0f), p.scale) + residual[i];
       store(p.y.data, p.y.dtype, row * p.y.stride + at, y);
       if (p.next.x) put_half_of(p.next, row * p.out + at, y, at);
       squares += y * y;
+      each_y[i] = y;
     }
     if (!p.next.x) return;
+    if (p.next.fixed) {
+#pragma unroll
+      for (int i = 0; i < 2; i++) put_fixed_squares(p.next, row, output(half, i), each_y[i]);
+      return;
+    }
     squares = warp_sum(squares);
     const int parts = int((p.out + kNormPart - 1) / kNormPart), part = tile * (M / 64) + half;
     if (lane == 0 && part < parts) put_squares(p.next, row, part, parts, squares);
@@ -385,9 +391,6 @@ int split_of(const Launch& at, int64_t tiles, int64_t n_chunks, int most) {
   return split;
 }
 int64_t tiles_of(const Product& p, int m) { return p.gated ? div_up(p.out / 2, m / 2) : div_up(p.out, m); }
-// Of the shape alone, so that a row's sum is always the same.
-int fixed_split(const Launch& at, const Product& p) { return split_of(at, tiles_of(p, 64), div_up(p.in, kChunk), 4); }
-
 template <int M, int N>
 void run(const Launch& at, const Product& p) {
   using T = Tile<M, N>;
@@ -397,7 +400,7 @@ void run(const Launch& at, const Product& p) {
   cut.tiles = int(div_up(tiles, cut.pair) * cut.pair);
   cut.parts = int(div_up(p.x.rows, N));
   cut.split = at.deterministic ? fixed_split(at, p) : split_of(at, cut.tiles * cut.parts, n_chunks, cut.pair == 1 ? 8 : 4);
-  if (p.next.x) cut.split = std::max(cut.split, 2);
+  if (p.next.x && !at.deterministic) cut.split = std::max(cut.split, 2);
   const int bytes = std::max(T::stages * T::stage, cut.split > 1 ? T::sums : 0) + 1024;
   const int blocks = cut.tiles * cut.split * cut.parts;
   launch_clusters(at, product_kernel<M, N>, grid2(cut.split > 1 ? blocks : std::min(blocks, at.n_sm * 2)), cut.pair * cut.split, T::threads,
@@ -407,7 +410,15 @@ void run(const Launch& at, const Product& p) {
 
 }  // namespace
 
+int fixed_split(const Launch& at, const Product& p) { return split_of(at, tiles_of(p, 64), div_up(p.in, kChunk), 4); }
+
 void product(const Launch& at, const Product& p) {
+  if (at.deterministic && p.next.x && fixed_split(at, p) == 1) {  // who has a tile's sums alone does no half norm
+    Product plain = p;
+    plain.next = {};
+    product(at, plain);
+    return half_norm(at, p.y, p.next);
+  }
   if (p.x.rows <= 8) {
     run<64, 8>(at, p);
   } else if (p.x.rows <= 16) {

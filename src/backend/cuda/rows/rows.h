@@ -22,8 +22,12 @@ struct HalfNorm {
   float* squares = nullptr;  // [T, parts of the columns]
   const float* weight = nullptr;
   float offset = 0;
-  int64_t parts = 0;  // of a row; who makes fewer of them writes zeros
+  int64_t parts = 0;   // of a row; who makes fewer of them writes zeros
+  bool fixed = false;  // every part is kFixedPart columns, or 1: all of them
 };
+inline constexpr int kFixedPart = 16;
+// half_norm.cu: the same of an x that is there, as fixed parts.
+void half_norm(const Launch&, Matrix x, const HalfNorm&);
 
 // sample.cu
 struct Choice {
