@@ -25,6 +25,8 @@ IO = ("test_io",)
 SERVE = ("test_serve:-Http*:Server.*:Client.*",)
 BUDGET = ("test_serve:MemoryBudget.*:BodyReader.*",)
 QUEUE = ("test_serve:Queue.*", "test_serve:Server.WhoIsRefusedOrAnsweredWaitsNoLonger")
+HUB = ("test_hub",)
+NET = ("test_net",)
 ROPE = ("test_model:Rope.*", "test_engine:All/Logits.*/llama_rope*")
 SAMPLE = ("test_backend:Sample.*",)
 ATTEND = ("test_backend:Attention.follows_the_formula:Attention.full*:Attention.in_one*", "test_backend:Attention.*:-Attention.*however*:*in_one*")
@@ -38,6 +40,8 @@ state = "src/state/"
 text = "src/text/"
 io = "src/io/"
 serve = "src/serve/"
+hub = "src/hub/"
+net = "src/net/"
 cpu = "src/backend/cpu/"
 
 MUTANTS = [
@@ -286,4 +290,12 @@ MUTANTS = [
     M(cpu + "linear.inl", "32639.0f / largest, out->q", "16319.0f / largest, out->q", LINEAR),
     M(cpu + "linear.cpp", "c.residual_stride = e.residual.stride[0];", "c.residual_stride = out.stride[0];", LINEAR),
     M(cpu + "linear.cpp", "c.bias = e.bias.as<float>();", "", LINEAR),
+    M(hub + "reference.cpp", 'part == "." || part == ".."', 'part == "."', HUB),
+    M(hub + "reference.cpp", 'word.find("--") != word.npos || ', "", HUB),
+    M(hub + "reference.cpp", 'text.find("..") != text.npos || ', "", HUB),
+    M(hub + "select.cpp", 'if (part_name(f.name.substr(0, f.name.size() - 12)).whole == "model") ', "", HUB),
+    M(hub + "folder.cpp", "set.first < set.second && ", "set.first > set.second && ", HUB),
+    M(net + "url.cpp", "c > 32 && c != 127", "c != 127", NET),
+    M(net + "url.h", " && port == other.port", "", NET),
+    M(net + "url.h", "is_tls == other.is_tls && ", "", NET),
 ]

@@ -5,7 +5,7 @@ cache="${XDG_CACHE_HOME:-$HOME/.cache}/millrace"
 model="$cache/models/SmolLM2-135M-Instruct.Q4_1.gguf"
 model_sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
 
-build_packages="g++ cmake ninja-build ccache python3 python3-pip python3-venv ca-certificates nlohmann-json3-dev libfmt-dev libcli11-dev libpcre2-dev libutf8proc-dev libgtest-dev libspdlog-dev libboost1.81-dev|libboost1.83-dev"
+build_packages="g++ cmake ninja-build ccache python3 python3-pip python3-venv ca-certificates nlohmann-json3-dev libfmt-dev libcli11-dev libpcre2-dev libutf8proc-dev libgtest-dev libspdlog-dev libssl-dev libboost1.81-dev|libboost1.83-dev"
 # Debian 12's clang is 14, Ubuntu 24.04's is 18.
 fuzz_packages="clang libclang-rt-18-dev|libclang-rt-14-dev"
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <map>
 
-#include "core/config.h"
 #include "core/error.h"
+#include "hub/models.h"
 #include "model/arch/arch.h"
 
 namespace mr {
@@ -77,7 +77,7 @@ static fs::path found(const std::string& model) {
     return find_model(model);
   } catch (const Error& e) {
     if (model.empty()) throw;
-    fail("{}, nor one of the names {}", e.what(), preset_names());
+    fail("{}; without files these can be analysed: {}", e.what(), preset_names());
   }
 }
 

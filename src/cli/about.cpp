@@ -20,12 +20,17 @@ std::string build_line() {
 #else
   const char* server = ", without the server";
 #endif
+#if defined(MR_NET)
+  const char* hub = "";
+#else
+  const char* hub = ", without the hub";
+#endif
 #if defined(__clang__)
   const char* compiler = "Clang " __clang_version__;
 #else
   const char* compiler = "GCC " __VERSION__;
 #endif
-  return fmt::format("built by {} ({}), {}{}", compiler, MR_BUILD_TYPE, cuda, server);
+  return fmt::format("built by {} ({}), {}{}{}", compiler, MR_BUILD_TYPE, cuda, server, hub);
 }
 
 std::string machine_line() {

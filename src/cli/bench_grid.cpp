@@ -6,6 +6,7 @@
 #include "core/config.h"
 #include "core/error.h"
 #include "core/random.h"
+#include "hub/models.h"
 #include "model/arch/arch.h"
 
 namespace mr {

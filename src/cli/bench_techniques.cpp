@@ -13,6 +13,7 @@
 #include "core/config.h"
 #include "core/error.h"
 #include "engine/traffic.h"
+#include "hub/models.h"
 
 namespace mr {
 

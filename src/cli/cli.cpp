@@ -47,6 +47,11 @@ int run_command_line(int argc, char** argv) {
   add_analyze(program, action);
   add_doctor(program, action);
   add_completions(program, action);
+  add_pull(program, action);
+  add_list(program, action);
+  add_show(program, action);
+  add_rm(program, action);
+  add_ps(program, action);
   auto commands = program.get_subcommands([](CLI::App*) { return true; });
   bool is_command = argc > 1 && std::ranges::any_of(commands, [&](CLI::App* c) { return c->get_name() == argv[1]; });
   if (argc > 1 && argv[1][0] != '-' && !is_command) {

@@ -33,5 +33,10 @@ void add_analyze(CLI::App&, Action&);
 void add_serve(CLI::App&, Action&);
 void add_doctor(CLI::App&, Action&);
 void add_completions(CLI::App&, Action&);  // and the manual page
+void add_pull(CLI::App&, Action&);
+void add_list(CLI::App&, Action&);
+void add_show(CLI::App&, Action&);
+void add_rm(CLI::App&, Action&);
+void add_ps(CLI::App&, Action&);
 
 }  // namespace mr

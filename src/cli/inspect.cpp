@@ -7,6 +7,7 @@
 #include "core/config.h"
 #include "core/error.h"
 #include "engine/memory.h"
+#include "hub/models.h"
 #include "model/arch/arch.h"
 
 namespace mr {

@@ -10,6 +10,7 @@
 #include "cli/progress.h"
 #include "core/config.h"
 #include "core/error.h"
+#include "hub/models.h"
 
 namespace mr {
 

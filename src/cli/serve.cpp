@@ -9,8 +9,10 @@
 #include "cli/options.h"
 #include "core/config.h"
 #include "core/error.h"
+#include "hub/models.h"
 #ifdef MR_SERVE
 #include "cli/limit_meter.h"
+#include "cli/running_servers.h"
 #include "serve/server.h"
 #endif
 
@@ -30,13 +32,11 @@ struct ServeFlags {
   std::string template_file, http_memory, key_file;
 };
 
-// A short name as it was given; else the file's or the directory's own.
+// A short name as it was given; else the model's own.
 std::string served_name(const EngineFlags& f) {
   if (!f.model.empty() && !std::filesystem::exists(f.model)) return f.model;
-  std::filesystem::path path = std::filesystem::absolute(find_model(f.model)).lexically_normal();
-  std::string name = (path.has_filename() ? path : path.parent_path()).filename().string();
-  for (std::string_view ending : {".gguf", ".Q4_1"})
-    if ((f.model.empty() || ending == ".gguf") && name.ends_with(ending)) name.resize(name.size() - ending.size());
+  std::string name = model_name_at(find_model(f.model));
+  if (const std::string_view ending = ".Q4_1"; f.model.empty() && name.ends_with(ending)) name.resize(name.size() - ending.size());
   return name;
 }
 
@@ -65,6 +65,7 @@ int serve(ServeFlags& f) {
   o.limits = [meter] { return meter->read(); };
   f.engine.options.on_step = [meter](const StepWork& work) { meter->note(work); };
   Server server(o);
+  ServerEntry entry(o.http.host, server.port(), o.model_name);
   bool loaded = server.load([&f, meter](Server::Progress progress) {
     f.engine.options.progress = std::move(progress);
     auto engine = start_engine(f.engine);
@@ -80,6 +81,7 @@ int serve(ServeFlags& f) {
     std::fflush(stderr);
     server.run();
   }
+  entry.remove();
   // Out at once, with the signal handlers in place: taking the server apart would give a second SIGTERM its default meaning
   // again, and turn a clean end into a kill.
   server.log().settle();

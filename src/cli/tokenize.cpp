@@ -1,9 +1,9 @@
 // millrace tokenize, detokenize: ids and pieces.
 #include "cli/cli.h"
 #include "cli/options.h"
-#include "core/config.h"
 #include "core/error.h"
 #include "engine/load.h"
+#include "hub/models.h"
 
 namespace mr {
 

@@ -1,14 +1,14 @@
 #include "core/config.h"
 
+#include <fmt/format.h>
 #include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <fstream>
 #include <set>
-
-#include "core/error.h"
 
 namespace mr {
 
@@ -19,24 +19,74 @@ static std::string environment(const char* name) {
   return value ? value : "";
 }
 
-fs::path cache_dir() {
-  std::string cache = environment("XDG_CACHE_HOME"), home = environment("HOME");
-  if (cache.empty()) cache = (home.empty() ? "/tmp" : home) + "/.cache";
-  return fs::path(cache) / "millrace";
+// The first of them that is set.
+static std::string environment(std::initializer_list<const char*> names) {
+  for (const char* name : names)
+    if (std::string value = environment(name); !value.empty()) return value;
+  return "";
 }
 
-fs::path default_model() { return cache_dir() / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"; }
+static fs::path home() {
+  const std::string home = environment("HOME");
+  return home.empty() ? "/tmp" : home;
+}
 
-fs::path find_model(const std::string& name) {
-  if (name.empty()) {
-    check(fs::exists(default_model()), "the default model is not at {}: ./quickstart fetches it, or name a model's directory or .gguf file",
-          default_model().string());
-    return default_model();
-  }
-  if (fs::exists(name)) return name;
-  for (const char* ending : {"", ".gguf", ".Q4_1.gguf"})
-    if (fs::path p = cache_dir() / "models" / (name + ending); fs::exists(p)) return p;
-  fail("there is no model '{}': neither a file or directory of that name, nor one in {}", name, (cache_dir() / "models").string());
+static fs::path user_cache() {
+  const std::string cache = environment("XDG_CACHE_HOME");
+  return cache.empty() ? home() / ".cache" : fs::path(cache);
+}
+
+fs::path cache_dir() { return user_cache() / "millrace"; }
+fs::path models_dir() { return cache_dir() / "models"; }
+fs::path default_model() { return models_dir() / "SmolLM2-135M-Instruct.Q4_1.gguf"; }
+
+fs::path runtime_dir() {
+  if (const std::string folder = environment("XDG_RUNTIME_DIR"); !folder.empty()) return fs::path(folder) / "millrace";
+  const std::string state = environment("XDG_STATE_HOME");
+  return (state.empty() ? home() / ".local" / "state" : fs::path(state)) / "millrace";
+}
+
+// A folder that a variable names, "~" in front allowed; else the other.
+static fs::path folder_from(const std::string& value, fs::path otherwise) {
+  if (value.empty()) return otherwise;
+  return value == "~" ? home() : value.starts_with("~/") ? home() / value.substr(2) : fs::path(value);
+}
+
+static bool is_true(std::string value) {
+  std::ranges::transform(value, value.begin(), [](unsigned char c) { return std::tolower(c); });
+  return value == "1" || value == "true" || value == "yes" || value == "on";
+}
+
+static std::string first_word(const fs::path& file) {
+  std::ifstream in(file);
+  std::string word;
+  in >> word;
+  return word;
+}
+
+HubSettings hub_settings() {
+  const fs::path folder = folder_from(environment("HF_HOME"), user_cache() / "huggingface");
+  HubSettings s;
+  s.cache = folder_from(environment({"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}), folder / "hub");
+  s.endpoint = environment("HF_ENDPOINT");
+  if (s.endpoint.empty()) s.endpoint = "https://huggingface.co";
+  while (s.endpoint.ends_with('/')) s.endpoint.pop_back();
+  s.token = environment({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"});
+  if (s.token.empty()) s.token = first_word(folder_from(environment("HF_TOKEN_PATH"), folder / "token"));
+  while (!s.token.empty() && std::isspace(static_cast<unsigned char>(s.token.back()))) s.token.pop_back();
+  s.offline = is_true(environment({"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"}));
+  if (const double seconds = std::atof(environment("HF_HUB_DOWNLOAD_TIMEOUT").c_str()); seconds > 0) s.timeout_s = seconds;
+  return s;
+}
+
+NetSettings net_settings() {
+  const std::string any = environment({"all_proxy", "ALL_PROXY"});
+  NetSettings s{.http_proxy = environment({"http_proxy", "HTTP_PROXY"}), .https_proxy = environment({"https_proxy", "HTTPS_PROXY"})};
+  if (s.http_proxy.empty()) s.http_proxy = any;
+  if (s.https_proxy.empty()) s.https_proxy = any;
+  s.no_proxy = environment({"no_proxy", "NO_PROXY"});
+  s.ca_file = environment({"REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"});
+  return s;
 }
 
 std::string api_key_from_environment() { return environment("MILLRACE_API_KEY"); }

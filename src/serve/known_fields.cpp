@@ -4,6 +4,7 @@
 #include <array>
 #include <vector>
 
+#include "core/words.h"
 #include "serve/api_error.h"
 
 namespace mr {
@@ -117,30 +118,8 @@ constexpr Elsewhere elsewhere[] = {
     {"think", "", "chat_template_kwargs"},
 };
 
-// Levenshtein's distance.
-size_t distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); j++) row[j] = j;
-  for (size_t i = 1; i <= a.size(); i++) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); j++) {
-      const size_t above = row[j];
-      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
-      diagonal = above;
-    }
-  }
-  return row.back();
-}
-
 std::string unknown(std::string_view name, FieldNames known) {
-  std::string_view nearest;
-  size_t best = std::max<size_t>(2, name.size() / 3) + 1;
-  for (std::string_view k : known) {
-    if (name.size() > 64) break;
-    const size_t d = distance(name, k);
-    if (d < best) best = d, nearest = k;
-  }
+  const std::string_view nearest = nearest_word(name, known);
   std::string text = sentence("there is no field '{}'", name.substr(0, 100));
   return nearest.empty() ? text : text + fmt::format(": is '{}' meant?", nearest);
 }

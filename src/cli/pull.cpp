@@ -1,0 +1,106 @@
+// millrace pull: a model by name from a hub.
+#include "cli/pull.h"
+
+#include <fmt/format.h>
+
+#include "cli/cli.h"
+#include "core/amounts.h"
+#include "core/error.h"
+#include "core/json.h"
+#include "hub/models.h"
+#ifdef MR_NET
+#include "cli/pull_progress.h"
+#include "cli/table.h"
+#include "pull/pull.h"
+#endif
+
+namespace mr {
+
+namespace {
+
+struct PullFlags {
+  std::string name;
+  int connections = 8;
+  bool json = false;
+};
+
+#ifdef MR_NET
+
+Pulled pull_with_progress(const Reference& reference, int connections) {
+  PullProgress progress;
+  PullOptions options{.connections = connections};
+  options.on_state = [&](const DownloadState& s) { progress.show(s); };
+  options.on_note = [&](const std::string& sentence) { progress.note(sentence); };
+  Pulled pulled = pull_model(reference, options);
+  progress.finish();
+  return pulled;
+}
+
+[[noreturn]] void refuse_name(const std::string& name) {
+  std::string known;
+  for (const std::string& hit : search_hub(name)) known += (known.empty() ? "" : ", ") + hit;
+  fail("'{}' is not of the form OWNER/NAME[:QUANTIZATION][@REVISION]{}{}", name, known.empty() ? "" : "; the hub has ", known);
+}
+
+void print_options(const Reference& r, const SeveralModels& e) {
+  Table table({"", "SIZE"});
+  for (const SeveralModels::Option& o : e.options)
+    table.add({printable(r.repo + ":" + o.select + (r.revision.empty() ? "" : "@" + r.revision)), bytes_text(o.bytes)});
+  fmt::print(stderr, "{}", table.text());
+}
+
+int pull(PullFlags& f) {
+  const std::optional<Reference> reference = parse_reference(f.name);
+  if (!reference) refuse_name(f.name);
+  try {
+    const Pulled p = pull_with_progress(*reference, f.connections);
+    if (f.json)
+      fmt::print("{}\n",
+                 OrderedJson{{"name", p.name}, {"commit", p.commit}, {"path", p.path.string()}, {"bytes", p.bytes}, {"fetched", p.fetched}}
+                     .dump());
+    else
+      fmt::print("{}\n", p.path.string());
+    fmt::print(stderr, "{} {}: `millrace chat {}`\n", p.name, p.fetched ? "is here" : "was here already", p.name);
+    return 0;
+  } catch (const SeveralModels& e) {
+    fmt::print(stderr, "millrace: {}\n", e.what());
+    print_options(*reference, e);
+    return 1;
+  }
+}
+
+#else
+
+int pull(PullFlags&) { fail("this program was built without the hub: OpenSSL or the Boost headers (1.81 or later) were not there"); }
+
+#endif
+
+}  // namespace
+
+std::filesystem::path find_or_pull(const std::string& model) {
+#ifdef MR_NET
+  if (!model.empty() && !look_up_model(model))
+    if (const std::optional<Reference> reference = parse_reference(model)) {
+      fmt::print(stderr, "{} is not on this machine yet: pulling it\n", printable(reference->text()));
+      return pull_with_progress(*reference, PullFlags().connections).path;
+    }
+#endif
+  return find_model(model);
+}
+
+void add_pull(CLI::App& program, Action& chosen) {
+  add_command<PullFlags>(
+      program, chosen, "pull", "fetch a model by name from the hub",
+      [](CLI::App& app, PullFlags& f) {
+        app.add_option("NAME", f.name, "OWNER/NAME[:QUANTIZATION or FILE][@REVISION]")->required();
+        app.add_option("--connections", f.connections, "open at once")->check(CLI::Range(1, 64))->capture_default_str();
+        app.add_flag("--json", f.json, "one JSON object");
+        app.footer(
+            "Models go to the cache that Hugging Face's tools share (HF_HUB_CACHE, HF_HOME). HF_TOKEN is the key to gated ones, "
+            "HF_ENDPOINT\n"
+            "a mirror, HTTPS_PROXY and NO_PROXY the way there. What was interrupted goes on where it was.");
+      },
+      pull);
+}
+
+}  // namespace mr

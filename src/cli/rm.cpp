@@ -1,0 +1,87 @@
+// millrace rm: deletes a model of the caches.
+#include <unistd.h>
+
+#include <algorithm>
+#include <iostream>
+
+#include "cli/cli.h"
+#include "core/amounts.h"
+#include "core/config.h"
+#include "core/error.h"
+#include "hub/models.h"
+
+namespace mr {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+struct RmFlags {
+  std::vector<std::string> models;
+  bool yes = false;
+};
+
+// Of a hub's model the files that only it has: a directory's configuration goes with its weights, a quantization goes alone. With
+// the last model of a snapshot goes what else lies there.
+std::vector<fs::path> files_to_delete(const PresentModel& m) {
+  const auto others = std::ranges::count_if(
+      present_models(), [&](const PresentModel& o) { return o.snapshot && o.snapshot->folder == m.snapshot->folder && o.path != m.path; });
+  if (others > 0) return m.files;
+  std::vector<fs::path> all;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(m.snapshot->folder))
+    if (!entry.is_directory() || entry.is_symlink()) all.push_back(entry.path());
+  return all;
+}
+
+int64_t remove_own(const PresentModel& m) {
+  int64_t freed = 0;
+  for (const fs::path& file : m.files) {
+    std::error_code failed;
+    const auto bytes = fs::file_size(file, failed);
+    fs::remove(file, failed);
+    check(!failed, "cannot delete '{}': {}", file.string(), failed.message());
+    freed += int64_t(bytes);
+  }
+  std::error_code not_empty;
+  if (!m.is_gguf || m.path.parent_path() != models_dir()) fs::remove(m.is_gguf ? m.path.parent_path() : m.path, not_empty);
+  return freed;
+}
+
+bool is_agreed(const PresentModel& m) {
+  fmt::print(stderr, "Delete {} ({})? [y/N] ", printable(m.name), bytes_text(m.bytes));
+  std::fflush(stderr);
+  std::string answer;
+  std::getline(std::cin, answer);
+  return ascii_lower(answer) == "y" || ascii_lower(answer) == "yes";
+}
+
+int remove_models(RmFlags& f) {
+  std::vector<PresentModel> chosen;
+  for (const std::string& name : f.models) chosen.push_back(find_present(name));
+  for (const PresentModel& m : chosen) {
+    if (!f.yes) {
+      check(isatty(STDIN_FILENO), "'{}' is deleted only after a yes: say --yes where nobody can be asked", m.name);
+      if (!is_agreed(m)) {
+        fmt::print(stderr, "{} stays\n", printable(m.name));
+        continue;
+      }
+    }
+    const int64_t freed = m.snapshot ? HubCache(hub_settings().cache).remove(*m.snapshot, files_to_delete(m)) : remove_own(m);
+    fmt::print("deleted {}, {} are free again\n", printable(m.name), bytes_text(freed));
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_rm(CLI::App& program, Action& chosen) {
+  add_command<RmFlags>(
+      program, chosen, "rm", "delete models of this machine's caches",
+      [](CLI::App& app, RmFlags& f) {
+        app.add_option("MODEL", f.models, "names, as `millrace list` shows them")->required();
+        app.add_flag("-y,--yes", f.yes, "do not ask");
+      },
+      remove_models);
+}
+
+}  // namespace mr

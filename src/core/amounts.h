@@ -1,0 +1,13 @@
+// Bytes and times as people read them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace mr {
+
+std::string bytes_text(int64_t bytes);   // 512 bytes, 98.4 kB, 1.24 GB: decimal, three digits
+std::string clock_text(double seconds);  // 0:42, 12:05, 1:02:03
+std::string age_text(double seconds);    // 12 seconds, 3 minutes, 1 hour, 5 days
+
+}  // namespace mr

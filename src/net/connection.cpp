@@ -1,0 +1,299 @@
+#include "net/connection.h"
+
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+
+#include <chrono>
+#include <filesystem>
+
+namespace mr {
+
+namespace asio = boost::asio;
+namespace ssl = asio::ssl;
+namespace http = boost::beast::http;
+using tcp = asio::ip::tcp;
+using Kind = NetError::Kind;
+
+constexpr size_t kReadBytes = 1 << 17;
+constexpr size_t kMaxUnparsed = 1 << 20;  // bytes of a header, a chunk's extension or a trailer
+
+static bool is_address(const std::string& host) {
+  boost::system::error_code bad;
+  asio::ip::make_address(host, bad);
+  return !bad;
+}
+
+static std::string base64(std::string_view text) {
+  constexpr std::string_view alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string out;
+  for (size_t i = 0; i < text.size(); i += 3) {
+    uint32_t bits = 0;
+    for (size_t j = 0; j < 3; j++) bits = bits << 8 | (i + j < text.size() ? uint8_t(text[i + j]) : 0);
+    for (size_t j = 0; j < 4; j++) out += i + j > text.size() ? '=' : alphabet[bits >> (18 - 6 * j) & 63];
+  }
+  return out;
+}
+
+// The distribution's own bundle, for a program that was linked on another one.
+static void trust_system(ssl::context& context) {
+  boost::system::error_code ignored;
+  context.set_default_verify_paths(ignored);  // SSL_CERT_FILE and SSL_CERT_DIR among them
+  for (const char* bundle :
+       {"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"}) {
+    std::error_code missing;
+    if (!std::filesystem::exists(X509_get_default_cert_file(), missing) && std::filesystem::exists(bundle, missing)) {
+      context.load_verify_file(bundle, ignored);
+      break;
+    }
+  }
+}
+
+Net::Net(const NetSettings& settings) : settings_(settings), trust_(ssl::context::tls_client) {
+  trust_.set_options(ssl::context::default_workarounds | ssl::context::no_tlsv1 | ssl::context::no_tlsv1_1);
+  trust_system(trust_);
+  if (!settings.ca_file.empty()) {
+    boost::system::error_code failed;
+    if (std::filesystem::is_directory(settings.ca_file))
+      trust_.add_verify_path(settings.ca_file, failed);
+    else
+      trust_.load_verify_file(settings.ca_file, failed);
+    check(!failed, "the certificates of '{}' cannot be read: {}", settings.ca_file, failed.message());
+  }
+}
+
+std::shared_ptr<const Net> make_net(const NetSettings& settings) { return std::make_shared<Net>(settings); }
+
+std::optional<Url> Net::proxy_for(const Url& url) const {
+  const std::string& proxy = url.is_tls ? settings_.https_proxy : settings_.http_proxy;
+  const bool is_loopback = url.host == "localhost" || url.host == "::1" || url.host.starts_with("127.");
+  if (proxy.empty() || is_loopback || is_listed(settings_.no_proxy, url.host, url.port)) return std::nullopt;
+  const Url address = parse_web_address(proxy.find("://") == proxy.npos ? "http://" + proxy : proxy);
+  check(!address.is_tls, "the proxy '{}' speaks https, and only proxies that speak http are known", proxy);
+  return address;
+}
+
+Connection::Connection(asio::io_context& io, std::shared_ptr<const Net> net, const Url& origin)
+    : net_(std::move(net)),
+      origin_(origin),
+      proxy_(net_->proxy_for(origin)),
+      resolver_(io),
+      socket_(io),
+      timer_(io),
+      chunk_(kReadBytes, '\0') {}
+
+auto Connection::mine(auto handler) {
+  return [ self = shared_from_this(), turn = turn_, handler ](const error_code& ec, auto&&... rest)
+    requires std::invocable<decltype(handler)&, const error_code&, decltype(rest)...>
+  {
+    if (self->is_busy_ && self->turn_ == turn) handler(ec, rest...);
+  };
+}
+
+template <class Handler>
+void Connection::async_read(Handler handler) {
+  if (tls_)
+    tls_->async_read_some(asio::buffer(chunk_), mine(handler));
+  else
+    socket_.async_read_some(asio::buffer(chunk_), mine(handler));
+}
+
+template <class Handler>
+void Connection::async_write(const std::string& text, Handler handler) {
+  if (tls_)
+    asio::async_write(*tls_, asio::buffer(text), mine(handler));
+  else
+    asio::async_write(socket_, asio::buffer(text), mine(handler));
+}
+
+static std::string request_text(const HttpClient::Ask& a, const std::optional<Url>& proxy) {
+  const bool whole = proxy && !a.url.is_tls;  // a proxy of plain http is told the whole address
+  std::string where = a.url.origin().substr(a.url.is_tls ? 8 : 7);
+  std::string text = fmt::format("{} {} HTTP/1.1\r\nHost: {}\r\nUser-Agent: millrace\r\nAccept: */*\r\nAccept-Encoding: identity\r\n",
+                                 a.head_only ? "HEAD" : "GET", whole ? a.url.text() : a.url.target, where);
+  if (whole && !proxy->user.empty()) text += fmt::format("Proxy-Authorization: Basic {}\r\n", base64(proxy->user));
+  for (const auto& [name, value] : a.fields) text += fmt::format("{}: {}\r\n", name, value);
+  return text + "\r\n";
+}
+
+void Connection::ask(const HttpClient::Ask& a, Listener listener) {
+  ask_ = a;
+  listener_ = std::move(listener);
+  request_ = request_text(a, proxy_);
+  expect_answer();
+  input_.clear();
+  got_some_ = told_head_ = false;
+  is_busy_ = true;
+  turn_++;
+  restart_timer();
+  is_ready_ ? send() : open();
+}
+
+void Connection::expect_answer() {
+  parser_.emplace();
+  parser_->body_limit(boost::none);
+  parser_->eager(true);
+  parser_->skip(ask_.head_only);
+}
+
+// The TLS stream stays until the next open(): operations that were under way still refer to it when they are told to stop.
+void Connection::close() {
+  error_code ignored;
+  timer_.cancel();
+  resolver_.cancel();
+  socket_.close(ignored);
+  is_ready_ = is_busy_ = false;
+}
+
+void Connection::end(std::optional<NetError> problem) {
+  timer_.cancel();
+  is_busy_ = false;
+  if (problem) close();
+  auto on_end = std::move(listener_.on_end);
+  on_end(std::move(problem));
+}
+
+void Connection::fail_with(const std::string& why, NetError::Kind kind) { end(NetError(sentence("{} {}", origin_.origin(), why), kind)); }
+
+void Connection::restart_timer() {
+  timer_.expires_after(std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(ask_.timeout_s)));
+  timer_.async_wait([self = shared_from_this(), turn = turn_](error_code ec) {
+    if (!ec && self->is_busy_ && self->turn_ == turn)
+      self->fail_with(fmt::format("is silent: no byte in {:g} s", self->ask_.timeout_s), Kind::cut);
+  });
+}
+
+void Connection::open() {
+  tls_.reset();
+  const Url& first = proxy_ ? *proxy_ : origin_;
+  auto on_found = [this](error_code ec, const tcp::resolver::results_type& found) {
+    if (!ec) return connect(found);
+    const std::string whose = proxy_ ? "cannot be asked: its proxy " + proxy_->host : "is not found: its name " + origin_.host;
+    fail_with(whose + " has no address (" + ec.message() + ")", Kind::unreachable);
+  };
+  resolver_.async_resolve(first.host, std::to_string(first.port), mine(on_found));
+}
+
+void Connection::connect(const tcp::resolver::results_type& found) {
+  auto on_connected = [this](error_code ec, const tcp::endpoint&) {
+    const std::string who = proxy_ ? "cannot be asked: its proxy " + proxy_->authority() + " " : "";
+    if (ec) return fail_with(who + "does not answer (" + ec.message() + ")", Kind::unreachable);
+    error_code ignored;
+    socket_.set_option(tcp::no_delay(true), ignored);
+    restart_timer();
+    if (!origin_.is_tls) return send();
+    proxy_ ? open_tunnel() : shake_hands();
+  };
+  asio::async_connect(socket_, found, mine(on_connected));
+}
+
+// A proxy passes the bytes of a https connection on once it is asked to.
+void Connection::open_tunnel() {
+  auto request = std::make_shared<std::string>(fmt::format("CONNECT {0} HTTP/1.1\r\nHost: {0}\r\n", origin_.authority()));
+  if (!proxy_->user.empty()) *request += fmt::format("Proxy-Authorization: Basic {}\r\n", base64(proxy_->user));
+  *request += "\r\n";
+  auto answer = std::make_shared<std::string>();
+  auto on_answer = [this, answer](error_code ec, size_t) {
+    const std::string status = answer->substr(0, answer->find("\r\n"));  // HTTP/1.1 200 OK
+    if (ec || status.size() < 12) return fail_with("cannot be asked: its proxy closed the connection", Kind::cut);
+    if (status[9] != '2') return fail_with("cannot be asked: its proxy says " + printable(status.substr(9), 100), Kind::refused);
+    shake_hands();
+  };
+  async_write(*request, [this, request, answer, on_answer](error_code ec, size_t) {
+    if (ec) return fail_with("cannot be asked: its proxy closed the connection", Kind::cut);
+    asio::async_read_until(socket_, asio::dynamic_buffer(*answer, 65536), "\r\n\r\n", mine(on_answer));
+  });
+}
+
+// Why OpenSSL refused the certificate; empty: that was not it.
+std::string Connection::certificate_problem() {
+  const long result = SSL_get_verify_result(tls_->native_handle());
+  return result == X509_V_OK ? "" : X509_verify_cert_error_string(result);
+}
+
+void Connection::shake_hands() {
+  tls_.emplace(socket_, net_->trust());
+  tls_->set_verify_mode(ssl::verify_peer);
+  SSL* handle = tls_->native_handle();
+  if (is_address(origin_.host)) {
+    X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(handle), origin_.host.c_str());
+  } else {
+    SSL_set_tlsext_host_name(handle, origin_.host.c_str());
+    SSL_set1_host(handle, origin_.host.c_str());
+  }
+  auto on_shaken = [this](error_code ec) {
+    if (!ec) return send();
+    const std::string problem = certificate_problem();
+    if (problem.empty()) return fail_with("does not agree on an encrypted connection (" + ec.message() + ")", Kind::cut);
+    const char* advice = " (the system's certificates decide, or those that SSL_CERT_FILE names)";
+    fail_with("has a certificate that is not trusted here: " + problem + advice, Kind::refused);
+  };
+  tls_->async_handshake(ssl::stream_base::client, mine(on_shaken));
+}
+
+void Connection::send() {
+  is_ready_ = true;
+  restart_timer();
+  // Reading goes on beside writing: a server may answer before it has read the whole request.
+  async_write(request_, [](error_code, size_t) {});
+  read();
+}
+
+void Connection::read() {
+  async_read([this](error_code ec, size_t n) { on_read(ec, n); });
+}
+
+void Connection::on_read(error_code ec, size_t n) {
+  if (ec == asio::error::eof || ec == ssl::error::stream_truncated) {
+    error_code end_of_body;
+    if (parser_->got_some()) parser_->put_eof(end_of_body);
+    is_ready_ = false;
+    if (parser_->is_done() && !end_of_body) return end(std::nullopt);
+    return fail_with(got_some_ ? "cut the connection in the middle of an answer" : "closed the connection without an answer", Kind::cut);
+  }
+  if (ec) return fail_with("lost the connection (" + ec.message() + ")", Kind::cut);
+  got_some_ = true;
+  restart_timer();
+  input_.append(chunk_.data(), n);
+  parse();
+}
+
+static HttpHead head_of(const http::response_header<>& from) {
+  HttpHead head{int(from.result_int()), {}};
+  for (const auto& field : from) {
+    std::string name(field.name_string());
+    for (char& c : name) c = char(std::tolower(static_cast<unsigned char>(c)));
+    head.fields[name] = std::string(field.value());
+  }
+  return head;
+}
+
+void Connection::parse() {
+  while (!input_.empty() && !parser_->is_done()) {
+    error_code bad;
+    try {
+      input_.erase(0, parser_->put(asio::buffer(input_), bad));
+    } catch (const std::length_error&) {  // trailers that are too long
+      bad = http::error::header_limit;
+    }
+    if (parser_->is_header_done() && parser_->get().result_int() < 200) {  // news before the answer
+      expect_answer();
+      continue;
+    }
+    if (parser_->is_header_done() && !std::exchange(told_head_, true) && !listener_.on_head(head_of(parser_->get().base()))) {
+      close();
+      return end(std::nullopt);
+    }
+    if (parser_->is_header_done() && !parser_->get().body().empty()) {
+      listener_.on_body(parser_->get().body());
+      parser_->get().body().clear();
+    }
+    if (bad == http::error::need_more && input_.size() <= kMaxUnparsed) break;
+    if (bad) return fail_with("answers with what is no valid HTTP", Kind::cut);
+  }
+  if (!parser_->is_done()) return read();
+  if (!parser_->keep_alive() || !input_.empty()) close();
+  end(std::nullopt);
+}
+
+}  // namespace mr

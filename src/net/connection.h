@@ -1,0 +1,79 @@
+// One connection to a web server, for one request after the other. Asynchronous; whoever includes this knows Boost.
+#pragma once
+
+#include <boost/asio.hpp>
+#include <boost/asio/ssl.hpp>
+#include <boost/beast/http.hpp>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "net/http_client.h"
+
+namespace mr {
+
+class Net {
+ public:
+  explicit Net(const NetSettings&);
+  std::optional<Url> proxy_for(const Url&) const;
+  boost::asio::ssl::context& trust() const { return trust_; }
+
+ private:
+  NetSettings settings_;
+  mutable boost::asio::ssl::context trust_;  // safe to make streams of on any thread
+};
+
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  using error_code = boost::system::error_code;
+  struct Listener {
+    HttpClient::OnHead on_head;
+    HttpClient::OnBody on_body;
+    std::function<void(std::optional<NetError>)> on_end;  // once; nothing: the answer is whole, or was not wanted
+  };
+  Connection(boost::asio::io_context&, std::shared_ptr<const Net>, const Url& origin);
+
+  void ask(const HttpClient::Ask&, Listener);  // opens the connection if need be; the next one after on_end
+  void close();
+  bool is_open() const { return is_ready_; }
+  bool got_some() const { return got_some_; }  // of the last answer
+
+ private:
+  void open();
+  void connect(const boost::asio::ip::tcp::resolver::results_type&);
+  void open_tunnel();
+  void shake_hands();
+  void send();
+  void expect_answer();
+  void read();
+  void on_read(error_code, size_t n);
+  void parse();
+  void end(std::optional<NetError>);
+  void fail_with(const std::string& why, NetError::Kind);
+  void restart_timer();
+  std::string certificate_problem();
+  template <class Handler>
+  void async_read(Handler);
+  template <class Handler>
+  void async_write(const std::string&, Handler);
+  auto mine(auto handler);  // drops what comes after the request has ended
+
+  using Parser = boost::beast::http::response_parser<boost::beast::http::string_body>;
+  std::shared_ptr<const Net> net_;
+  const Url origin_;
+  const std::optional<Url> proxy_;
+  boost::asio::ip::tcp::resolver resolver_;
+  boost::asio::ip::tcp::socket socket_;
+  std::optional<boost::asio::ssl::stream<boost::asio::ip::tcp::socket&>> tls_;
+  boost::asio::steady_timer timer_;
+  std::optional<Parser> parser_;
+  Listener listener_;
+  HttpClient::Ask ask_;
+  std::string request_, input_, chunk_;
+  int turn_ = 0;  // counts requests, so that a late handler knows that it is late
+  bool is_ready_ = false, is_busy_ = false, got_some_ = false, told_head_ = false;
+};
+
+}  // namespace mr
