@@ -23,14 +23,14 @@ bool Tensor::contiguous() const {
 
 Tensor Tensor::rows(int64_t begin, int64_t count) const {
   Tensor t = *this;
-  t.data = static_cast<std::byte*>(data) + begin * stride[0] * size_of(dtype);
+  if (data) t.data = static_cast<std::byte*>(data) + begin * stride[0] * size_of(dtype);
   t.shape[0] = count;
   return t;
 }
 
 Tensor Tensor::cols(int64_t begin, int64_t count) const {
   Tensor t = *this;
-  t.data = static_cast<std::byte*>(data) + begin * stride[rank - 1] * size_of(dtype);
+  if (data) t.data = static_cast<std::byte*>(data) + begin * stride[rank - 1] * size_of(dtype);
   t.shape[rank - 1] = count;
   return t;
 }
@@ -46,7 +46,10 @@ Tensor view(void* data, DType dtype, std::initializer_list<int64_t> shape, Devic
   int i = 0;
   for (int64_t s : shape) t.shape[i++] = s;
   int64_t step = 1;
-  for (i = t.rank - 1; i >= 0; i--) t.stride[i] = step, step *= t.shape[i];
+  for (i = t.rank - 1; i >= 0; i--) {
+    t.stride[i] = step;
+    step *= t.shape[i];
+  }
   return t;
 }
 

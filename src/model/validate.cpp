@@ -81,7 +81,20 @@ void check_mixer(const Checker& c, const AttentionSpec& a, const ModelSpec& spec
   c.number("the cap of attention's logits", a.softcap, 0, 1e6);
   c.size("the index of a rope", a.rope, -1, int64_t(spec.ropes.size()) - 1);
   if (a.rope >= 0) c.size("the number of rotated dimensions", spec.ropes[size_t(a.rope)].dim, 2, a.head_dim);
-  c.size("the layer whose keys and values are shared", a.kv_owner, -1, int64_t(spec.layers.size()) - 1);
+}
+
+// Keys and values are an earlier layer's own, of the same shape, and that layer keeps all that this one sees.
+void check_owner(const Checker& c, const ModelSpec& spec, size_t layer) {
+  const AttentionSpec* a = std::get_if<AttentionSpec>(&spec.layers[layer].mixer);
+  if (!a || a->kv_owner == -1) return;
+  c.size("the layer whose keys and values are shared", a->kv_owner, 0, int64_t(layer) - 1);
+  const AttentionSpec* owner = std::get_if<AttentionSpec>(&spec.layers[size_t(a->kv_owner)].mixer);
+  c.require(owner && owner->kv_owner == -1, "layer {} reads the keys of layer {}, which has none of its own", layer, a->kv_owner);
+  c.require(owner->kv_heads == a->kv_heads && owner->head_dim == a->head_dim,
+            "layer {} reads {} keys of {} a token, but layer {} keeps {} of {}", layer, a->kv_heads, a->head_dim, a->kv_owner,
+            owner->kv_heads, owner->head_dim);
+  c.require(owner->window == 0 || (a->window > 0 && a->window <= owner->window),
+            "layer {} sees more tokens than the window of {} that layer {} keeps", layer, owner->window, a->kv_owner);
 }
 
 void check_mixer(const Checker& c, const MlaSpec& m, const ModelSpec&) {
@@ -147,10 +160,12 @@ void validate(const ModelSpec& spec, const std::string& where) {
   c.number("the cap of logits", spec.logit_softcap, 0, 1e6);
   for (const RopeSpec& rope : spec.ropes) check_rope(c, rope);
   int64_t n_experts = 0;
-  for (const LayerSpec& layer : spec.layers) {
+  for (size_t i = 0; i < spec.layers.size(); i++) {
+    const LayerSpec& layer = spec.layers[i];
     std::visit([&](const auto& mixer) { check_mixer(c, mixer, spec); }, layer.mixer);
     std::visit([&](const auto& ffn) { check_ffn(c, ffn); }, layer.ffn);
     if (const auto* moe = std::get_if<MoeSpec>(&layer.ffn)) n_experts += moe->experts;
+    check_owner(c, spec, i);
   }
   c.size("the number of experts of all layers", n_experts, 0, kExperts);
   c.size("the number of parameters", parameters(spec), 1, kParameters);

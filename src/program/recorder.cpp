@@ -38,8 +38,7 @@ Value Recorder::linear(Value x, std::span<const Weight> weights, const LinearArg
   }
   Value out = make(info(x).rows, cols, args.type);
   for (const Weight& w : weights) {
-    Tensor bias = args.bias;  // an outline's has a shape and no data
-    if (bias) bias = bias.cols(begin, w.out);
+    const Tensor bias = args.bias.rank ? args.bias.cols(begin, w.out) : Tensor{};  // an outline's has a shape and no data
     push(LinearOp{out.columns(begin, w.out), x, &w, bias, args.scale}, args.name);
     begin += w.out;
   }

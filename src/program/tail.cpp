@@ -34,9 +34,23 @@ class Tail {
   size_t find_cut() const {
     int cut = int(from_.size());
     while (cut > 0 && !reads_rows(from_[size_t(cut) - 1].kind)) cut--;
+    for (int i = cut; i < int(from_.size()); i++)
+      if (const GatherOp* g = from_[size_t(i)].get<GatherOp>(); g && !stay_equal(*g, i + 1)) cut = i + 1;
     for (const Mark& mark : program_.whole.marks)
       if (!joins_two(mark.rule) && mark.first < cut) cut = std::max(cut, mark.end());
     return size_t(cut);
+  }
+
+  // Are the gathered rows and those they came from the same for all that follows? Then one value can be both.
+  bool stay_equal(const GatherOp& g, int from) const {
+    bool gathered_changes = false, source_touched = false;
+    for (size_t i = size_t(from); i < from_.size(); i++)
+      for (auto [v, access] : touched(from_[i])) {
+        if (v.id == g.x.id && access != Access::read) return false;
+        source_touched |= v.id == g.x.id;
+        gathered_changes |= v.id == g.out.id && access != Access::read;
+      }
+    return !(gathered_changes && source_touched);
   }
 
   bool of_tokens(int id) const { return program_.values[size_t(id)].rows.base == Rows::Base::tokens; }

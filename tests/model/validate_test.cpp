@@ -183,6 +183,38 @@ TEST(Validate, RefusesScalesThatAreNoNumbers) {
   expect_refused(mamba2(), {{"time_step_limit", {-1e300, 1e300}}});
 }
 
+// Whatever a family makes of a file, a layer reads keys that were stored before, in the shape in which they lie there.
+TEST(Validate, RefusesKeysThatAreNotThere) {
+  auto refused = [](auto spoil) {
+    Json config = llama();
+    config["num_hidden_layers"] = 4;
+    ModelSpec spec = spec_from(config, "config.json");
+    std::vector<AttentionSpec*> layers;
+    for (LayerSpec& layer : spec.layers) layers.push_back(&std::get<AttentionSpec>(layer.mixer));
+    layers[2]->kv_owner = 1;
+    spoil(spec, layers);
+    try {
+      validate(spec, "config.json");
+      return std::string();
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+  };
+  using Layers = std::vector<AttentionSpec*>;
+  EXPECT_EQ(refused([](ModelSpec&, Layers&) {}), "");
+  EXPECT_EQ(refused([](ModelSpec&, Layers& a) { a[2]->window = a[1]->window / 2; }), "");
+  const int most = std::numeric_limits<int>::max();
+  for (int owner : {2, 3, 4, 5, 4096, most, -2, -most - 1})  // itself, later ones, none
+    EXPECT_NE(refused([&](ModelSpec&, Layers& a) { a[2]->kv_owner = owner; }), "") << owner;
+  EXPECT_NE(refused([](ModelSpec&, Layers& a) { a[0]->kv_owner = 0; }), "");
+  EXPECT_NE(refused([](ModelSpec&, Layers& a) { a[3]->kv_owner = 2; }), "");  // which reads another's
+  EXPECT_NE(refused([](ModelSpec&, Layers& a) { a[2]->kv_heads = 4; }), "");
+  EXPECT_NE(refused([](ModelSpec&, Layers& a) { a[2]->head_dim *= 2; }), "");
+  EXPECT_NE(refused([](ModelSpec&, Layers& a) { a[2]->window = 0; }), "");
+  EXPECT_NE(refused([](ModelSpec&, Layers& a) { a[2]->window = a[1]->window + 1; }), "");
+  EXPECT_NE(refused([](ModelSpec& spec, Layers&) { spec.layers[1].mixer = GatedConvSpec{.dim = spec.dim, .conv = 3}; }), "");
+}
+
 TEST(Validate, CutsWhatItShowsOfAFile) {
   expect_refused(llama(), {{"head_dim", std::string(1 << 20, 'x')}});
   expect_refused(llama(), {{"hidden_act", "a\nb\x1b[31m"}});

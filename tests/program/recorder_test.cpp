@@ -47,6 +47,21 @@ TEST(Recorder, AddsByItselfWhateverRoundsOtherwise) {
             1u);
 }
 
+// With data or, as in an outline, without.
+TEST(Recorder, GivesEachPartItsOwnPartOfABias) {
+  std::vector<float> values(32);
+  for (float* data : {values.data(), static_cast<float*>(nullptr)}) {
+    Made m;
+    const auto& weights = m.keep(std::vector<Weight>{{&format_ops("f32"), 20, 8}, {&format_ops("f32"), 12, 8}});
+    m.r.linear(m.input(8), weights, {.bias = view(data, DType::f32, {32})});
+    const Tensor first = m.program.whole.ops[0].get<LinearOp>()->bias, second = m.program.whole.ops[1].get<LinearOp>()->bias;
+    EXPECT_EQ(first.size(), 20);
+    EXPECT_EQ(second.size(), 12);
+    EXPECT_EQ(first.data, data);
+    EXPECT_EQ(second.data, data ? data + 20 : nullptr);
+  }
+}
+
 TEST(Recorder, RecordsAnglesOnce) {
   Made m;
   const RopeTable one{.dim = 4}, other{.dim = 8};

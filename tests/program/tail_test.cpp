@@ -113,6 +113,50 @@ TEST(Tail, RowsOfExpertsDoNotCross) {
   EXPECT_THROW(finish(m.program, {}), Error);
 }
 
+// In the tail gathered rows are the rows they came from, as long as both stay equal; else all rows are computed up to there.
+TEST(Tail, GathersWhereOneOfTwoEqualsChanges) {
+  using Change = void (*)(Made&, Value x, Value out);
+  struct Case {
+    Change behind;
+    bool alias;
+  };
+  const Case cases[] = {
+      {[](Made&, Value, Value) {}, true},
+      {[](Made& m, Value, Value out) { m.r.activate(out, Activation::silu); }, true},  // nobody reads x again
+      {[](Made& m, Value x, Value) { m.norm(x); }, true},                              // nobody changes either
+      {[](Made& m, Value x, Value) { m.r.activate(x, Activation::silu); }, false},
+      {[](Made& m, Value x, Value out) {
+         m.r.activate(out, Activation::silu);
+         m.norm(x);
+       },
+       false},
+      {[](Made& m, Value x, Value out) {
+         m.norm(x);
+         m.r.activate(out, Activation::silu);
+         m.r.gather(x);
+       },
+       false},
+  };
+  for (const Case& c : cases) {
+    Made m;
+    const Value x = m.embed();
+    m.attention(x, m.kv());
+    m.mlp(x);
+    const Value out = m.r.gather(x);
+    c.behind(m, x, out);
+    m.program.logits = m.linear(out, 100, ValueType::f32);
+    finish(m.program, {});
+    const size_t reader = last_reader(m.program), gather = size_t(places_of<GatherOp>(m.program.whole)[0]);
+    const bool alias = m.program.tail.ops[reader].get<GatherOp>() != nullptr;  // of what crosses, instead of the list's own
+    EXPECT_EQ(alias, c.alias) << &c - cases;
+    if (alias) continue;
+    const GatherOp* same = m.program.tail.ops[gather].get<GatherOp>();
+    ASSERT_TRUE(same) << &c - cases;
+    EXPECT_EQ(same->out, out);
+    EXPECT_EQ(same->x, x);
+  }
+}
+
 TEST(Tail, IsTakenWhereHalfOfTheRowsOrFewerAreWanted) {
   Made m;
   const Value x = m.embed();
