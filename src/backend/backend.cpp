@@ -91,6 +91,14 @@ Tensor Backend::run(const Program& program, const Batch& batch, const StateMemor
   return at(program.logits);
 }
 
+void check_conv_widths(const Program& program, int widest, std::string_view backend) {
+  for (const Op& op : program.whole.ops)
+    if (const ShortConvOp* o = op.get<ShortConvOp>()) {
+      const int64_t width = o->conv->weight.shape[1];
+      check(width <= widest, "layer {} has a convolution of width {}, but {} takes at most {}", op.layer, width, backend, widest);
+    }
+}
+
 void Backend::launch_sample(Tensor logits, const Batch& batch) { sample(logits, batch, launched_.emplace_back()); }
 
 void Backend::collect(std::vector<Sampled>& out) {

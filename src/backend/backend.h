@@ -6,7 +6,6 @@
 #pragma once
 
 #include <deque>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -41,6 +40,17 @@ struct DeviceRates {
   double bytes = 0, flops = 0;  // copied, read and written both counted; of a bf16 product
 };
 
+// The most that a step may have; the longest context of a sequence.
+struct StepLimits {
+  int64_t tokens = 0, outputs = 0, sequences = 0, context = 0;
+};
+
+// Memory that a backend takes for itself.
+struct OwnMemory {
+  std::string_view what;
+  int64_t bytes = 0;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -51,7 +61,7 @@ class Backend {
   // that operations take come from allocate(), place() and upload().
   virtual DType activations() const { return DType::f32; }  // what flows between operations; residual, angles and logits are f32
   virtual DType kv_dtype() const { return DType::f16; }     // unless told otherwise
-  virtual DeviceMemory memory() const;
+  virtual DeviceMemory memory() const;                      // what is there for the engine: own memory that was taken counts as there
   virtual std::optional<DeviceRates> rates() { return std::nullopt; }  // measured now, in some milliseconds; none: backend/cpu/probe.h
   virtual Buffer allocate(size_t bytes) { return Buffer(bytes); }      // zeroed
   virtual void copy_in(void* to, const void* host, size_t bytes);
@@ -69,8 +79,12 @@ class Backend {
   virtual bool queues() const { return false; }
   virtual void synchronize() {}
 
-  // Called once a program, before it runs: tables and whatever else does not depend on a step.
-  virtual void prepare(const Program&) {}
+  virtual void check_runs(const Program&) const {}  // throws where it has no kernel for an operation; the program may be an outline's
+  // What it takes for itself, beside weights, state and arena, to run steps within the limits: at most so much.
+  virtual std::vector<OwnMemory> own_memory(const Program&, const StepLimits&) const { return {}; }
+  virtual int64_t own_bytes() const { return 0; }  // that it has taken of it up to now
+  // Called once a program, before it runs in an arena: tables and whatever else does not depend on a step.
+  virtual void prepare(const Program&, const StepLimits& = {}) {}
   // Runs the list that suits the batch, in the arena, and returns the logits: f32 [n_out, V].
   virtual Tensor run(const Program&, const Batch&, const StateMemory&, Arena&, Observer* = nullptr);
   // Does a mark's operations at once, as they would do it one by one, or refuses. Values that nobody reads behind it need not be written.
@@ -133,6 +147,9 @@ class Backend {
  private:
   std::deque<std::vector<Sampled>> launched_;
 };
+
+// check_runs() of backends whose kernels hold a convolution's last inputs in registers.
+void check_conv_widths(const Program&, int widest, std::string_view backend);
 
 std::unique_ptr<Backend> make_ref_backend();  // scalar f32, obviously right
 std::unique_ptr<Backend> make_cpu_backend(Isa isa, int n_threads);

@@ -23,6 +23,9 @@ struct SampleScratch {
   };
   std::vector<Candidate> candidates;
   std::vector<TopToken> edited;  // the unchanged logits of the tokens that edits touch
+
+  static int64_t needs(int64_t vocab) { return 2 * vocab * int64_t(sizeof(Candidate) + sizeof(TopToken)); }  // lists double
+  int64_t bytes() const { return int64_t(candidates.capacity() * sizeof(Candidate) + edited.capacity() * sizeof(TopToken)); }
 };
 
 // `mask` may be null: all tokens allowed. Where no token is allowed, out.token is -1.

@@ -3,6 +3,7 @@
 #include "analyze/report.h"
 #include "cli/cli.h"
 #include "cli/options.h"
+#include "cli/plan_text.h"
 #include "cli/progress.h"
 #include "core/error.h"
 
@@ -89,6 +90,9 @@ int run(AnalyzeFlags& f) {
     write_file(std::filesystem::path(f.svg) / "memory.svg", memory_svg(analysis));
   }
   fmt::print("{}", f.json ? json_report(analysis).dump() + "\n" : text_report(analysis));
+  if (const Subject& s = analysis.question.subject; !f.json && f.hardware == "local" && s.outline)
+    fmt::print("\nWhat the engine would allocate here, with its usual options:\n{}",
+               indented(plan_text(*s.outline, {.threads = f.threads}), "  "));
   if (!f.json && f.model.empty() && f.config.empty())
     fmt::print(
         "\nThis was the default model. Others: --config NAME, a path; other chips: --hardware NAME; what if: --help lists the flags.\n");

@@ -7,6 +7,7 @@
 #include "cli/bench_techniques.h"
 #include "cli/cli.h"
 #include "cli/options.h"
+#include "cli/plan_text.h"
 #include "core/error.h"
 
 namespace mr {
@@ -106,6 +107,7 @@ void print_times(const GridRow& row, const StepCosts& costs) {
 void print_head(Engine& engine, const LimitProbe& probe) {
   fmt::print("{}; each row beside the limits of its own seconds, measured before, between and after its runs{}\n", engine_text(engine),
              probe.read_text());
+  fmt::print("{}", indented(engine.memory().text(), "  "));
   fmt::print("  {:<8} {:>5} {:>7} {:>7} {:>9} {:>9} {:>9} {:>6} {:>10} {:>12} {:>11} {:>6}  {}\n", "workload", "batch", "context", "tokens",
              "tok/s", "best s", "median s", "spread", "bytes", "flops", "limit tok/s", "share", "bound by");
   std::fflush(stdout);

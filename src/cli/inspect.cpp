@@ -4,9 +4,9 @@
 #include "cli/cli.h"
 #include "cli/inspect_program.h"
 #include "cli/options.h"
+#include "cli/plan_text.h"
 #include "core/config.h"
 #include "core/error.h"
-#include "engine/memory.h"
 #include "hub/models.h"
 #include "model/arch/arch.h"
 
@@ -53,13 +53,6 @@ Json describe_json(const Checkpoint& files, const ModelSpec& spec, const std::ma
   return out;
 }
 
-// What an engine would allocate with its usual options.
-EngineMemory plan_of(const Checkpoint& files, const InspectFlags& f) {
-  auto backend = make_cpu_backend(best_isa(), 1);
-  const DType kv_dtype = dtype_from(f.kv_dtype);
-  return plan_engine(*Model::outline(files, *backend, {kv_dtype}), {.kv_dtype = kv_dtype}, physical_memory());
-}
-
 int inspect_program(const Checkpoint& files, const InspectFlags& f) {
   auto backend = make_cpu_backend(best_isa(), 1);
   auto model = Model::outline(files, *backend, {dtype_from(f.kv_dtype)});
@@ -68,17 +61,9 @@ int inspect_program(const Checkpoint& files, const InspectFlags& f) {
 }
 
 void print_plan(const Checkpoint& files, const InspectFlags& f) {
-  std::string plan;
-  try {
-    plan = plan_of(files, f).text();
-  } catch (const Error& e) {  // too large for this machine: that is worth saying, not failing
-    plan = std::string(e.what()) + "\n";
-  }
-  fmt::print("  memory plan, usual options:\n");
-  for (size_t begin = 0, end; begin < plan.size(); begin = end + 1) {
-    end = plan.find('\n', begin);
-    fmt::print("    {}\n", plan.substr(begin, end - begin));
-  }
+  const DType kv_dtype = dtype_from(f.kv_dtype);
+  const auto outline = Model::outline(files, *make_ref_backend(), {kv_dtype});
+  fmt::print("  memory plan, usual options:\n{}", indented(plan_text(*outline, {.kv_dtype = kv_dtype}), "    "));
 }
 
 int inspect(InspectFlags& f) {

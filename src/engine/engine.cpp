@@ -29,8 +29,7 @@ std::unique_ptr<Engine> Engine::create(const std::filesystem::path& path, const 
   e.files_ = open_model(path, options.random_weights ? Checkpoint::Want::configuration : Checkpoint::Want::tensors);
   e.backend_ = make_backend(options, *e.files_.checkpoint);
   ModelOptions model{options.kv_dtype, options.random_weights, options.progress};
-  const DeviceMemory machine = e.backend_->memory();
-  e.memory_ = plan_engine(*Model::outline(*e.files_.checkpoint, *e.backend_, model), options, machine.bytes, machine.own);
+  e.memory_ = plan_engine(*Model::outline(*e.files_.checkpoint, *e.backend_, model), options, *e.backend_, e.backend_->memory());
   e.limits_ = limits_of(options);
   e.model_ = Model::load(*e.files_.checkpoint, *e.backend_, model);
   e.store_ = std::make_unique<StateStore>(e.memory_.state, [&e](size_t bytes) { return e.backend_->allocate(bytes); });
@@ -42,7 +41,7 @@ std::unique_ptr<Engine> Engine::create(const std::filesystem::path& path, const 
   std::ranges::sort(stop_tokens);
   stop_tokens.erase(std::unique(stop_tokens.begin(), stop_tokens.end()), stop_tokens.end());
   e.scheduler_ = std::make_unique<Scheduler>(e.limits_, *e.states_, e.metrics_, std::move(stop_tokens));
-  e.runner_ = std::make_unique<Runner>(*e.model_, *e.backend_, *e.store_, e.limits_);
+  e.runner_ = std::make_unique<Runner>(*e.model_, *e.backend_, *e.store_, e.limits_, e.memory_.max_context);
   const bool ahead = options.launch_ahead.value_or(e.backend_->queues());
   auto make_loop = !options.overlap ? make_serial_loop : ahead ? make_ahead_loop : make_overlapped_loop;
   e.loop_ = make_loop({*e.scheduler_, *e.runner_, e, e.metrics_, options.on_step});

@@ -41,7 +41,18 @@ static MemoryPlan plan_state(const StateLayout& layout, const EngineOptions& opt
   return plan_memory(layout, wanted);
 }
 
-EngineMemory plan_engine(const Model& model, const EngineOptions& options, int64_t machine, bool own) {
+StepLimits step_limits(const SchedulerLimits& limits, int max_context) {
+  return {limits.max_batch_tokens, limits.max_out(), limits.max_seqs, max_context};
+}
+
+int64_t EngineMemory::own_bytes() const {
+  int64_t bytes = 0;
+  for (const OwnMemory& o : own) bytes += o.bytes;
+  return bytes;
+}
+
+EngineMemory plan_engine(const Model& model, const EngineOptions& options, const Backend& backend, const DeviceMemory& machine) {
+  backend.check_runs(model.program());
   SchedulerLimits limits = limits_of(options);
   EngineMemory plan;
   int longest = model.spec().max_context;
@@ -51,20 +62,22 @@ EngineMemory plan_engine(const Model& model, const EngineOptions& options, int64
   plan.max_context = options.max_context > 0 ? options.max_context : longest;
   plan.weights = model.weight_bytes();
   plan.workspace = model.program().workspace(limits.max_batch_tokens, limits.max_out());
-  plan.state = plan_state(model.layout(), options, plan.max_context, limits, machine - plan.weights - plan.workspace, own);
+  plan.own = backend.own_memory(model.program(), step_limits(limits, plan.max_context));
+  const int64_t before_state = plan.weights + plan.workspace + plan.own_bytes();
+  plan.state = plan_state(model.layout(), options, plan.max_context, limits, machine.bytes - before_state, machine.own);
   check(!options.contiguous || plan.state.n_tokens >= plan.max_context,
         "contiguous state of {} tokens for everyone does not fit into the memory for {}: give more, or a shorter context", plan.max_context,
         plan.state.n_tokens);
 
-  const int64_t swap = own ? 0 : plan.state.host_bytes(), needed = plan.weights + plan.workspace + plan.state.bytes() + swap;
-  int64_t others = plan.weights + plan.workspace + swap;
+  const int64_t swap = machine.own ? 0 : plan.state.host_bytes(), others = before_state + swap, needed = others + plan.state.bytes();
   std::string advice =
-      others < machine ? fmt::format("leave at most {} to the state (--memory)", size_text(machine - others))
-      : plan.weights >= machine
+      others < machine.bytes ? fmt::format("leave at most {} to the state (--memory)", size_text(machine.bytes - others))
+      : plan.weights >= machine.bytes
           ? "the weights alone do not fit: only weights of fewer bits or a smaller model would help"
           : "only fewer rows a step (--max-batch-tokens), fewer sequences (--max-seqs), less --swap or a smaller model would help";
-  check(needed <= machine, "this needs {} (weights {}, state {}, workspace {}, swap {}) but the machine has {}: {}", size_text(needed),
-        size_text(plan.weights), size_text(plan.state.bytes()), size_text(plan.workspace), size_text(swap), size_text(machine), advice);
+  check(needed <= machine.bytes, "this needs {} (weights {}, state {}, workspace {}, {} for itself {}, swap {}) but the machine has {}: {}",
+        size_text(needed), size_text(plan.weights), size_text(plan.state.bytes()), size_text(plan.workspace), backend.name(),
+        size_text(plan.own_bytes()), size_text(swap), size_text(machine.bytes), advice);
   return plan;
 }
 
@@ -72,6 +85,10 @@ std::string EngineMemory::text() const {
   std::string text = fmt::format("weights: {}\n{}", size_text(weights), state.text());
   if (state.host_bytes()) text += fmt::format("host memory to swap to: {}\n", size_text(state.host_bytes()));
   text += fmt::format("workspace: {}\n", size_text(workspace));
+  std::string parts;
+  for (const OwnMemory& o : own)
+    if (o.bytes) parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", o.what, size_text(o.bytes));
+  if (!parts.empty()) text += fmt::format("scratch: {} ({})\n", size_text(own_bytes()), parts);
   std::string tokens = state.n_tokens == MemoryPlan::unbounded ? "any number of tokens" : fmt::format("{} tokens", state.n_tokens);
   return text +
          fmt::format("together {}: {} in {} sequences at once, {} tokens in one\n", size_text(bytes()), tokens, state.n_seqs, max_context);

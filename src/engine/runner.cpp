@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "engine/memory.h"
 
 namespace mr {
 
@@ -10,7 +11,7 @@ namespace mr {
 // reports is its log-probability under the unchanged logits.
 static constexpr float certain = 1e30f;
 
-Runner::Runner(const Model& model, Backend& backend, const StateStore& state, const SchedulerLimits& limits)
+Runner::Runner(const Model& model, Backend& backend, const StateStore& state, const SchedulerLimits& limits, int max_context)
     : model_(model),
       backend_(backend),
       state_(state.memory()),
@@ -19,7 +20,7 @@ Runner::Runner(const Model& model, Backend& backend, const StateStore& state, co
       max_tokens_(limits.max_batch_tokens),
       max_out_(limits.max_out()) {
   check(model.has_weights(), "this is an outline of the model, without weights to run");
-  backend.prepare(model.program());
+  backend.prepare(model.program(), step_limits(limits, max_context));
 }
 
 void Runner::forward() {

@@ -14,7 +14,7 @@ namespace mr {
 
 class Runner {
  public:
-  Runner(const Model&, Backend&, const StateStore&, const SchedulerLimits&);
+  Runner(const Model&, Backend&, const StateStore&, const SchedulerLimits&, int max_context);
 
   void observe(Observer* observer) { observer_ = observer; }  // null: nobody
 

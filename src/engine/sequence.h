@@ -35,7 +35,6 @@ struct Sequence {
   Sequence(Answering&, int choice);
 
   Turn turn() const;
-  bool before(const Sequence& other) const { return turn() < other.turn(); }
 
   bool scoring() const;  // some of the prompt's logits are still to be handed out
 

@@ -52,7 +52,8 @@ Lengths parse_lognormal(const std::string& text, const std::string& rest) {
   } catch (const std::exception&) {
   }
   check(l.sigma > 0 && l.sigma <= 3 && used == sigma.size(), "'{}' has no deviation above 0 and up to 3, as lognormal:128:0.8 has", text);
-  l.low = 1, l.high = std::min(longest_length, 16 * l.median);
+  l.low = 1;
+  l.high = std::min(longest_length, 16 * l.median);
   return l;
 }
 

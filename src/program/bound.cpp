@@ -4,8 +4,7 @@ namespace mr {
 
 Bound::Bound(const Program& program, const OpList& list, int64_t n_tokens, int64_t n_out, Arena& arena)
     : program_(program), list_(list), n_tokens_(n_tokens), n_out_(n_out) {
-  arena.release(0);
-  base_ = static_cast<std::byte*>(arena.take(size_t(list.bytes(n_tokens, n_out))));
+  base_ = arena.take(size_t(list.bytes(n_tokens, n_out)));
   int64_t at = 0;
   for (const Slot& slot : list.slots) {
     offset_.push_back(at);

@@ -5,7 +5,6 @@
 #include <map>
 #include <utility>
 
-#include "core/error.h"
 #include "program/program.h"
 
 namespace mr {
@@ -14,6 +13,7 @@ namespace {
 
 constexpr std::string_view kRuleNames[] = {"norm_linear", "linear_gate",    "gate_linear", "attend",       "attend_linear",  "linear_conv",
                                            "gated_scan",  "selective_scan", "route",       "experts_gate", "experts_combine"};
+static_assert(std::size(kRuleNames) == size_t(Rule::experts_combine) + 1);
 
 class Fuser {
  public:

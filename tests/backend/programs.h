@@ -142,7 +142,6 @@ class Net {
       arena_ = std::make_unique<Arena>(backend_.allocate(bytes));
     }
     const Bound at(program_, program_.whole, batch.n_tokens, batch.n_out, *arena_);
-    arena_->release(0);
     const std::vector<std::byte> nan(bytes, std::byte(0xff));
     backend_.copy_in(arena_->take(bytes), nan.data(), bytes);
     for (const Input& in : inputs_) write(at(in.value), values_of(in, batch.n_tokens, step));

@@ -14,7 +14,9 @@ Faults faults;
 static thread_local int spared = 0;
 
 void arm(int64_t first, int64_t count, size_t smallest) {
-  faults.first = first, faults.count = count, faults.smallest = smallest;
+  faults.first = first;
+  faults.count = count;
+  faults.smallest = smallest;
   faults.seen = faults.bytes = 0;
   faults.armed = true;
 }

@@ -32,7 +32,10 @@ struct Answer {
     EXPECT_EQ(e.tokens.size(), e.sampled.size());
     n_events++;
     tokens.insert(tokens.end(), e.tokens.begin(), e.tokens.end());
-    for (const Sampled& s : e.sampled) logprobs.push_back(s.logprob), top.push_back(s.top);
+    for (const Sampled& s : e.sampled) {
+      logprobs.push_back(s.logprob);
+      top.push_back(s.top);
+    }
     text += e.text;
     prompt.insert(prompt.end(), e.prompt.begin(), e.prompt.end());
     finish = e.finish;
@@ -44,7 +47,10 @@ struct Answer {
   void cut_like(const Answer& other) {
     finish = other.finish;
     text = other.text;  // may end in half a character
-    if (tokens.size() > other.tokens.size()) tokens.resize(other.tokens.size()), logprobs.resize(other.tokens.size());
+    if (tokens.size() > other.tokens.size()) {
+      tokens.resize(other.tokens.size());
+      logprobs.resize(other.tokens.size());
+    }
     if (prompt.size() > other.prompt.size()) prompt.resize(other.prompt.size());
   }
 };

@@ -76,7 +76,10 @@ TEST_P(Cuda, WhatIsGeneratedIsWhatOnePassScores) {
     for (int32_t& t : prompt) t = int32_t(rng() % unsigned(vocab));
     requests.push_back(greedy(prompt, 20 + 3 * i));
     requests.back().sampling.ignore_eos = true;
-    if (i == 3) requests.back().sampling.temperature = 0.8f, requests.back().sampling.seed = 5;
+    if (i == 3) {
+      requests.back().sampling.temperature = 0.8f;
+      requests.back().sampling.seed = 5;
+    }
   }
   Answers answers = run_all(*engine, requests);
   double worst = 0;
@@ -176,12 +179,55 @@ TEST(CudaEngine, AnswersBehindASharedPrefixAreWhatTheCpuScores) {
   for (int i = 0; i < 20; i++) {
     requests.push_back(greedy(prefix, 40));
     for (int n = 1 + 5 * i; n > 0; n--) requests.back().prompt.push_back(int32_t(rng() % 1000));
-    if (i % 3 == 0) requests.back().sampling.temperature = 1, requests.back().sampling.seed = 9, requests.back().sampling.logprobs = 3;
+    if (i % 3 == 0) {
+      requests.back().sampling.temperature = 1;
+      requests.back().sampling.seed = 9;
+      requests.back().sampling.logprobs = 3;
+    }
   }
   Answers answers = run_all(*gpu, requests);
   EXPECT_GT(gpu->stats().prefix_hit_tokens, 20 * 1000);
   for (const auto& a : answers) ASSERT_EQ(a[0].tokens.size(), 40u) << a[0].error;
   EXPECT_LT(difference_of_scores(*cpu, requests, answers), 2 * bf16_bound(*gpu));
+}
+
+// After steps of every number of rows the device has lost what the plan says, but for room that graphs may still take. Kernels' code
+// is loaded by an engine before, since it is nobody's.
+TEST(CudaEngine, TakesTheMemoryThatThePlanSays) {
+  if (!cuda_available()) GTEST_SKIP() << "no GPU";
+  const std::string llama = R"({"model_type": "llama", "hidden_size": 2048, "intermediate_size": 4096, "num_hidden_layers": 4,
+    "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 32000, "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-5, "rope_theta": 10000.0})";
+  const std::string mixtral = R"({"model_type": "mixtral", "hidden_size": 1024, "intermediate_size": 1024, "num_hidden_layers": 4,
+    "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 64, "vocab_size": 32000, "max_position_embeddings": 8192,
+    "num_local_experts": 16, "num_experts_per_tok": 4, "rms_norm_eps": 1e-5, "rope_theta": 10000.0})";
+  constexpr int64_t mega = 1 << 20;
+  auto probe = make_cuda_backend();
+  auto free_bytes = [&] { return probe->memory().bytes - probe->own_bytes(); };
+  for (const auto& [name, config] : {std::pair{"millrace_plan_llama", llama}, {"millrace_plan_mixtral", mixtral}}) {
+    const std::filesystem::path model = made_up(name, config);
+    for (bool cold : {true, false}) {
+      const int64_t before = free_bytes();
+      auto engine = Engine::create(model, {.device = "cuda", .max_seqs = 96, .max_batch_tokens = 1024, .random_weights = 3});
+      std::mt19937 rng(6);
+      for (int n : {1, 2, 7, 16, 33, 64, 96}) {
+        std::vector<Request> requests;
+        for (int i = 0; i < n; i++) {
+          requests.push_back(random_request(rng, 32000, 900, 24));
+          requests.back().sampling.ignore_eos = true;
+        }
+        for (const auto& a : run_all(*engine, requests)) ASSERT_NE(a[0].finish, Finish::error) << a[0].error;
+      }
+      const EngineMemory& plan = engine->memory();
+      const int64_t taken = before - free_bytes(), own = engine->backend().own_bytes();
+      fmt::print("{}{}: planned {}, taken {}; for itself planned {}, taken {}\n{}", name, cold ? ", code included" : "",
+                 size_text(plan.bytes()), size_text(taken), size_text(plan.own_bytes()), size_text(own), plan.text());
+      if (cold) continue;
+      EXPECT_LE(own, plan.own_bytes());
+      EXPECT_LE(taken, plan.bytes() + 32 * mega) << "allocations are rounded up to 2 MiB";
+      EXPECT_GE(taken, plan.bytes() - (plan.own_bytes() - own) - 32 * mega);
+    }
+  }
 }
 
 TEST(CudaEngine, MadeUpWeightsAreThoseOfTheCpu) {
@@ -199,7 +245,10 @@ TEST(CudaEngine, MadeUpWeightsAreThoseOfTheCpu) {
   }
   double error = 0, size = 0;
   ASSERT_EQ(logits[0].size(), logits[1].size());
-  for (size_t i = 0; i < logits[0].size(); i++) error += std::pow(logits[0][i] - logits[1][i], 2), size += std::pow(logits[0][i], 2);
+  for (size_t i = 0; i < logits[0].size(); i++) {
+    error += std::pow(logits[0][i] - logits[1][i], 2);
+    size += std::pow(logits[0][i], 2);
+  }
   EXPECT_LT(std::sqrt(error / size), bound);
 }
 

@@ -334,7 +334,10 @@ TEST(Engine, CancelledInTheMiddleNothingStays) {
       std::mt19937 rng{unsigned(seed)};
       auto engine = open(model, {.max_seqs = 4, .max_batch_tokens = 20, .max_context = 128});
       std::vector<Request> requests;
-      for (int i = 0; i < 8; i++) requests.push_back(random_request(rng, 131, 60, 30)), requests.back().n = 1 + int(rng() % 3);
+      for (int i = 0; i < 8; i++) {
+        requests.push_back(random_request(rng, 131, 60, 30));
+        requests.back().n = 1 + int(rng() % 3);
+      }
       auto reference = open(model, {.max_seqs = 4, .max_context = 128, .prefix_cache = false});
       std::vector<std::vector<Answer>> answers(requests.size());
       std::vector<int64_t> ids;

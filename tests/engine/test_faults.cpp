@@ -125,7 +125,10 @@ TEST(Faults, AllocationsWhileStateIsSwapped) {
   options.swap_bytes = options.state_bytes;
   auto engine = open("llama_gqa", options);
   std::vector<Request> requests;
-  for (int i = 0; i < 3; i++) requests.push_back(greedy(prompt_of(30, i), 30)), requests.back().sampling.ignore_eos = true;
+  for (int i = 0; i < 3; i++) {
+    requests.push_back(greedy(prompt_of(30, i), 30));
+    requests.back().sampling.ignore_eos = true;
+  }
   const Answers expected = run_all(*engine, requests);
   EXPECT_GT(engine->stats().swapped_units, 0);
   bool hit = true;
@@ -175,7 +178,8 @@ TEST(Faults, AnOperationThatThrowsEndsWhatWasInItsStep) {
       int64_t stride = 1;
       for (int64_t n = 0; hit && !HasFailure(); n += stride++) {
         const std::string where = fmt::format("{}, {}, operation {}", stepping.name, model, n);
-        n_done = 0, fails_at = n;
+        n_done = 0;
+        fails_at = n;
         Answers answers = run_all(*engine, requests);
         hit = n_done > n;
         fails_at = -1;

@@ -171,6 +171,7 @@ void compare_crowds(const std::string& model, const std::string& device, int n_s
     }
     expect_counters_add_up(*engine, options, requests, got, cancels);
     for (const StateStats::Group& g : engine->state_stats().group) EXPECT_EQ(g.n_used, 0);
+    EXPECT_LE(engine->backend().own_bytes(), engine->memory().own_bytes()) << "the backend takes more than the plan has";
     seen.preemptions += engine->stats().preemptions;
     seen.hits += engine->stats().prefix_hit_tokens;
     seen.swaps += engine->state_stats().n_swapped_in;

@@ -201,7 +201,10 @@ TEST(Scheduling, APromptNeverTakesTheRowOfADecode) {
   for (const StepWork& work : steps) {
     int rows = 0;
     bool decoded = false;
-    for (const StepWork::Part& part : work.parts) rows += part.rows, decoded |= part.rows == 1 && part.context == next;
+    for (const StepWork::Part& part : work.parts) {
+      rows += part.rows;
+      decoded |= part.rows == 1 && part.context == next;
+    }
     EXPECT_LE(rows, 8);
     if (decoded) next++;
     const bool reading = std::ranges::any_of(work.parts, [](const StepWork::Part& p) { return p.rows > 1 && p.context > 4; });

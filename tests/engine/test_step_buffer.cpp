@@ -13,19 +13,33 @@ TEST(StepBuffer, AViewOfMovedBytesReadsTheSame) {
   for (int n : {3, 200, 5}) {  // grows, and is used again for less
     std::vector<int> units = {2 * n, -1};
     StepArrays& a = buffer.layout({.n_tokens = n, .n_seqs = 2, .n_out = 2, .n_edits = 3, .trees = n == 5, .n_units = units});
-    for (int i = 0; i < n; i++) a.token[i] = 10 + i, a.position[i] = 20 + i, a.group[1].dst[i] = -i;
-    a.row_begin[0] = 0, a.row_begin[1] = 1, a.row_begin[2] = n;
+    for (int i = 0; i < n; i++) {
+      a.token[i] = 10 + i;
+      a.position[i] = 20 + i;
+      a.group[1].dst[i] = -i;
+    }
+    a.row_begin[0] = 0;
+    a.row_begin[1] = 1;
+    a.row_begin[2] = n;
     for (int s = 0; s < 2; s++) {
-      a.context[s] = 30 + s, a.prompt_len[s] = 40 + s, a.corner[s] = s ? Corner::full : Corner::causal;
-      a.out_row[s] = s, a.out[s] = s ? Out::logits : Out::token;
+      a.context[s] = 30 + s;
+      a.prompt_len[s] = 40 + s;
+      a.corner[s] = s ? Corner::full : Corner::causal;
+      a.out_row[s] = s;
+      a.out[s] = s ? Out::logits : Out::token;
       a.sample[s] = {.seed = uint64_t(50 + s), .edit_begin = s, .n_edits = 1};
       a.group[1].src[s] = 60 + s;
     }
     for (int i = 0; i < 3; i++) a.edit[i] = {.token = 70 + i};
     for (int i = 0; i < 2 * n; i++) a.group[0].unit[i] = 80 + i;
-    a.group[0].begin[0] = 0, a.group[0].begin[1] = n, a.group[0].begin[2] = 2 * n;
+    a.group[0].begin[0] = 0;
+    a.group[0].begin[1] = n;
+    a.group[0].begin[2] = 2 * n;
     if (n == 5)
-      for (int i = 0; i < n; i++) a.parent[i] = i - 1, a.ancestors[i] = 1ull << i;
+      for (int i = 0; i < n; i++) {
+        a.parent[i] = i - 1;
+        a.ancestors[i] = 1ull << i;
+      }
 
     Buffer elsewhere(buffer.bytes().size());
     std::memcpy(elsewhere.data(), buffer.bytes().data(), buffer.bytes().size());

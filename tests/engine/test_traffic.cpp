@@ -17,7 +17,9 @@ TEST(Traffic, LengthsAreLognormal) {
   double sum = 0, squares = 0, below = 0;
   for (uint32_t i = 0; i < n; i++) {
     double z = std::log(lengths.draw(3, i, 0) / 1000.0) / 0.5;
-    sum += z, squares += z * z, below += z < 0;
+    sum += z;
+    squares += z * z;
+    below += z < 0;
   }
   EXPECT_NEAR(sum / n, 0, 5 / std::sqrt(n));
   EXPECT_NEAR(squares / n, 1, 5 * std::sqrt(2.0 / n));

@@ -105,7 +105,7 @@ class Course {
     const OpList& list = program_.list(batch.n_tokens, batch.n_out);
     arena_ = std::make_unique<Arena>(size_t(program_.workspace(batch.n_tokens, batch.n_out)));
     const size_t bytes = size_t(list.bytes(batch.n_tokens, batch.n_out));
-    std::fill_n(static_cast<std::byte*>(arena_->take(bytes)), bytes, std::byte(0xff));
+    std::fill_n(arena_->take(bytes), bytes, std::byte(0xff));
     Poison poison(program_, list);
     return backend_.run(program_, batch, state_, *arena_, poisons ? &poison : nullptr);
   }

@@ -62,7 +62,10 @@ TEST(Rope, Llama3DividesLongWavelengthsAndSmoothsBetween) {
 
 TEST(Rope, LinearAndProportionalDivide) {
   std::vector<double> plain, linear, proportional;
-  for (int i = 0; i < 8; i++) plain.push_back(std::pow(10000.0, -i / 8.0)), linear.push_back(plain.back() / 4);
+  for (int i = 0; i < 8; i++) {
+    plain.push_back(std::pow(10000.0, -i / 8.0));
+    linear.push_back(plain.back() / 4);
+  }
   expect_frequencies(rope_of(RopeSpec::Scaling::none, 10000, 0, 1), plain, "plain");
   expect_frequencies(rope_of(RopeSpec::Scaling::linear, 10000, 0, 4), linear, "linear");
   RopeSpec r = rope_of(RopeSpec::Scaling::proportional, 10000, 1024, 2);

@@ -24,6 +24,8 @@ void store_head(const OpKernels& kernels, const KvPages& pages, int seq, int hea
   kernels.store(pages.v_row(seq, head, place), v, pages.kv->v_dim, 1, type);
 }
 
+static int64_t v_stride_of(const PagedKv& kv) { return (kv.v_dim + SpanCall::kTile - 1) / SpanCall::kTile * SpanCall::kTile; }
+
 struct CpuAttention::Call {
   Tensor out, q;
   const PagedKv& kv;
@@ -46,17 +48,22 @@ struct CpuAttention::Scratch {
   TileList k_tile, v_tile, next_k_tile;
 
   // With memory null, only counts the bytes.
-  size_t place(std::byte* memory, const Call& c, int max_queries) {
-    int64_t n = std::max(kBlockQueries, c.group), used = 0;
+  size_t place(std::byte* memory, const PagedKv& kv, int group, int max_queries) {
+    const int64_t n = std::max(kBlockQueries, group), v_stride = v_stride_of(kv);
+    int64_t used = 0;
     auto take = [&]<class T>(T*& p, int64_t count) {
       p = reinterpret_cast<T*>(memory + used);
       used += (count * int64_t(sizeof(T)) + 63) / 64 * 64;
     };
-    take(q, n * c.kv.k_dim);
+    take(q, n * kv.k_dim);
     take(scores, int64_t(max_queries) * SpanCall::kSpan);
-    take(v, c.kv.v_dim % SpanCall::kTile ? SpanCall::kSpan * c.v_stride : 0);
-    take(max, n), take(sum, n), take(acc, n * c.v_stride);
-    take(span_max, n), take(span_sum, n), take(span_acc, n * c.v_stride);
+    take(v, kv.v_dim % SpanCall::kTile ? SpanCall::kSpan * v_stride : 0);
+    take(max, n);
+    take(sum, n);
+    take(acc, n * v_stride);
+    take(span_max, n);
+    take(span_sum, n);
+    take(span_acc, n * v_stride);
     take(sight, n);
     return size_t(used);
   }
@@ -65,7 +72,11 @@ struct CpuAttention::Scratch {
     std::fill(sum, sum + n, 0.0f);
     std::fill(acc, acc + n * v_stride, 0.0f);
   }
-  void keep_span(float* results, int64_t n) { span_max = results, span_sum = results + n, span_acc = results + 2 * n; }
+  void keep_span(float* results, int64_t n) {
+    span_max = results;
+    span_sum = results + n;
+    span_acc = results + 2 * n;
+  }
   void merge(const OpKernels& kernels, int64_t n, int64_t v_stride) {  // the results of the next span
     for (int64_t i = 0; i < n; i++)
       kernels.merge(max + i, sum + i, acc + i * v_stride, span_max[i], span_sum[i], span_acc + i * v_stride, v_stride);
@@ -110,7 +121,8 @@ void CpuAttention::plan(const Call& c, int n_threads) {
     int64_t unit_cost = row_cost / c.kv.kv_heads * b.n_rows * (b.end - b.first);
     bool cut = n_threads > 1 && cost_ > kCutCost && b.n_spans() > 1 && unit_cost * 4 * n_threads > cost_;
     if (cut) {
-      b.partial = partial, b.left = left;
+      b.partial = partial;
+      b.left = left;
       left += c.kv.kv_heads;
       partial += c.kv.kv_heads * b.n_spans() * c.results(b);
     }
@@ -140,11 +152,17 @@ void CpuAttention::run_span(const Call& c, const Block& b, const Keys& keys, con
   for (int i = 0; i < n; i += each) {
     const int m = std::min(each, n - i);
     int32_t lo = end, hi = begin;
-    for (int j = i; j < i + m; j++) lo = std::min(lo, s.sight[j].lo), hi = std::max(hi, s.sight[j].hi);
+    for (int j = i; j < i + m; j++) {
+      lo = std::min(lo, s.sight[j].lo);
+      hi = std::max(hi, s.sight[j].hi);
+    }
     lo = std::max(begin, lo & ~(SpanCall::kTile - 1));
     hi = std::min(end, hi);
     if (lo >= hi) {
-      for (int j = i; j < i + m; j++) s.span_max[j] = kNothing, s.span_sum[j] = 0;
+      for (int j = i; j < i + m; j++) {
+        s.span_max[j] = kNothing;
+        s.span_sum[j] = 0;
+      }
       std::memset(s.span_acc + i * c.v_stride, 0, size_t(m * c.v_stride) * 4);
       continue;
     }
@@ -197,7 +215,7 @@ void CpuAttention::place(const Call& c, const Block& b, int kv_head) {
 
 void CpuAttention::run_unit(const Call& c, size_t i_unit, Worker& worker) {
   Scratch s;
-  s.place(worker.memory.data(), c, kernels_.max_queries);
+  s.place(worker.memory.data(), c.kv, c.group, kernels_.max_queries);
   const Unit& unit = units_[i_unit];
   const Block& b = blocks_[size_t(unit.block)];
   if (c.fresh.k && b.partial < 0) place(c, b, unit.kv_head);
@@ -241,30 +259,39 @@ void CpuAttention::join(const Call& c, const Block& b, int kv_head, Scratch& s) 
 void CpuAttention::run(Tensor out, Tensor q, const PagedKv& kv, const Batch& batch, const StateMemory& state, const AttendArgs& args,
                        ThreadPool& pool, const NewRows& fresh, const RoundAhead& ahead) {
   check(kv.kv_heads > 0 && args.heads % kv.kv_heads == 0, "{} query heads cannot share {} key/value heads evenly", args.heads, kv.kv_heads);
-  Call c{out,
-         q,
-         kv,
-         batch,
-         args,
-         fresh,
-         ahead,
-         KvPages(kv, batch, state),
-         args.heads / kv.kv_heads,
-         kernel_type(kv.dtype),
-         (kv.v_dim + SpanCall::kTile - 1) / SpanCall::kTile * SpanCall::kTile};
+  Call c{
+      out, q, kv, batch, args, fresh, ahead, KvPages(kv, batch, state), args.heads / kv.kv_heads, kernel_type(kv.dtype), v_stride_of(kv)};
   plan(c, pool.size());
   if (fresh.k)  // the spans of a block that is cut share its row
     for (const Block& b : blocks_)
       for (int h = 0; b.partial >= 0 && h < kv.kv_heads; h++) place(c, b, h);
   workers_.resize(size_t(pool.size()));
   Scratch s;
-  const size_t bytes = s.place(nullptr, c, kernels_.max_queries);
+  const size_t bytes = s.place(nullptr, kv, c.group, kernels_.max_queries);
   for (Worker& w : workers_)
     if (w.memory.size() < bytes) w.memory = Buffer(bytes);
   const int64_t n = int64_t(units_.size());
   pool.parallel(n, cost_ > kInlineCost ? 1 : n, [&](int64_t begin, int64_t end, int worker) {
     for (int64_t i = begin; i < end; i++) run_unit(c, size_t(i), workers_[size_t(worker)]);
   });
+}
+
+// Only blocks that are more than 1 / (4 threads) of the work are cut, so there are few of them. Lists double when they grow.
+int64_t CpuAttention::needs(const PagedKv& kv, const AttendArgs& args, const StepLimits& most, int n_threads) const {
+  const int group = args.heads / kv.kv_heads;
+  const int64_t seen = args.window ? std::min<int64_t>(most.context, args.window + kBlockQueries) : most.context;
+  const int64_t spans = seen / SpanCall::kSpan + 2, n_cut = n_threads > 1 ? std::min<int64_t>(4 * n_threads, most.tokens * kv.kv_heads) : 0;
+  const int64_t results = std::max(kBlockQueries, group) * (2 + v_stride_of(kv)) * int64_t(sizeof(float));
+  const int64_t lists = most.tokens * int64_t(sizeof(Block)) + (most.tokens * kv.kv_heads + n_cut * spans) * int64_t(sizeof(Unit));
+  Scratch s;
+  const int64_t worker = int64_t(sizeof(Worker) + s.place(nullptr, kv, group, kernels_.max_queries));
+  return n_threads * worker + n_cut * (spans * results + int64_t(sizeof(int))) + 2 * lists;
+}
+
+int64_t CpuAttention::bytes() const {
+  size_t bytes = blocks_.capacity() * sizeof(Block) + units_.capacity() * sizeof(Unit) + left_.size() * sizeof(int) + partials_.size();
+  for (const Worker& w : workers_) bytes += sizeof(Worker) + w.memory.size();
+  return int64_t(bytes);
 }
 
 }  // namespace mr

@@ -31,6 +31,10 @@ class CpuAttention {
   void run(Tensor out, Tensor q, const PagedKv&, const Batch&, const StateMemory&, const AttendArgs&, ThreadPool&, const NewRows&,
            const RoundAhead&);
 
+  // Bytes that it grows to at most, with calls like this one.
+  int64_t needs(const PagedKv&, const AttendArgs&, const StepLimits&, int n_threads) const;
+  int64_t bytes() const;  // that it has grown to
+
  private:
   // The keys of a span that a block sees.
   struct Keys {

@@ -32,6 +32,8 @@ const OpKernels& op_kernels(Isa isa) {
   }
 }
 
+constexpr int kWidestConv = 16;
+constexpr int64_t kConvUnit = 16;          // channels of a convolution that go together
 constexpr int64_t kInlineWork = 24 << 10;  // elements below which waking the pool costs more than it gains
 
 class CpuBackend : public Backend {
@@ -40,6 +42,37 @@ class CpuBackend : public Backend {
 
   std::string_view name() const override { return name_of(isa_); }
   ThreadPool& pool() override { return pool_; }
+
+  void check_runs(const Program& program) const override { check_conv_widths(program, kWidestConv, "the CPU"); }
+  std::vector<OwnMemory> own_memory(const Program& program, const StepLimits& most) const override {
+    LinearNeeds linear;
+    int64_t attention = 0, experts = 0, state = 0;
+    for (const Op& op : program.whole.ops) {
+      const int64_t rows = op.rows == Rows::Base::outputs ? most.outputs : most.tokens;
+      if (const LinearOp* o = op.get<LinearOp>()) linear.count(*o->weight, rows, linear_, pool_.size());
+      if (const GroupedLinearOp* o = op.get<GroupedLinearOp>()) {
+        const int64_t pairs = rows * o->expert.cols;
+        linear.count(o->experts[0], pairs, linear_, pool_.size());
+        experts = std::max(experts, ExpertScratch::needs(pairs, o->experts));
+      }
+      if (const AttendOp* o = op.get<AttendOp>()) attention = std::max(attention, attention_.needs(*o->kv, o->args, most, pool_.size()));
+      if (const ShortConvOp* o = op.get<ShortConvOp>()) state = std::max(state, (o->conv->weight.shape[1] - 1) * kConvUnit);
+      if (const DiagScanOp* o = op.get<DiagScanOp>()) state = std::max<int64_t>(state, o->scan->n_state);
+      if (const OuterScanOp* o = op.get<OuterScanOp>()) state = std::max(state, int64_t(o->scan->n_state) * o->scan->head_dim);
+    }
+    const int64_t workers = pool_.size(), pointers = int64_t(sizeof(float*) + sizeof(int32_t));
+    const int64_t recurrent = state ? 2 * (workers * state * int64_t(sizeof(float)) + most.tokens * pointers) : 0;  // lists double
+    const int64_t sampling = workers * SampleScratch::needs(program.logits.cols) + 2 * most.outputs * int64_t(sizeof(int32_t));
+    return {
+        {"products", linear.bytes()}, {"attention", attention}, {"experts", experts}, {"recurrences", recurrent}, {"sampling", sampling}};
+  }
+  int64_t own_bytes() const override {
+    size_t bytes = sampled_.capacity() * sizeof(int32_t) + store_.capacity() * sizeof(float*) + parents_.capacity() * sizeof(int32_t);
+    for (const std::vector<float>& scratch : state_scratch_) bytes += scratch.capacity() * sizeof(float);
+    int64_t sampling = 0;
+    for (const SampleScratch& scratch : sample_scratch_) sampling += scratch.bytes();
+    return int64_t(bytes) + sampling + linear_scratch_.bytes() + attention_.bytes() + expert_scratch_.bytes();
+  }
 
   void embed(Tensor out, const Weight& table, float scale, const Batch& batch) override {
     rows(batch.n_tokens, table.in, [&](int64_t r) {
@@ -120,8 +153,8 @@ class CpuBackend : public Backend {
   void short_conv(Tensor out, Tensor x, Tensor weight, Tensor bias, Activation act, const SlotState& slot, const Batch& batch,
                   const StateMemory& state) override {
     const int64_t width = weight.shape[1];
-    check(width >= 1 && width <= 16, "a short convolution of width {} is not supported: 1 to 16 are", width);
-    recurrent(slot, batch, state, x.shape[1], 16, 4 * width, (width - 1) * 16,
+    check(width >= 1 && width <= kWidestConv, "a short convolution of width {} is not supported: 1 to {} are", width, kWidestConv);
+    recurrent(slot, batch, state, x.shape[1], kConvUnit, 4 * width, (width - 1) * kConvUnit,
               [&](RecurrentRows rows, int64_t row, int64_t first, int64_t n) {
                 ops_.conv({rows, int(width), int(act), x.shape[1], first, n, x.row<float>(row), weight.as<float>(), bias.as<float>(),
                            out.row<float>(row), x.stride[0], out.stride[0]});

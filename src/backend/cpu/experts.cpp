@@ -33,6 +33,11 @@ static void sort_by_expert(const int32_t* expert, int64_t pairs, size_t experts,
   s.begin[0] = 0;
 }
 
+int64_t ExpertScratch::needs(int64_t pairs, std::span<const Weight> experts) {
+  const int64_t lists = (int64_t(experts.size()) + 1 + 2 * pairs) * int64_t(sizeof(int64_t));  // one grows by doubling
+  return lists + pairs * (experts[0].in + experts[0].out) * int64_t(sizeof(float));
+}
+
 static Tensor matrix(Buffer& buffer, int64_t rows, int64_t columns) {
   size_t bytes = size_t(rows * columns) * sizeof(float);
   if (buffer.size() < bytes) buffer = Buffer(bytes);

@@ -14,6 +14,9 @@ struct ExpertScratch {
   std::vector<int64_t> begin;  // [experts + 1] where an expert's rows begin
   std::vector<int64_t> order;  // [T * k] row of the output
   Buffer x, y;
+
+  static int64_t needs(int64_t pairs, std::span<const Weight> experts);  // bytes for products of so many pairs of row and expert
+  int64_t bytes() const { return int64_t((begin.capacity() + order.capacity()) * sizeof(int64_t) + x.size() + y.size()); }
 };
 
 // The k best of n logits, see Backend::route.

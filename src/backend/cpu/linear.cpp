@@ -1,6 +1,7 @@
 #include "backend/cpu/linear.h"
 
 #include <algorithm>
+#include <span>
 
 #include "core/error.h"
 
@@ -93,29 +94,69 @@ static int64_t group_of(int64_t panels, int64_t chunks, int64_t most, int worker
   int64_t best = 0, least = panels * chunks;
   for (int64_t group = most / step * step; group >= step; group -= step) {
     const int64_t pieces = (panels + group - 1) / group * chunks, longest = (pieces + workers - 1) / workers * group;
-    if (!best || longest < least || (longest == least && best % kPair > group % kPair)) best = group, least = longest;
+    if (!best || longest < least || (longest == least && best % kPair > group % kPair)) {
+      best = group;
+      least = longest;
+    }
   }
   return best ? best : step;
 }
 
+static bool stretched(const LinearKernel& kernel, int64_t in) { return kernel.stretch && in > kernel.stretch / 2 * 3; }  // else one is all
+
+// Rows of a chunk at most.
+static int64_t most_rows(int64_t in, const LinearKernel& kernel, const LinearKernels& kernels) {
+  const int64_t tile = kernels.tile_rows, inputs = stretched(kernel, in) ? kernel.stretch : in;
+  const int64_t row_bytes = kernel.round ? kernel.rounded_bytes(inputs, tile) / tile : inputs * 4;
+  return std::max(tile, kernels.chunk_bytes / row_bytes / tile * tile);
+}
+
+// Panels of a group at most, where products are not stretched.
+static int64_t most_panels(int64_t share, int64_t panel_bytes) {
+  constexpr int64_t kBytes = 192 << 10, kLeastBytes = 32 << 10;
+  if (share * panel_bytes <= 4 * kLeastBytes) return share;
+  return std::clamp<int64_t>(share / 4, std::max<int64_t>(1, kLeastBytes / panel_bytes), std::max<int64_t>(kPair, kBytes / panel_bytes));
+}
+
 static Pieces cut(const LinearCall& c, int64_t panels, int64_t step, int64_t panel_bytes, const LinearKernel& kernel,
                   const LinearKernels& kernels, int workers) {
-  constexpr int64_t kBytes = 192 << 10, kLeastBytes = 32 << 10, kManyRows = 64;
-  const bool stretched = kernel.stretch && c.in > kernel.stretch / 2 * 3;  // else one stretch is all
-  const int64_t tile = kernels.tile_rows, inputs = stretched ? kernel.stretch : c.in;
-  int64_t row_bytes = kernel.round ? kernel.rounded_bytes(inputs, tile) / tile : inputs * 4;
-  const int64_t most_rows = std::max(tile, kernels.chunk_bytes / row_bytes / tile * tile), fewest = (c.rows + most_rows - 1) / most_rows;
+  constexpr int64_t kManyRows = 64;
+  const int64_t tile = kernels.tile_rows, most = most_rows(c.in, kernel, kernels), fewest = (c.rows + most - 1) / most;
   const int64_t chunk = ((c.rows + fewest - 1) / fewest + tile - 1) / tile * tile;  // alike, so that workers end together
   const int64_t chunks = (c.rows + chunk - 1) / chunk;
   // Each worker has several pieces, as long as they are large enough: those who are done help who is slow.
   const int64_t share = (panels + workers - 1) / workers;
-  int64_t most = share;
-  if (stretched && chunk >= kManyRows)
-    most = std::min(share * chunks, kernels.group_panels);
-  else if (share * panel_bytes > 4 * kLeastBytes)
-    most = std::clamp<int64_t>(share / 4, std::max<int64_t>(1, kLeastBytes / panel_bytes), std::max<int64_t>(kPair, kBytes / panel_bytes));
-  const int64_t group = group_of(panels, chunks, std::min(most, panels), workers, step);
-  return {chunk, chunks, group, (panels + group - 1) / group, stretched && panels * panel_bytes > c.rows * c.in * 4};
+  const bool in_stretches = stretched(kernel, c.in);
+  const int64_t longest =
+      in_stretches && chunk >= kManyRows ? std::min(share * chunks, kernels.group_panels) : most_panels(share, panel_bytes);
+  const int64_t group = group_of(panels, chunks, std::min(longest, panels), workers, step);
+  return {chunk, chunks, group, (panels + group - 1) / group, in_stretches && panels * panel_bytes > c.rows * c.in * 4};
+}
+
+// A worker's memory for a piece: `inner` for the kernel, then so many halves of the piece's outputs.
+struct PieceFloats {
+  int64_t inner, all;
+};
+static PieceFloats floats_of(int64_t in, int64_t rows, int64_t group, int halves, const LinearKernels& kernels) {
+  const int64_t inner = kernels.scratch_floats(in, rows, group);
+  return {inner, inner + halves * rows * group * kPanel};
+}
+
+void LinearNeeds::count(const Weight& w, int64_t rows, const LinearKernels& kernels, int n_workers) {
+  if (rows == 0 || w.out == 0) return;
+  for (const LinearKernel& kernel : std::span(kernels.table, size_t(kernels.count))) {
+    if (w.format().name != kernel.format || rows < kernel.from_rows) continue;
+    if (kernel.round) rounded_ = std::max(rounded_, kernel.rounded_bytes(w.in, rows));
+    const int64_t chunk = std::min(rows, most_rows(w.in, kernel, kernels));
+    for (int halves : {0, 2}) {  // a gated product's pieces are of both halves
+      const int64_t panels = halves ? w.panels() / 2 : w.panels(), share = (panels + n_workers - 1) / n_workers;
+      int64_t group = most_panels(share, w.packed.bytes() / w.panels());
+      if (stretched(kernel, w.in)) group = std::max(group, kernels.group_panels);
+      group = std::max<int64_t>(std::min(group, panels), kPair);
+      const int64_t floats = floats_of(w.in, chunk, group, halves, kernels).all;
+      workers_ = std::max(workers_, floats * int64_t(sizeof(float)) * n_workers);
+    }
+  }
 }
 
 // Calls f(row, row_end, panel, panel_end, scratch, own) over pieces that together are all rows times panels [0, panels), cut at multiples
@@ -124,15 +165,14 @@ template <class F>
 static void run_pieces(const LinearCall& c, const Weight& w, int64_t panels, int64_t step, int halves, const LinearKernel& kernel,
                        ThreadPool& pool, const LinearKernels& kernels, LinearScratch& scratch, F f) {
   const Pieces p = cut(c, panels, step, w.packed.bytes() / w.panels(), kernel, kernels, pool.size());
-  const int64_t rows = std::min(p.chunk, c.rows), inner = kernels.scratch_floats(c.in, rows, p.group);
-  const size_t floats = size_t(inner + halves * rows * p.group * kPanel);
-  grow(scratch.workers, floats * sizeof(float) * size_t(pool.size()));
+  const PieceFloats floats = floats_of(c.in, std::min(p.chunk, c.rows), p.group, halves, kernels);
+  grow(scratch.workers, size_t(floats.all) * sizeof(float) * size_t(pool.size()));
   pool.parallel(p.chunks * p.groups, 1, [&](int64_t begin, int64_t end, int worker) {
     for (int64_t i = begin; i < end; i++) {
       const int64_t row = (p.panels_first ? i % p.chunks : i / p.groups) * p.chunk;
       const int64_t panel = (p.panels_first ? i / p.chunks : i % p.groups) * p.group;
-      float* memory = scratch.workers.as<float>() + floats * size_t(worker);
-      f(row, std::min(row + p.chunk, c.rows), panel, std::min(panel + p.group, panels), memory, memory + inner);
+      float* memory = scratch.workers.as<float>() + floats.all * worker;
+      f(row, std::min(row + p.chunk, c.rows), panel, std::min(panel + p.group, panels), memory, memory + floats.inner);
     }
   });
 }

@@ -10,6 +10,18 @@ namespace mr {
 struct LinearScratch {
   Buffer rounded, workers;
   Buffer ahead;  // activations of the product after this one
+
+  int64_t bytes() const { return int64_t(rounded.size() + workers.size() + ahead.size()); }
+};
+
+// What a LinearScratch grows to at most, with the products that were counted.
+class LinearNeeds {
+ public:
+  void count(const Weight&, int64_t rows, const LinearKernels&, int n_workers);  // of so many rows or fewer, gated or not
+  int64_t bytes() const { return 2 * rounded_ + workers_; }                      // rounded for this product and for the next
+
+ private:
+  int64_t rounded_ = 0, workers_ = 0;
 };
 
 const LinearKernels& linear_kernels(Isa);

@@ -7,6 +7,7 @@
 
 #include "backend/cuda/graphs.h"
 #include "backend/cuda/list_run.h"
+#include "backend/cuda/needs.h"
 #include "backend/cuda/rates.h"
 #include "backend/cuda/sampling.h"
 #include "backend/cuda/staging.h"
@@ -21,6 +22,8 @@ namespace cuda {
 void must(cudaError_t error) { check(error == cudaSuccess, "CUDA says: {}", cudaGetErrorString(error)); }
 
 namespace {
+
+constexpr int kWidestConv = 8;
 
 class Cuda final : public CudaBackend {
  public:
@@ -51,7 +54,22 @@ class Cuda final : public CudaBackend {
   DeviceMemory memory() const override {
     size_t free = 0, total = 0;
     must(cudaMemGetInfo(&free, &total));
-    return {int64_t(free), true};
+    return {int64_t(free) + own_bytes(), true};
+  }
+  void check_runs(const Program& program) const override { check_conv_widths(program, kWidestConv, "the GPU"); }
+  std::vector<OwnMemory> own_memory(const Program& program, const StepLimits& most) const override {
+    int64_t scratch = 0;
+    for (int64_t bytes : scratch_needs(gpu_, program, most)) scratch += bytes;
+    return {{"products and attention", scratch},
+            {"the step's arrays", step_bytes(program, most)},
+            {"sampling", Sampling::needs(most.outputs, most.outputs * kUsualEdits)},
+            {"tables and chains", table_bytes(program) + gpu_.chains->needs(int64_t(program.whole.ops.size()))},
+            {"cuBLASLt", gpu_.cublas ? Cublas::workspace_bytes() : 0},
+            {"graphs", Graphs::kRoom}};
+  }
+  int64_t own_bytes() const override {
+    return gpu_.scratch_bytes() + gpu_.step->bytes() + sampling_->bytes() + gpu_.tables->bytes() + gpu_.chains->bytes() +
+           (gpu_.cublas ? Cublas::workspace_bytes() : 0) + graphs_.bytes();
   }
   std::optional<DeviceRates> rates() override { return rates_of(*this); }
   Buffer allocate(size_t bytes) override {
@@ -130,7 +148,7 @@ class Cuda final : public CudaBackend {
   }
   void short_conv(Tensor out, Tensor x, Tensor weight, Tensor bias, Activation act, const SlotState& slot, const Batch& batch,
                   const StateMemory& state) override {
-    check(weight.shape[1] <= 8, "a convolution of width {} is wider than 8", weight.shape[1]);
+    check(weight.shape[1] <= kWidestConv, "a convolution of width {} is wider than {}", weight.shape[1], kWidestConv);
     cuda::short_conv(at_, matrix(out), matrix(x), floats(weight), int(weight.shape[1]), floats(bias), act, slots(slot, batch, state),
                      recurrence(batch));
   }
@@ -162,20 +180,22 @@ class Cuda final : public CudaBackend {
     collect(out);
   }
 
-  void prepare(const Program& program) override {
+  void prepare(const Program& program, const StepLimits& most) override {
     forget_graphs();  // a program that is no more may have lain where this one lies
     for (const Op& op : program.whole.ops) {
       if (const AnglesOp* angles = op.get<AnglesOp>()) gpu_.tables->frequencies(*angles->rope);
       if (const GroupedLinearOp* experts = op.get<GroupedLinearOp>()) gpu_.tables->experts(experts->experts);
     }
-    reserve_half_norms(program);
+    const ScratchNeeds needs = scratch_needs(gpu_, program, most);
+    for (int use = 0; use < Scratch::n_uses; use++) gpu_.reserve(direct_, Scratch::Use(use), needs[size_t(use)]);
+    gpu_.step->reserve(step_bytes(program, most));
   }
 
   // Steps of one row and one output a sequence are captured as graphs, and replayed.
   Tensor run(const Program& program, const Batch& batch, const StateMemory& state, Arena& arena, Observer* observer) override {
     auto once = [&] { return run_once(program, batch, state, arena, observer); };
     if (observer || !one_each_) return once();
-    const uint64_t key = uint64_t(batch.n_seqs) ^ gpu_.step->layout() ^ (reinterpret_cast<uintptr_t>(&program) << 20);
+    const uint64_t key = graph_key(program, batch, state, arena);
     if (const Graphs::Graph* known = graphs_.find(key)) {
       must(cudaGraphLaunch(known->exec, at_.stream));
       return known->result;
@@ -227,17 +247,18 @@ class Cuda final : public CudaBackend {
     gpu_.chains->forget();
   }
 
-  // All that a step's half norms can need: while one is read, the next is written, so neither may move in between.
-  void reserve_half_norms(const Program& program) {
-    int64_t cols = 0;
-    for (const Op& op : program.whole.ops)
-      if (const NormOp* norm = op.get<NormOp>()) cols = std::max(cols, norm->x.cols);
-    const int64_t parts = std::max<int64_t>((cols + kSumPartOne - 1) / kSumPartOne, at_.n_sm);
-    for (int i = 0; i < 2; i++) {
-      gpu_.scratch<uint16_t>(direct_, Scratch::Use(Scratch::half_norm_x + i), kFewRows * cols);
-      gpu_.scratch<float>(direct_, Scratch::Use(Scratch::squares + i), kFewRows * parts);
-    }
+  // All that a graph knows of a step: its shape, where its arrays lie, and the memory it works in.
+  uint64_t graph_key(const Program& program, const Batch& batch, const StateMemory& state, const Arena& arena) const {
+    uint64_t key = gpu_.step->layout();
+    auto mix = [&](uint64_t x) { key = (key ^ x) * 0x9e3779b97f4a7c15u; };
+    mix(uint64_t(batch.n_seqs));
+    mix(reinterpret_cast<uintptr_t>(&program));
+    mix(reinterpret_cast<uintptr_t>(arena.data()));
+    for (const StateMemory::GroupMemory& group : state.group) mix(reinterpret_cast<uintptr_t>(group.base));
+    return key;
   }
+
+  int64_t step_bytes(const Program& program, const StepLimits& most) const { return gpu_.step->most_bytes(most, groups_of(program)); }
 
   Tensor run_once(const Program& program, const Batch& batch, const StateMemory& state, Arena& arena, Observer* observer) {
     const Bound bound(program, program.list(batch.n_tokens, batch.n_out), batch.n_tokens, batch.n_out, arena);

@@ -11,15 +11,20 @@ Scratch::~Scratch() {
   for (Piece& p : pieces_) cudaFree(p.data);
 }
 
+int64_t Scratch::bytes() const {
+  size_t bytes = 0;
+  for (const Piece& p : pieces_) bytes += p.bytes;
+  return int64_t(bytes);
+}
+
 void Scratch::grow(Use use, size_t bytes, cudaStream_t stream) {
   Piece& p = pieces_[use];
   Piece old = std::exchange(p, {});
   if (use != sampled_tokens) cudaFree(std::exchange(old, {}).data);
-  const size_t room = std::max<size_t>(bytes * 5 / 4, 4096);
-  const cudaError_t error = cudaMalloc(&p.data, room);
+  const cudaError_t error = cudaMalloc(&p.data, bytes);
   if (error == cudaSuccess) {
-    p.bytes = room;
-    must(cudaMemsetAsync(p.data, 0, room, stream));
+    p.bytes = bytes;
+    must(cudaMemsetAsync(p.data, 0, bytes, stream));
     if (old.data) must(cudaMemcpyAsync(p.data, old.data, old.bytes, cudaMemcpyDeviceToDevice, stream));
     must(cudaStreamSynchronize(stream));
   }
@@ -31,6 +36,10 @@ void Gpu::grow(Lane& lane, Scratch::Use use, size_t bytes) {
   must(cudaStreamSynchronize(lane.at().stream));  // what waits in a chain knows the old address too
   forget_addresses();
   scratch_.grow(use, bytes, launch.stream);
+}
+
+void Gpu::reserve(Lane& lane, Scratch::Use use, int64_t bytes) {
+  if (!scratch_.holds(use, size_t(bytes))) grow(lane, use, size_t(bytes));
 }
 
 static StepMemory::Rules rules_of(const CudaOptions& options, const Choices& c, int n_sm) {
@@ -66,8 +75,6 @@ Gpu::~Gpu() {
 
 // Products.
 
-static constexpr int64_t kPackedRows = 64;  // more are multiplied with the weight unpacked
-
 bool Gpu::to_library(const Product& p) const {
   return p.x.rows > options.skinny_rows && !suits_many(p) && cublas && !options.deterministic && p.out % 8 == 0 && aligned(p.y) &&
          p.in % 8 == 0;
@@ -75,13 +82,16 @@ bool Gpu::to_library(const Product& p) const {
 
 Matrix Gpu::as_bf16(Lane& lane, const Matrix& from) {
   if (from.dtype == DType::bf16 && aligned(from)) return from;
-  const int64_t stride = (from.cols + 7) / 8 * 8;
+  const int64_t stride = padded_cols(from.cols);
   Matrix x{scratch<uint16_t>(lane, Scratch::x_bf16, from.rows * stride), DType::bf16, from.rows, from.cols, stride};
   convert(lane.at(), x, from);
   return x;
 }
 
-void Gpu::multiply_alone(const Launch& at, const Product& p) const { is_one(p) ? product_one(at, p) : product(at, p); }
+void Gpu::multiply_alone(const Launch& at, const Product& p) const {
+  if (is_one(p)) return product_one(at, p);
+  product(at, p);
+}
 
 void Gpu::multiply(Lane& lane, Product p, const Weight& weight, Tensor both) {
   const bool blocks = packing_of(*weight.ops).has_value();
@@ -133,8 +143,8 @@ DecodePlan Gpu::decode_plan(Lane& lane, const AttendCall& call, bool chained) {
   const StepMemory::Plan& plan = step->plan();
   DecodePlan d{chained ? plan.chained : plan.item, chained ? plan.n_chained : plan.grid};
   const int64_t shares = decode_shares(call.heads, call.pages.kv_heads);
-  d.partial = scratch<float>(lane, Scratch::partial, plan.slots * shares * kGroup * (call.pages.v_dim + kPartExtra));
-  d.arrived = scratch<int32_t>(lane, Scratch::arrived, std::max<int64_t>(call.spots.n_seqs * shares, 1 << 16));
+  d.partial = scratch<float>(lane, Scratch::partial, plan.slots * partial_floats(shares, call.pages.v_dim));
+  d.arrived = scratch<int32_t>(lane, Scratch::arrived, arrived_room(call.spots.n_seqs, shares));
   return d;
 }
 

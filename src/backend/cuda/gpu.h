@@ -30,6 +30,7 @@ class Scratch {
   ~Scratch();
   bool holds(Use use, size_t bytes) const { return bytes <= pieces_[use].bytes; }
   void* data(Use use) const { return pieces_[use].data; }
+  int64_t bytes() const;  // of all pieces
   // Nobody may know the old address any more. What lay there is lost, but for the sampled tokens: the step that needs more room for its
   // own begins by reading those of the step before.
   void grow(Use, size_t bytes, cudaStream_t);
@@ -41,6 +42,12 @@ class Scratch {
   };
   Piece pieces_[n_uses];
 };
+
+inline constexpr int64_t kPackedRows = 64;  // more are multiplied with the weight unpacked
+inline int64_t padded_cols(int64_t cols) { return (cols + 7) / 8 * 8; }
+// Elements of the pieces that a decode takes.
+inline int64_t partial_floats(int64_t shares, int64_t v_dim) { return shares * kGroup * (v_dim + kPartExtra); }  // of one slot
+inline int64_t arrived_room(int64_t n_seqs, int64_t shares) { return std::max<int64_t>(n_seqs * shares, 1 << 16); }
 
 class Gpu {
  public:
@@ -64,10 +71,14 @@ class Gpu {
 
   template <class T>
   T* scratch(Lane& lane, Scratch::Use use, int64_t n) {
-    if (!scratch_.holds(use, size_t(n) * sizeof(T))) grow(lane, use, size_t(n) * sizeof(T));
+    const size_t bytes = size_t(n) * sizeof(T);
+    if (!scratch_.holds(use, bytes)) grow(lane, use, std::max<size_t>(bytes * 5 / 4, 4096));  // of operations alone, or more than planned
     return static_cast<T*>(scratch_.data(use));
   }
-  int32_t* sampled(Lane& lane, int n_out) { return scratch<int32_t>(lane, Scratch::sampled_tokens, std::max(n_out, 1024)); }
+  static int64_t sampled_room(int64_t n_out) { return std::max<int64_t>(n_out, 1024); }
+  int32_t* sampled(Lane& lane, int n_out) { return scratch<int32_t>(lane, Scratch::sampled_tokens, sampled_room(n_out)); }
+  void reserve(Lane&, Scratch::Use, int64_t bytes);
+  int64_t scratch_bytes() const { return scratch_.bytes(); }  // that were taken
 
   const CudaOptions options;
   const Choices choices;

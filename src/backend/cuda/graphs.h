@@ -1,4 +1,5 @@
-// Steps that were captured as graphs, by a key of whoever runs them.
+// Steps that were captured as graphs, by a key of whoever runs them. The driver does not say what a graph will take, so the memory
+// plan leaves them room, and what they have taken is measured.
 #pragma once
 
 #include <unordered_map>
@@ -15,7 +16,9 @@ class Graphs {
     Tensor result;  // of the step
   };
   ~Graphs() { forget(); }
-  bool full() const { return graphs_.size() >= kMost; }
+  static constexpr int64_t kRoom = int64_t(1) << 30;  // bytes
+  bool full() const { return graphs_.size() >= kMost || taken_ >= kRoom; }
+  int64_t bytes() const { return taken_; }  // of the device, with what their chains know
   const Graph* find(uint64_t key) const;
   Tensor capture(cudaStream_t, uint64_t key, FunctionRef<Tensor()> step);
   void forget();
@@ -23,6 +26,7 @@ class Graphs {
  private:
   static constexpr size_t kMost = 256;
   std::unordered_map<uint64_t, Graph> graphs_;
+  int64_t taken_ = 0;
 };
 
 }  // namespace mr::cuda

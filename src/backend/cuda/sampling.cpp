@@ -30,13 +30,23 @@ Sampling::~Sampling() {
     cudaFree(p);
 }
 
+static int64_t room_for(int64_t n) { return std::max<int64_t>(2 * n, 1024); }
+
+int64_t Sampling::needs(int64_t n_out, int64_t n_edits) {
+  return room_for(n_out) * int64_t(sizeof(Choice)) + room_for(n_out * kMostTop) * int64_t(sizeof(TopToken)) + room_for(n_edits) * 4;
+}
+int64_t Sampling::bytes() const {
+  const int64_t words = unchanged_.n + mask_row_.n + mask_.n;
+  return choice_.n * int64_t(sizeof(Choice)) + top_.n * int64_t(sizeof(TopToken)) + words * 4;
+}
+
 template <class T>
 T* Sampling::take(Room<T>& room, int64_t n) {
   if (n > room.n) {
     must(cudaStreamSynchronize(at_.stream));
     must(cudaFree(room.data));
     room = {};
-    const int64_t wanted = std::max<int64_t>(2 * n, 1024);
+    const int64_t wanted = room_for(n);
     must(cudaMalloc(reinterpret_cast<void**>(&room.data), size_t(wanted) * sizeof(T)));
     room.n = wanted;
   }
@@ -72,6 +82,7 @@ void Sampling::fill(Launched& l, Tensor logits, const Batch& host, const Batch& 
   l.row.assign(host.sample, host.sample + l.n);
   for (int i = 0; i < l.n; i++)
     if (host.out[i] != Out::token) l.row[size_t(i)] = {};
+  l.most_top = int(std::min<int64_t>(kMostTop, logits.shape[1]));
   make_room(l);
   const bool more = std::ranges::any_of(l.row, wants_more), tops = std::ranges::any_of(l.row, &SampleRow::n_logprobs);
   const Matrix x{logits.data, logits.dtype, logits.shape[0], logits.shape[1], logits.stride[0]};
@@ -102,7 +113,7 @@ void Sampling::collect(std::vector<Sampled>& out) {
   out.resize(size_t(l.n));
   for (int i = 0; i < l.n; i++) {
     const TopToken* top = l.top + i * kMostTop;
-    out[size_t(i)] = {l.choice[i].token, l.choice[i].logprob, {top, top + std::min(l.row[size_t(i)].n_logprobs, kMostTop)}};
+    out[size_t(i)] = {l.choice[i].token, l.choice[i].logprob, {top, top + std::min(l.row[size_t(i)].n_logprobs, l.most_top)}};
   }
   for (size_t i = 0; i < l.drawn.size(); i++) out[size_t(l.drawn[i])] = std::move(l.sampled[i]);
 }

@@ -18,10 +18,13 @@ class Sampling {
   // host: the batch as the engine wrote it; device: as it lies there. The tokens are written to `sampled` on the device, too.
   void launch(Tensor logits, const Batch& host, const Batch& device, int64_t n_edits, int32_t* sampled);
   void collect(std::vector<Sampled>&);
+  static int64_t needs(int64_t n_out, int64_t n_edits);  // bytes on the device, without masks
+  int64_t bytes() const;                                 // that were taken
 
  private:
   struct Launched {
     int n = 0, room = 0;
+    int most_top = 0;          // alternatives that there are
     Choice* choice = nullptr;  // [room], pinned
     TopToken* top = nullptr;   // [room, kMostTop], pinned
     std::vector<SampleRow> row;

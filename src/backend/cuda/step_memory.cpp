@@ -17,7 +17,9 @@ static constexpr int kFixed = 100;        // what an item costs beside its token
 static constexpr int kMostItems = 128;    // of a sequence
 static constexpr int kSharedLeast = 256;  // tokens that are worth a tile of their own, if at least kSharers have them in common
 static constexpr int kSharers = 4, kSharedTile = 128;
-static constexpr int kMostParts = 8;  // of a shared prefix
+static constexpr int64_t kLeastBytes = 4 << 20;
+static constexpr int kMostParts = 8;   // of a shared prefix
+static constexpr int kMostRounds = 8;  // of items for the workers, but for sequences that are one item each
 
 // A sequence's tokens in pieces of equal length, of at most `longest` or a little more.
 static int piece(int length, int longest) {
@@ -65,12 +67,47 @@ void StepMemory::cut(const Batch& b, int workers) {
   const int hurry = std::max(1, 2048 / std::max(1, int(own_.size())));  // many sequences: fewer lengths are tried
   for (int n = 1; n <= kMostItems && (n == 1 || longest / n >= kShortest); n += 1 + n / hurry) {
     const int most = (longest + n - 1) / n;
-    if (const int64_t cost = cut_into(most, workers); cost < least) {
+    const int64_t cost = cut_into(most, workers);
+    if (n > 1 && n_items() > most_items(int64_t(own_.size()), workers)) break;
+    if (cost < least) {
       least = cost;
       best = most;
     }
   }
   if (!own_.empty()) cut_into(best, workers);
+}
+
+int64_t StepMemory::n_items() const {
+  int64_t n = 0;
+  for (const Own& own : own_) n += own.n;
+  return n;
+}
+
+int64_t StepMemory::most_items(int64_t n_seqs, int workers) { return std::max<int64_t>(n_seqs, int64_t(kMostRounds) * workers); }
+
+// Few grids, so that few graphs are captured; the rest is empty.
+static int64_t grid_of(int64_t n_items) {
+  const int64_t step = std::max<int64_t>(16, int64_t(std::bit_floor(uint64_t(n_items))) / 8);
+  return (n_items + step - 1) / step * step;
+}
+
+int64_t StepMemory::most_slots(int64_t n_seqs) const {
+  if (rules_.deterministic) return 0;
+  const int64_t items = std::max(most_items(n_seqs, rules_.workers), most_items(n_seqs, rules_.chained));
+  return grid_of(items) + (rules_.share ? n_seqs * kMostParts : 0);
+}
+
+int64_t StepMemory::most_bytes(const StepLimits& most, const StateGroups& groups) const {
+  constexpr int64_t word = sizeof(int32_t), smallest_page = 16, gaps = 4096;
+  const int64_t a_token = (3 + groups.slots) * word + sizeof(uint64_t);  // with a tree's parents and ancestors
+  const int64_t a_sequence = (4 + groups.paged + groups.slots) * word + sizeof(SharedRow);
+  const int64_t an_output = 2 * word + sizeof(SampleRow) + kUsualEdits * sizeof(LogitEdit);
+  const int64_t items = 2 * most_slots(most.sequences) * sizeof(DecodeItem);
+  const int64_t shared = rules_.share ? std::bit_ceil(uint64_t(most.sequences * kMostParts + 16)) * sizeof(SharedTile) : 0;
+  const int64_t tiles = (most.tokens / kPrefillRows + most.sequences) * sizeof(PrefillTile);
+  const int64_t table = std::bit_ceil(uint64_t(most.sequences * (most.context / smallest_page + 1) + 64)) * word;
+  const int64_t arrays = most.tokens * a_token + most.sequences * a_sequence + most.outputs * an_output;
+  return std::max(arrays + items + shared + tiles + groups.paged * table + gaps, kLeastBytes);
 }
 
 // Sequences of one row whose first pages are the same: these are cut into tiles of sequences and parts of tokens.
@@ -152,9 +189,8 @@ void StepMemory::make_plan(const Batch& b, const StateMemory& state) {
   plan_.n_single = int(rest - tiles_.begin());
   plan_.n_items = int(items_.size());
   plan_.n_tiles = int(tiles_.size());
-  auto padded = [](std::vector<DecodeItem>& items) {  // few grids, so that few graphs are captured; the rest is empty
-    const size_t step = std::max<size_t>(16, std::bit_floor(items.size()) / 8);
-    items.resize((items.size() + step - 1) / step * step);
+  auto padded = [](std::vector<DecodeItem>& items) {
+    items.resize(size_t(grid_of(int64_t(items.size()))));
     return int(items.size());
   };
   plan_.grid = padded(items_);
@@ -218,6 +254,18 @@ void StepMemory::write(const Batch& h, Batch& b, const StateMemory& state) {
   b.group = tables_;
 }
 
+void StepMemory::reserve(int64_t bytes) {
+  if (size_t(bytes) <= size_) return;
+  must(cudaStreamSynchronize(stream_));
+  size_ = 0;
+  for (std::byte*& p : host_) cudaFreeHost(std::exchange(p, nullptr));
+  cudaFree(std::exchange(device_, nullptr));
+  moves_++;
+  for (std::byte*& p : host_) must(cudaMallocHost(reinterpret_cast<void**>(&p), size_t(bytes)));
+  must(cudaMalloc(reinterpret_cast<void**>(&device_), size_t(bytes)));
+  size_ = size_t(bytes);
+}
+
 Batch StepMemory::upload(const Batch& h, const StateMemory& state) {
   Batch b = h;
   make_plan(h, state);
@@ -226,15 +274,7 @@ Batch StepMemory::upload(const Batch& h, const StateMemory& state) {
   must(cudaEventSynchronize(copied_[turn_]));
   write(h, b, state);
   if (used_ > size_) {  // the first pass has counted
-    must(cudaStreamSynchronize(stream_));
-    const size_t size = std::max<size_t>(used_ * 2, size_t(4) << 20);
-    size_ = 0;
-    for (std::byte*& p : host_) cudaFreeHost(std::exchange(p, nullptr));
-    cudaFree(std::exchange(device_, nullptr));
-    moves_++;
-    for (std::byte*& p : host_) must(cudaMallocHost(reinterpret_cast<void**>(&p), size));
-    must(cudaMalloc(reinterpret_cast<void**>(&device_), size));
-    size_ = size;
+    reserve(std::max(int64_t(used_ * 2), kLeastBytes));
     write(h, b, state);
   }
   must(cudaMemcpyAsync(device_, host_[turn_], used_, cudaMemcpyHostToDevice, stream_));

@@ -5,9 +5,17 @@
 
 #include <vector>
 
+#include "backend/backend.h"
 #include "backend/cuda/attention/attention.h"
 
 namespace mr::cuda {
+
+// Of how many groups of layers a step has tables.
+struct StateGroups {
+  int64_t paged = 0, slots = 0;
+};
+
+inline constexpr int kUsualEdits = 64;  // of a row's logits; more make memory grow
 
 class StepMemory {
  public:
@@ -35,6 +43,10 @@ class StepMemory {
   StepMemory(cudaStream_t, const Rules&);
   ~StepMemory();
   Batch upload(const Batch& host, const StateMemory&);
+  int64_t most_slots(int64_t n_seqs) const;                         // of any plan for so many sequences
+  int64_t most_bytes(const StepLimits&, const StateGroups&) const;  // of a step's arrays
+  void reserve(int64_t bytes);
+  int64_t bytes() const { return int64_t(size_); }
   const Plan& plan() const { return plan_; }
   uint64_t layout() const { return layout_; }   // equal: every array lies where it lay
   int64_t n_edits() const { return n_edits_; }  // of all output rows
@@ -45,6 +57,8 @@ class StepMemory {
   void share_prefixes(const Batch&, const StateMemory&);
   int64_t cut_into(int most, int workers);
   void cut(const Batch&, int workers);
+  int64_t n_items() const;
+  static int64_t most_items(int64_t n_seqs, int workers);
   int32_t make_items(const Batch&, const StateMemory&, int workers, std::vector<DecodeItem>&);
   template <class T>
   const T* put(const T* from, int64_t n, int64_t room);

@@ -10,6 +10,12 @@ const T* Tables::keep(const std::vector<T>& host) {
   return reinterpret_cast<const T*>(kept_.emplace_back(copy_in_(host.data(), host.size() * sizeof(T))).data());
 }
 
+int64_t Tables::bytes() const {
+  size_t bytes = 0;
+  for (const Buffer& b : kept_) bytes += b.size();
+  return int64_t(bytes);
+}
+
 const Packed* Tables::experts(std::span<const Weight> experts) {
   std::vector<const void*> key;
   for (const Weight& w : experts) key.push_back(w.packed.data);

@@ -19,6 +19,7 @@ class Tables {
   explicit Tables(CopyIn copy_in) : copy_in_(std::move(copy_in)) {}
   const Packed* experts(std::span<const Weight>);  // all of one format
   Frequencies frequencies(const RopeTable&);
+  int64_t bytes() const;  // of the device
 
  private:
   template <class T>

@@ -34,11 +34,18 @@ static T* zeros(int64_t n, cudaStream_t stream) {
   return static_cast<T*>(p);
 }
 
+static int64_t n_partial(const Launch& at) { return int64_t(at.n_sm) * kGroup * (128 + kPartExtra); }
+static int64_t n_arrived(const Launch& at) { return 2 + at.n_sm; }
+
 ChainPrograms::ChainPrograms(const Launch& at, int least) : at_(at), least_(size_t(least)) {
   must(cudaStreamCreateWithFlags(&side_, cudaStreamNonBlocking));
-  memory_.partial = zeros<float>(int64_t(at.n_sm) * kGroup * (128 + kPartExtra), at.stream);
-  memory_.arrived = zeros<unsigned>(2 + at.n_sm, at.stream);
+  memory_.partial = zeros<float>(n_partial(at), at.stream);
+  memory_.arrived = zeros<unsigned>(n_arrived(at), at.stream);
 }
+int64_t ChainPrograms::needs(int64_t n_steps) const {
+  return n_partial(at_) * 4 + n_arrived(at_) * 4 + std::max(n_steps * int64_t(sizeof(RowsStep)), int64_t(kBlock));
+}
+int64_t ChainPrograms::bytes() const { return n_partial(at_) * 4 + n_arrived(at_) * 4 + int64_t(passing_.size); }
 ChainPrograms::~ChainPrograms() {
   forget();
   cudaFree(passing_.data);

@@ -21,6 +21,8 @@ class ChainPrograms {
   bool pays(size_t n_steps) const { return n_steps >= least_; }
   void launch(const std::vector<ChainStep>&, const DecodePlan&);  // plan: of attentions of several rows
   void forget();                                                  // programs of graphs that are no more
+  int64_t needs(int64_t n_steps) const;                           // bytes for programs of so many steps, without those of graphs
+  int64_t bytes() const;                                          // that were taken, without those of graphs
 
  private:
   template <class Step>

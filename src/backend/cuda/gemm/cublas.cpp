@@ -136,6 +136,8 @@ Cublas::~Cublas() {
   cudaFree(workspace_);
 }
 
+int64_t Cublas::workspace_bytes() { return int64_t(kWorkspace); }
+
 void Cublas::forget_shapes() {
   for (auto& [key, s] : shapes_) {
     library_->desc_destroy(s.desc);

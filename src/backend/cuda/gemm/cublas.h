@@ -22,6 +22,7 @@ class Cublas {
 
   // y = scale * x . weight^T, added to y if `onto`. All rows 16-byte aligned; y is f32 or bf16. False: no algorithm for this shape.
   bool product(cudaStream_t, const Product&, bool onto);
+  static int64_t workspace_bytes();
   void decide();  // waits until all that was timed is known; what is captured in a graph should be the fastest
 
  private:
