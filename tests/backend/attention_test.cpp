@@ -1,11 +1,13 @@
-// attend and store_kv: against a formula in double over plain arrays, and the same bits for every instruction set, thread
-// count, cut of the sequence, neighbour and order of pages. Pages begin as NaN, so whatever is read too far shows.
+// attend and store_kv: against a formula in double over plain arrays on every backend, and on the CPU the same bits for every
+// instruction set, thread count, cut of the sequence, neighbour and order of pages. Pages begin as NaN, so whatever is read too far shows.
 #include "backend/attention_world.h"
+#include "backend/operations.h"
 
 namespace mr::test {
 namespace {
 
 const Shape kShapes[] = {
+    // of the laws of the CPU, too
     {9, 3, 64, 64},
     {4, 4, 16, 16, DType::f32, 16},
     {4, 2, 80, 80, DType::bf16, 48},
@@ -16,25 +18,53 @@ const Shape kShapes[] = {
     {14, 2, 8, 8, DType::f32, 16, 300},
 };
 
-TEST(Attention, follows_the_formula) {
-  auto ref = make_ref_backend();
-  for (const Shape& s : kShapes) {
-    const int length = 150;
-    std::vector<float> want = formula(s, 5, length);
-    expect_close(run(*ref, s, {{5, {length}}})[0], want, 1e-6, 1e-5, "ref, " + describe(s));
-    for (auto& [name, backend] : cpu_backends())
-      expect_close(run(*backend, s, {{5, {length}}})[0], want, 2e-6, 1e-5, name + ", " + describe(s));
+const Shape kMoreShapes[] = {
+    {9, 3, 64, 64, DType::bf16},
+    {8, 2, 128, 128, DType::bf16, 16},
+    {8, 1, 128, 128, DType::bf16, 64, 0, 5},
+    {6, 2, 64, 64, DType::bf16, 32, 33, 0, true},
+    {8, 2, 128, 128, DType::bf16, 32, 100, 0, true},
+    {12, 4, 128, 128, DType::bf16, 48},
+    {32, 2, 64, 64, DType::bf16, 32},
+    {20, 1, 128, 128, DType::bf16, 32, 100},
+    {4, 2, 256, 256, DType::bf16, 16},
+    {16, 1, 256, 256, DType::bf16, 48, 70, 5, true},
+};
+const Shape kManyTiles{64, 8, 128, 128, DType::bf16, 32};  // of rows, more than a GPU has multiprocessors
+
+// On a GPU weights of the values are rounded to bf16 (2^-8 of values of at most 1), and so is the result.
+Nearness nearness(const Place& place, const Shape& s) {
+  if (place.on != Place::On::gpu) return {s.k_dim > 96 ? 4e-6 : 2e-6, 1e-5};  // sums of more terms
+  if (place.type == DType::f32) return {1e-5, 1e-5};
+  return {s.dtype == DType::f32 ? 1e-5 : 2 * kHalfStep, 1e-5 + kHalfStep};
+}
+
+// How far the courses of a run are from the formula.
+void expect_formula(Backend& backend, const Place& place, const Shape& s, const std::vector<Course>& courses) {
+  const auto got = run(backend, s, courses, 1, {.plain = place.on == Place::On::gpu});
+  const Nearness most = nearness(place, s);
+  for (size_t i = 0; i < courses.size(); i++)
+    expect_close(got[i], formula(s, courses[i].name, courses[i].length()), most.absolute, most.relative,
+                 fmt::format("{}, {}, course {} of {}", place.name, describe(s), i, courses.size()));
+}
+
+TEST_P(Operations, attention_follows_the_formula) {
+  std::vector<Shape> shapes(std::begin(kShapes), std::end(kShapes));
+  shapes.insert(shapes.end(), std::begin(kMoreShapes), std::end(kMoreShapes));
+  if (on_gpu()) shapes.push_back(kManyTiles);
+  const int length = on_gpu() ? 330 : 150;
+  for (const Shape& s : shapes) {
+    expect_formula(backend(), GetParam(), s, {{5, {length}}});
+    expect_formula(backend(), GetParam(), s, {{5, {1, length - 130, 1, 127, 1}}, {6, {67, 1, 1, 0, 1}}});
   }
 }
 
-TEST(Attention, follows_the_formula_over_several_spans) {
-  for (Shape s : {Shape{3, 1, 64, 64}, Shape{2, 2, 16, 16, DType::f32, 16, 400}}) {
-    std::vector<float> want = formula(s, 6, 1000);
-    for (auto& [name, backend] : cpu_backends()) {
-      if (name == "scalar") continue;  // the same bits as the others, in the tests below
-      expect_close(run(*backend, s, {{6, {999, 1}}})[0], want, 2e-6, 1e-5, name + ", " + describe(s));
-    }
-  }
+TEST_P(Operations, attention_follows_the_formula_over_long_contexts) {
+  if (slow()) GTEST_SKIP() << "slow; the bits of scalar are those of the other instruction sets";
+  std::vector<Shape> shapes{{3, 1, 64, 64}, {2, 2, 16, 16, DType::f32, 16, 400}};
+  if (on_gpu())  // many splits
+    shapes = {{8, 2, 128, 128, DType::bf16}, {4, 2, 64, 64, DType::bf16, 32, 700, 0, true}, {9, 1, 256, 256, DType::bf16}};
+  for (const Shape& s : shapes) expect_formula(backend(), GetParam(), s, {{6, {on_gpu() ? 1500 : 998, 1, 1}}});
 }
 
 TEST(Attention, gives_the_same_bits_on_every_instruction_set) {
@@ -93,50 +123,72 @@ TEST(Attention, gives_the_same_bits_beside_others) {
   }
 }
 
-TEST(Attention, full_and_tree_corners_agree_with_ref) {
-  Shape s{6, 2, 32, 32, DType::f16, 16};
-  auto ref = make_ref_backend();
-  for (int window : {0, 20, 2}) {  // 2: of a tree's rows some lie behind it
-    for (Corner corner : {Corner::full, Corner::bits}) {
-      s.window = window;
-      const Array sinks = sinks_of(s);
-      const int context = 37, n = 9;
-      PagedKv kv{{0, 0}, s.dtype, s.kv_heads, s.k_dim, s.v_dim};
-      Units units(8, kv.bytes_per_token() * s.page_tokens, s.page_tokens, 3);
-      Array k({context + n, s.kv_heads, s.k_dim}), v({context + n, s.kv_heads, s.v_dim}), q({n, s.heads, s.k_dim}),
-          out({n, s.heads, s.v_dim});
-      k.fill(1, 3), v.fill(2), q.fill(3, 3);
-      auto [prompt, rows] = CornerRows(units, context, n, corner);
-      ref->store_kv(kv, k.view.rows(0, context), v.view.rows(0, context), prompt.batch(), units.state);
-      ref->store_kv(kv, k.view.rows(context, n), v.view.rows(context, n), rows.batch(), units.state);
-      ref->attend(out, q, kv, rows.batch(), units.state, args_of(s, sinks));
-      std::vector<float> want = out.values();
-      for (auto& [name, backend] : cpu_backends()) {
-        backend->store_kv(kv, k.view.rows(context, n), v.view.rows(context, n), rows.batch(), units.state);
-        backend->attend(out, q, kv, rows.batch(), units.state, args_of(s, sinks));
-        expect_close(out.values(), want, 2e-6, 1e-5, fmt::format("{}, window {}, corner {}", name, window, int(corner)));
-      }
-      if (corner == Corner::bits) {  // the path 0, 2, 4, 8 of the tree is what a causal sequence of those tokens gives
-        Array kp({4, s.kv_heads, s.k_dim}), vp({4, s.kv_heads, s.v_dim}), qp({4, s.heads, s.k_dim}), outp({4, s.heads, s.v_dim});
-        int path[] = {0, 2, 4, 8};
-        for (int i = 0; i < 4; i++) {
-          std::copy_n(k.view.row<float>(context + path[i]), s.kv_heads * s.k_dim, kp.view.row<float>(i));
-          std::copy_n(v.view.row<float>(context + path[i]), s.kv_heads * s.v_dim, vp.view.row<float>(i));
-          std::copy_n(q.view.row<float>(path[i]), s.heads * s.k_dim, qp.view.row<float>(i));
-        }
-        Rows chain;
-        chain.add(context, 4);
-        chain.unit = prompt.unit, chain.unit_begin = prompt.unit_begin;
-        ref->store_kv(kv, kp, vp, chain.batch(), units.state);
-        ref->attend(outp, qp, kv, chain.batch(), units.state, args_of(s, sinks));
-        for (int i = 0; i < 4; i++) {
-          auto row = want.begin() + path[i] * s.heads * s.v_dim;
-          const float* path_row = outp.view.row<float>(i);
-          expect_close({row, row + s.heads * s.v_dim}, {path_row, path_row + s.heads * s.v_dim}, 1e-6, 1e-6, "path");
-        }
-      }
-    }
+// Rows behind a prompt that see each other, or their ancestors alone.
+struct CornerCase {
+  Shape s;
+  Corner corner;
+  static constexpr int context = 37, n = 9, kPath[] = {0, 2, 4, 8};
+
+  Array k{{context + n, s.kv_heads, s.k_dim}}, v{{context + n, s.kv_heads, s.v_dim}}, q{{n, s.heads, s.k_dim}};
+  PagedKv kv{{0, 0}, s.dtype, s.kv_heads, s.k_dim, s.v_dim};
+  Array sinks = sinks_of(s);
+
+  CornerCase(const Shape& shape, Corner corner, bool bf16) : s(shape), corner(corner) {
+    k.fill(1, 3);
+    v.fill(2);
+    q.fill(3, 3);
+    for (Array* x : {&k, &v, &q})
+      if (bf16) whole(*x);
   }
+  std::vector<float> run(Backend& backend) {
+    Units units(8, kv.bytes_per_token() * s.page_tokens, s.page_tokens, 3);
+    auto [prompt, rows] = CornerRows(units, context, n, corner);
+    Array out({n, s.heads, s.v_dim});
+    backend.store_kv(kv, k.view.rows(0, context), v.view.rows(0, context), prompt.batch(), units.state);
+    backend.store_kv(kv, k.view.rows(context, n), v.view.rows(context, n), rows.batch(), units.state);
+    backend.attend(out, q, kv, rows.batch(), units.state, args_of(s, sinks));
+    return out.values();
+  }
+  // The path 0, 2, 4, 8 of the tree as a causal sequence.
+  std::vector<float> run_path(Backend& backend) {
+    Units units(8, kv.bytes_per_token() * s.page_tokens, s.page_tokens, 3);
+    auto [prompt, rows] = CornerRows(units, context, n, corner);
+    Array kp({4, s.kv_heads, s.k_dim}), vp({4, s.kv_heads, s.v_dim}), qp({4, s.heads, s.k_dim}), out({4, s.heads, s.v_dim});
+    for (int i = 0; i < 4; i++) {
+      std::copy_n(k.view.row<float>(context + kPath[i]), s.kv_heads * s.k_dim, kp.view.row<float>(i));
+      std::copy_n(v.view.row<float>(context + kPath[i]), s.kv_heads * s.v_dim, vp.view.row<float>(i));
+      std::copy_n(q.view.row<float>(kPath[i]), s.heads * s.k_dim, qp.view.row<float>(i));
+    }
+    Rows chain;
+    chain.add(context, 4);
+    chain.unit = prompt.unit;
+    chain.unit_begin = prompt.unit_begin;
+    backend.store_kv(kv, k.view.rows(0, context), v.view.rows(0, context), prompt.batch(), units.state);
+    backend.store_kv(kv, kp, vp, chain.batch(), units.state);
+    backend.attend(out, qp, kv, chain.batch(), units.state, args_of(s, sinks));
+    return out.values();
+  }
+};
+
+TEST_P(Operations, attention_has_full_and_tree_corners) {
+  for (DType type : {DType::f16, DType::bf16})
+    for (int dim : {32, 64, 128, 256})
+      for (int window : {0, 20, 2})  // 2: of a tree's rows some lie behind it
+        for (Corner corner : {Corner::full, Corner::bits}) {
+          CornerCase c({6, 2, dim, dim, type, 16, window}, corner, on_gpu());
+          const std::string where = fmt::format("{}, dim {}, window {}, corner {}", name(), dim, window, int(corner));
+          const Nearness most = nearness(GetParam(), c.s);
+          const std::vector<float> got = c.run(backend());
+          if (!is_ref()) expect_close(got, c.run(ref()), most.absolute, most.relative, where);
+          if (corner != Corner::bits) continue;
+          const std::vector<float> path = c.run_path(backend());
+          const int64_t width = c.s.heads * c.s.v_dim;
+          for (int64_t i = 0; i < 4; i++) {
+            auto row = got.begin() + CornerCase::kPath[i] * width;
+            expect_close({row, row + width}, {path.begin() + i * width, path.begin() + (i + 1) * width}, most.absolute, most.relative,
+                         where + ", a path of the tree");
+          }
+        }
 }
 
 TEST(Attention, refuses_heads_that_do_not_divide) {
@@ -145,7 +197,8 @@ TEST(Attention, refuses_heads_that_do_not_divide) {
   Units units(2, kv.bytes_per_token() * 16, 16, 1);
   Rows rows;
   rows.add(0, 1);
-  rows.unit = {1}, rows.unit_begin = {0, 1};
+  rows.unit = {1};
+  rows.unit_begin = {0, 1};
   Array q({1, 3, 16}), out({1, 3, 16});
   EXPECT_THROW(backend->attend(out, q, kv, rows.batch(), units.state, {3, 1}), Error);
   kv.dtype = DType::i8;

@@ -184,7 +184,9 @@ class AttendProgram {
   const Array sinks = sinks_of(s);
   std::vector<std::vector<float>> q, k, v;  // of each token
   for (int t = 0; t < length; t++) {
-    q.emplace_back(), k.emplace_back(), v.emplace_back();
+    q.emplace_back();
+    k.emplace_back();
+    v.emplace_back();
     for (int i = 0; i < s.heads * s.k_dim; i++) q.back().push_back(q_value(s, name, t, i));
     for (int i = 0; i < s.kv_heads * s.k_dim; i++) k.back().push_back(rounded(s.dtype, k_value(s, name, t, i)));
     for (int i = 0; i < s.kv_heads * s.v_dim; i++) v.back().push_back(rounded(s.dtype, v_value(s, name, t, i)));

@@ -1,5 +1,5 @@
-// The CUDA backend's attention over pages against ref and the formula. Inputs have bf16 values, so that what differs is arithmetic alone.
-// Skipped without a GPU.
+// Attention on a GPU in deterministic mode, behind shared prefixes and as one with what comes before. Inputs have bf16 values, so that what
+// differs is arithmetic alone. Skipped without a GPU.
 #ifdef MR_CUDA
 #include "backend/attention_world.h"
 #include "backend/on_kinds.h"
@@ -11,37 +11,6 @@ class CudaAttention : public OnKinds {};
 
 std::vector<std::vector<float>> run(OnDevice& device, const Shape& s, const std::vector<Course>& courses) {
   return run(device, s, courses, 1, {.plain = true});
-}
-
-// Weights of the values are rounded to bf16 (2^-8 of values of at most 1), and so is the result.
-const Shape kShapes[] = {
-    {9, 3, 64, 64, DType::bf16},
-    {8, 2, 128, 128, DType::bf16, 16},
-    {8, 1, 128, 128, DType::bf16, 64, 0, 5},
-    {6, 2, 64, 64, DType::bf16, 32, 33, 0, true},
-    {8, 2, 128, 128, DType::bf16, 32, 100, 0, true},
-    {12, 4, 128, 128, DType::bf16, 48},
-    {4, 4, 16, 16, DType::f32, 16},
-    {4, 2, 80, 80, DType::bf16, 48},
-    {4, 1, 96, 96, DType::f16, 16, 100},
-    {6, 2, 24, 40, DType::f16, 16, 33, 0, true},
-    {32, 2, 64, 64, DType::bf16, 32},
-    {20, 1, 128, 128, DType::bf16, 32, 100},
-    {4, 2, 256, 256, DType::bf16, 16},
-    {16, 1, 256, 256, DType::bf16, 48, 70, 5, true},
-    {64, 8, 128, 128, DType::bf16, 32},  // more tiles of rows than multiprocessors
-};
-
-TEST_P(CudaAttention, attention_follows_the_formula) {
-  for (const Shape& s : kShapes) {
-    double tolerance = s.dtype == DType::f32 || GetParam() == DType::f32 ? 1e-5 : 2 * kHalfStep;
-    std::vector<float> want = formula(s, 5, 330), other = formula(s, 6, 140);
-    std::string where = fmt::format("{}, {}", device().name(), describe(s));
-    expect_close(run(device(), s, {{5, {330}}})[0], want, tolerance, 1e-5 + step(), where + ", at once");
-    auto both = run(device(), s, {{5, {1, 200, 1, 127, 1}}, {6, {137, 1, 1, 0, 1}}});
-    expect_close(both[0], want, tolerance, 1e-5 + step(), where + ", in steps");
-    expect_close(both[1], other, tolerance, 1e-5 + step(), where + ", the other");
-  }
 }
 
 // However a sequence is cut into steps and whoever is beside it, each row's bits are the same.
@@ -56,15 +25,6 @@ TEST(CudaDeterministicAttention, attention_does_not_depend_on_chunks_or_neighbou
     const std::vector<float> alone = run(device, s, {{5, {530}}})[0];
     expect_same_bits(run(device, s, {{5, {1, 200, 1, 327, 1}}, {6, {137, 1, 1, 0, 1}}})[0], alone, describe(s));
     expect_same_bits(run(device, s, {{7, {300, 3, 1}}, {5, {129, 400, 1}}})[1], alone, describe(s));
-  }
-}
-
-TEST_P(CudaAttention, decode_of_many_splits) {
-  for (Shape s : {Shape{8, 2, 128, 128, DType::bf16}, {4, 2, 64, 64, DType::bf16, 32, 700, 0, true}, {9, 1, 256, 256, DType::bf16}}) {
-    std::vector<float> want = formula(s, 5, 1502);
-    auto got = run(device(), s, {{5, {1500, 1, 1}}})[0];
-    double tolerance = GetParam() == DType::f32 ? 1e-5 : 2 * kHalfStep;
-    expect_close(got, want, tolerance, 1e-5 + step(), fmt::format("{}, {}", device().name(), describe(s)));
   }
 }
 
@@ -91,11 +51,16 @@ TEST_P(CudaAttention, shared_prefixes) {
         first.add(s == 0 || s == last ? 0 : shared, context.back() - (s == 0 || s == last ? 0 : shared));
         rows.add(context.back(), 1);
       }
-      first.unit = rows.unit, first.unit_begin = rows.unit_begin;
+      first.unit = rows.unit;
+      first.unit_begin = rows.unit_begin;
       Batch before = first.batch(), now = rows.batch();
       Array k({before.n_tokens, kv_heads, dim}), v({before.n_tokens, kv_heads, dim}), new_k({n + 1, kv_heads, dim}),
           new_v({n + 1, kv_heads, dim}), q({n + 1, heads, dim}), out({n + 1, heads, dim});
-      whole(k.fill(1, 2)), whole(v.fill(2)), whole(new_k.fill(4, 2)), whole(new_v.fill(5)), whole(q.fill(3, 2));
+      whole(k.fill(1, 2));
+      whole(v.fill(2));
+      whole(new_k.fill(4, 2));
+      whole(new_v.fill(5));
+      whole(q.fill(3, 2));
       b->store_kv(kv, k, v, before, units.state);
       b->store_kv(kv, new_k, new_v, now, units.state);
       b->attend(out, q, kv, now, units.state, {.heads = heads, .scale = 1 / std::sqrt(float(dim))});
@@ -104,30 +69,6 @@ TEST_P(CudaAttention, shared_prefixes) {
     expect_close(outs[1], outs[0], GetParam() == DType::f32 ? 1e-5 : 2 * kHalfStep, 1e-5 + step(),
                  fmt::format("{} sequences behind {} tokens, {} heads of {} on {}", n, shared, heads, dim, device.name()));
   }
-}
-
-TEST_P(CudaAttention, full_and_tree_corners) {
-  for (int dim : {32, 64, 128, 256})
-    for (int window : {0, 20})
-      for (Corner corner : {Corner::full, Corner::bits}) {
-        Shape s{6, 2, dim, dim, DType::bf16, 16, window};
-        const int context = 37, n = 9;
-        PagedKv kv{{0, 0}, s.dtype, s.kv_heads, s.k_dim, s.v_dim};
-        Array sinks = sinks_of(s);
-        auto result = [&](Backend& backend) {
-          Units units(8, kv.bytes_per_token() * s.page_tokens, s.page_tokens, 3);
-          Array k({context + n, s.kv_heads, s.k_dim}), v({context + n, s.kv_heads, s.v_dim}), q({n, s.heads, s.k_dim}),
-              out({n, s.heads, s.v_dim});
-          whole(k.fill(1, 3)), whole(v.fill(2)), whole(q.fill(3, 3));
-          auto [prompt, rows] = CornerRows(units, context, n, corner);
-          backend.store_kv(kv, k.view.rows(0, context), v.view.rows(0, context), prompt.batch(), units.state);
-          backend.store_kv(kv, k.view.rows(context, n), v.view.rows(context, n), rows.batch(), units.state);
-          backend.attend(out, q, kv, rows.batch(), units.state, args_of(s, sinks));
-          return out.values();
-        };
-        expect_close(result(device()), result(*make_ref_backend()), GetParam() == DType::f32 ? 1e-5 : 2 * kHalfStep, 1e-5 + step(),
-                     fmt::format("{}, dim {}, window {}, corner {}", device().name(), dim, window, int(corner)));
-      }
 }
 
 // rope + store + attend as one against the three operations of ref: q and k are rounded once more after rotation (2^-8 of

@@ -39,7 +39,10 @@ class CudaPacked : public testing::TestWithParam<const char*> {
   double bound(const float* x, const float* w, int64_t n, int rows) const {
     double magnitude = 0, spread = 0, largest = 0;
     for (int64_t k = 0; k < n; k++) largest = std::max(largest, double(std::abs(w[k])));
-    for (int64_t k = 0; k < n; k++) magnitude += std::abs(double(x[k]) * w[k]), spread += std::abs(double(x[k])) * 18 * largest;
+    for (int64_t k = 0; k < n; k++) {
+      magnitude += std::abs(double(x[k]) * w[k]);
+      spread += std::abs(double(x[k])) * 18 * largest;
+    }
     if (format().format.zero_point) magnitude += spread;
     return ((std::sqrt(double(n)) + 4) * 0x1p-22 + (rows > kPackedRows ? kHalfStep : 0)) * magnitude + 1e-6;
   }
@@ -63,7 +66,11 @@ TEST_P(CudaPacked, linear) {
     for (int rows : {1, 3, 8, 9, 16, 17, 33, 64, 70})
       for (int parts = rows == 9 ? 1 : 0; parts < 8; parts += rows == 9 ? 2 : 7) {
         Array x({rows, in}, rows % 2 ? 8 : 3), bias({out}), residual({rows, out}), y({rows, out}, out % 8 ? 1 : 8);
-        x.fill(2), to_bf16(x), bias.fill(3), residual.fill(4), y.fill(4);
+        x.fill(2);
+        to_bf16(x);
+        bias.fill(3);
+        residual.fill(4);
+        y.fill(4);
         Epilogue e;
         if (parts & 1) e.bias = bias;
         if (parts & 2) e.residual = parts & 4 ? y.view : residual.view;
@@ -92,7 +99,8 @@ TEST_P(CudaPacked, linear_gate) {
     device.keep_form(w.weight, w.rows);
     for (int rows : {1, 9, 16, 33, 70}) {
       Array x({rows, in}), y({rows, half});
-      x.fill(2), to_bf16(x);
+      x.fill(2);
+      to_bf16(x);
       device.linear_gate(y, x, w.weight, Activation::silu);
       for (int r = 0; r < rows; r++)
         for (int o = 0; o < half; o++) {
@@ -132,12 +140,14 @@ TEST_P(CudaPacked, experts) {
     std::vector<Weight> weights;
     for (int e = 0; e < n; e++) {
       made.push_back(std::make_unique<Blocks>(format(), out, in, uint64_t(100 + e)));
-      weights.push_back(made.back()->weight), device.keep_form(made.back()->weight, made.back()->rows);
+      weights.push_back(made.back()->weight);
+      device.keep_form(made.back()->weight, made.back()->rows);
     }
     std::vector<int32_t> id;
     for (int i = 0; i < rows * k; i++) id.push_back((i * i + i / 3) % n);
     Array x({rows, in}), y({rows * k, out});
-    x.fill(2), to_bf16(x);
+    x.fill(2);
+    to_bf16(x);
     device.grouped_linear(y, x, weights, view(id.data(), DType::i32, {rows, k}));
     for (int p = 0; p < rows * k; p++)
       for (int o = 0; o < out; o++) {
@@ -156,7 +166,8 @@ TEST_P(CudaPacked, deterministic) {
     Blocks w(format(), out, in, 5);
     device.keep_form(w.weight, w.rows);
     Array x({130, in}), all({130, out});
-    x.fill(2), to_bf16(x);
+    x.fill(2);
+    to_bf16(x);
     device.linear(all, x, w.weight, {});
     for (int rows : {1, 8, 9, 16, 17, 33, 64, 65})
       for (int at : {0, 7, 130 - rows}) {

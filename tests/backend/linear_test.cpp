@@ -94,8 +94,11 @@ double bound(const float* x, const float* w, int64_t in, bool quantized, bool sp
     double products = 0, largest_x = 0, largest_w = 0, sum_x = 0, sum_w = 0;
     for (int64_t k = b; k < std::min(b + kBlock, in); k++) {
       double ax = std::fabs(x[k]), aw = std::fabs(w[k]);
-      products += ax * aw, sum_x += ax, sum_w += aw;
-      largest_x = std::max(largest_x, ax), largest_w = std::max(largest_w, aw);
+      products += ax * aw;
+      sum_x += ax;
+      sum_w += aw;
+      largest_x = std::max(largest_x, ax);
+      largest_w = std::max(largest_w, aw);
     }
     magnitude += quantized ? 3 * largest_w * sum_x : products;
     if (quantized) rounding += 1.01 * 0.5 * largest_x / 32639 * sum_w;
@@ -110,7 +113,10 @@ double rounding_variance(const float* x, const float* w, int64_t in) {
   double variance = 0;
   for (int64_t b = 0; b < in; b += kBlock) {
     double largest = 0, squares = 0;
-    for (int64_t k = b; k < b + kBlock; k++) largest = std::max<double>(largest, std::fabs(x[k])), squares += double(w[k]) * w[k];
+    for (int64_t k = b; k < b + kBlock; k++) {
+      largest = std::max<double>(largest, std::fabs(x[k]));
+      squares += double(w[k]) * w[k];
+    }
     variance += largest / 32639 * (largest / 32639) / 12 * squares;
   }
   return variance;

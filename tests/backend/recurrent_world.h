@@ -3,7 +3,7 @@
 // step(backend, batch, state, names): its outputs, where row r belongs to sequence names[r].
 #pragma once
 
-#include "backend/world.h"
+#include "backend/operations.h"
 
 namespace mr::test {
 
@@ -43,15 +43,13 @@ std::vector<std::vector<float>> run(Backend& backend, const Layer& layer, const 
   return outs;
 }
 
+// In steps beside another sequence.
 template <class Layer>
-void expect_agreement_with_ref(const Layer& layer, double relative, double absolute) {
-  const std::vector<Course> courses{{1, {40, 1, 3}}, {2, {1, 1, 20}}};
-  const auto want = run(*make_ref_backend(), layer, courses);
-  for (auto& [name, backend] : cpu_backends(3)) {
-    const auto got = run(*backend, layer, courses);
-    for (size_t i = 0; i < courses.size(); i++)
-      expect_close(got[i], want[i], relative, absolute, fmt::format("{}, {}", name, layer.name()));
-  }
+std::vector<float> run_two(Backend& backend, const Layer& layer) {
+  std::vector<float> all;
+  for (const std::vector<float>& out : run(backend, layer, {{1, {40, 1, 3}}, {2, {1, 1, 20}}}))
+    all.insert(all.end(), out.begin(), out.end());
+  return all;
 }
 
 // However a sequence is cut, whoever stands beside it, on every instruction set and thread count.
@@ -72,43 +70,40 @@ void expect_same_bits_however_it_is_run(const Layer& layer) {
 
 // Every path of a tree gives what a chain of the same tokens gives, and stores the same states.
 template <class Layer>
-void expect_trees_read_their_parents(const Layer& layer) {
-  std::vector<NamedBackend> all = cpu_backends();
-  all.push_back({"ref", make_ref_backend()});
-  for (auto& [name, backend] : all) {
-    Units units(9, layer.unit_bytes(), 0, 5);
-    int32_t start = units.take();
-    Rows prompt;
-    prompt.add(0, 5);
-    prompt.dst.back() = start;
-    layer.step(*backend, prompt.batch(), units.state, std::vector<uint64_t>(5, 1));
-    // rows 0 and 3 follow the context, 1 and 2 follow 0, 4 follows 3; row 0 stores over the state that all began from
-    const int parent[] = {-1, 0, 0, -1, 3};
-    Rows tree;
-    tree.add(5, 5, Corner::bits);
-    tree.src[0] = start;
-    std::vector<std::byte> before(units.state.group[0].unit(start), units.state.group[0].unit(start) + layer.unit_bytes());
-    for (int r = 0; r < 5; r++) {
-      tree.parent[size_t(r)] = parent[r];
-      tree.position[size_t(r)] = parent[r] < 0 ? 5 : 6;
-      tree.dst[size_t(r)] = r == 0 ? start : units.take();
-    }
-    const std::vector<uint64_t> names{1, 2, 3, 4, 5};  // other tokens in each row
-    const std::vector<float> got = layer.step(*backend, tree.batch(), units.state, names);
-    for (int leaf : {1, 2, 4}) {
-      Units chain_units(3, layer.unit_bytes(), 0, 5);
-      std::copy(before.begin(), before.end(), chain_units.state.group[0].unit(1));
-      Rows chain;
-      chain.add(5, 2);
-      chain.src[0] = 1, chain.dst = {-1, 2};
-      std::vector<float> want = layer.step(*backend, chain.batch(), chain_units.state, {names[size_t(parent[leaf])], names[size_t(leaf)]});
-      const int width = layer.width();
-      expect_same_bits({got.begin() + leaf * width, got.begin() + (leaf + 1) * width}, {want.begin() + width, want.end()},
-                       fmt::format("{}, leaf {}", name, leaf));
-      const std::byte* stored = units.state.group[0].unit(tree.dst[size_t(leaf)]) + layer.state_begin();
-      const std::byte* expected = chain_units.state.group[0].unit(2) + layer.state_begin();
-      EXPECT_EQ(std::memcmp(stored, expected, size_t(layer.state_bytes())), 0) << name << ", leaf " << leaf;
-    }
+void expect_trees_read_their_parents(Backend& backend, const Layer& layer) {
+  Units units(9, layer.unit_bytes(), 0, 5);
+  int32_t start = units.take();
+  Rows prompt;
+  prompt.add(0, 5);
+  prompt.dst.back() = start;
+  layer.step(backend, prompt.batch(), units.state, std::vector<uint64_t>(5, 1));
+  // rows 0 and 3 follow the context, 1 and 2 follow 0, 4 follows 3; row 0 stores over the state that all began from
+  const int parent[] = {-1, 0, 0, -1, 3};
+  Rows tree;
+  tree.add(5, 5, Corner::bits);
+  tree.src[0] = start;
+  std::vector<std::byte> before(units.state.group[0].unit(start), units.state.group[0].unit(start) + layer.unit_bytes());
+  for (int r = 0; r < 5; r++) {
+    tree.parent[size_t(r)] = parent[r];
+    tree.position[size_t(r)] = parent[r] < 0 ? 5 : 6;
+    tree.dst[size_t(r)] = r == 0 ? start : units.take();
+  }
+  const std::vector<uint64_t> names{1, 2, 3, 4, 5};  // other tokens in each row
+  const std::vector<float> got = layer.step(backend, tree.batch(), units.state, names);
+  for (int leaf : {1, 2, 4}) {
+    Units chain_units(3, layer.unit_bytes(), 0, 5);
+    std::copy(before.begin(), before.end(), chain_units.state.group[0].unit(1));
+    Rows chain;
+    chain.add(5, 2);
+    chain.src[0] = 1;
+    chain.dst = {-1, 2};
+    std::vector<float> want = layer.step(backend, chain.batch(), chain_units.state, {names[size_t(parent[leaf])], names[size_t(leaf)]});
+    const int width = layer.width();
+    expect_same_bits({got.begin() + leaf * width, got.begin() + (leaf + 1) * width}, {want.begin() + width, want.end()},
+                     fmt::format("{}, {}, leaf {}", backend.name(), layer.name(), leaf));
+    const std::byte* stored = units.state.group[0].unit(tree.dst[size_t(leaf)]) + layer.state_begin();
+    const std::byte* expected = chain_units.state.group[0].unit(2) + layer.state_begin();
+    EXPECT_EQ(std::memcmp(stored, expected, size_t(layer.state_bytes())), 0) << layer.name() << ", leaf " << leaf;
   }
 }
 

@@ -20,7 +20,8 @@ struct SoftTiles {
   static void configure(const TileShapes& s) {
     for (int i = 0; i < 8; i++) {
       tile_[i] = {};
-      tile_[i].rows = s.rows[i], tile_[i].bytes = s.row_bytes[i];
+      tile_[i].rows = s.rows[i];
+      tile_[i].bytes = s.row_bytes[i];
     }
   }
   static void release() { __builtin_memset(tile_, 0, sizeof(tile_)); }

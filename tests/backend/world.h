@@ -94,19 +94,35 @@ struct Rows {
 
   void add(int context_, int rows, Corner corner_ = Corner::causal) {
     for (int i = 0; i < rows; i++) {
-      token.push_back(0), position.push_back(context_ + i), parent.push_back(int(parent.size()) - (i ? 1 : 0)), dst.push_back(-1);
+      token.push_back(0);
+      position.push_back(context_ + i);
+      parent.push_back(int(parent.size()) - (i ? 1 : 0));
+      dst.push_back(-1);
       if (i == 0) parent.back() = -1;
       ancestors.push_back((uint64_t(2) << std::min(i, 62)) - 1);
     }
     row_begin.push_back(int(token.size()));
-    context.push_back(context_), prompt_len.push_back(0), corner.push_back(corner_), src.push_back(0);
+    context.push_back(context_);
+    prompt_len.push_back(0);
+    corner.push_back(corner_);
+    src.push_back(0);
   }
   Batch batch() {
     Batch b;
-    b.n_tokens = int(token.size()), b.n_seqs = int(context.size()), b.n_out = int(out_row.size());
-    b.token = token.data(), b.position = position.data(), b.row_begin = row_begin.data(), b.context = context.data();
-    b.prompt_len = prompt_len.data(), b.corner = corner.data(), b.parent = parent.data(), b.ancestors = ancestors.data();
-    b.out_row = out_row.data(), b.out = out.data(), b.sample = sample.data();
+    b.n_tokens = int(token.size());
+    b.n_seqs = int(context.size());
+    b.n_out = int(out_row.size());
+    b.token = token.data();
+    b.position = position.data();
+    b.row_begin = row_begin.data();
+    b.context = context.data();
+    b.prompt_len = prompt_len.data();
+    b.corner = corner.data();
+    b.parent = parent.data();
+    b.ancestors = ancestors.data();
+    b.out_row = out_row.data();
+    b.out = out.data();
+    b.sample = sample.data();
     group[0] = {unit.data(), unit_begin.data(), src.data(), dst.data()};
     b.group = group;
     return b;

@@ -1,12 +1,8 @@
-// Convolutions and scans on the CUDA backend against ref: prompts, single rows and trees, by themselves and gated in one kernel.
-// Skipped without a GPU.
-#ifdef MR_CUDA
-#include "backend/on_kinds.h"
+// Convolutions and scans against ref: prompts, single rows and trees, by themselves and gated, which a GPU does in one kernel.
+#include "backend/operations.h"
 
 namespace mr::test {
 namespace {
-
-class CudaRecurrent : public OnKinds {};
 
 // softplus, scan and gate: x, dt, b, c and z as a program reads them, which a GPU does at once. With f32 activations, which no program
 // has there, one after the other.
@@ -78,11 +74,9 @@ std::vector<float> recurrent(Backend& backend, int64_t state_floats, Step step) 
   return all;
 }
 
-TEST_P(CudaRecurrent, follows_ref) {
-  auto ref = make_ref_backend();
-  auto agree = [&](auto run, const std::string& what) {
-    expect_close(run(device()), run(*ref), 1e-4 + 4 * step(), 1e-4 + 4 * step(), what);
-  };
+TEST_P(Operations, recurrences_agree_with_ref) {
+  SKIP_WHERE_REF_IS_THE_DEFINITION();
+  auto agree = [&](auto run, const std::string& what) { expect_ref(what, {1e-4 + 4 * step(), 1e-4 + 3 * step()}, run); };
   for (auto [channels, width, n] : {std::array{64, 4, 16}, {33, 3, 8}, {16, 1, 5}, {200, 4, 24}, {7, 2, 1}}) {
     Array conv({channels, width}), bias({channels}), a({channels, n}), d({channels});
     conv.fill(1);
@@ -98,7 +92,7 @@ TEST_P(CudaRecurrent, follows_ref) {
             return out.values();
           });
         },
-        fmt::format("short_conv of {} channels on {}", channels, device().name()));
+        fmt::format("short_conv of {} channels", channels));
     agree(
         [&](Backend& b) {
           return recurrent(b, int64_t(channels) * n, [&](Backend& backend, const Batch& batch, const StateMemory& state) {
@@ -115,7 +109,7 @@ TEST_P(CudaRecurrent, follows_ref) {
             return out.values();
           });
         },
-        fmt::format("diag_scan of {} channels on {}", channels, device().name()));
+        fmt::format("diag_scan of {} channels", channels));
   }
   for (auto [heads, dim, n, groups] :
        {std::array{4, 16, 12, 2}, {3, 64, 16, 1}, {2, 5, 1, 2}, {6, 80, 33, 3}, {2, 128, 128, 1}, {600, 16, 12, 2}, {300, 64, 33, 1}}) {
@@ -138,12 +132,9 @@ TEST_P(CudaRecurrent, follows_ref) {
             return out.values();
           });
         },
-        fmt::format("outer_scan of {} heads of {} on {}", heads, dim, device().name()));
+        fmt::format("outer_scan of {} heads of {}", heads, dim));
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CudaRecurrent, testing::ValuesIn(kKinds), name_of_kind);
-
 }  // namespace
 }  // namespace mr::test
-#endif

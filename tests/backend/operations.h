@@ -1,0 +1,88 @@
+// The suite of plain operations, which every backend passes: ref, each instruction set of the CPU, and a GPU with f32 and bf16
+// activations, kernel by kernel and through the chain of one-row operations. Each is held to a definition, or to ref where that is the
+// definition. What this machine cannot run is reported as skipped. Tests of the suite stand in the file of their operation.
+#pragma once
+
+#include <map>
+
+#include "backend/on_device.h"
+
+namespace mr::test {
+
+struct Place {
+  enum class On { ref, cpu, gpu } on;
+  const char* name;
+  Isa isa{};                // of the CPU
+  DType type = DType::f32;  // of activations
+  bool chained = false;     // on a GPU: operations of one row go through the chain's kernel
+};
+inline const Place kPlaces[] = {{Place::On::ref, "ref"},
+                                {Place::On::cpu, "scalar", Isa::scalar},
+                                {Place::On::cpu, "avx2", Isa::avx2},
+                                {Place::On::cpu, "avx512", Isa::avx512},
+                                {Place::On::cpu, "vnni", Isa::vnni},
+                                {Place::On::cpu, "amx", Isa::amx},
+                                {Place::On::gpu, "cuda_f32", {}, DType::f32},
+                                {Place::On::gpu, "cuda_bf16", {}, DType::bf16},
+                                {Place::On::gpu, "cuda_bf16_chained", {}, DType::bf16, true}};
+
+inline void PrintTo(const Place& place, std::ostream* out) { *out << place.name; }
+
+// How far a result may be from what it should be.
+struct Nearness {
+  double absolute, relative;
+};
+
+class Operations : public testing::TestWithParam<Place> {
+ protected:
+  static void TearDownTestSuite() { backends().clear(); }
+  void SetUp() override {
+    const Place& p = GetParam();
+    if (p.on == Place::On::cpu && !std::ranges::count(available_isas(), p.isa)) GTEST_SKIP() << "this machine has no " << p.name;
+    if (p.on == Place::On::gpu && !cuda_available()) GTEST_SKIP() << "no GPU";
+    std::unique_ptr<Backend>& made = backends()[p.name];
+    if (!made) made = make();
+    backend_ = made.get();
+  }
+
+  Backend& backend() { return *backend_; }
+  Backend& ref() { return *ref_; }
+  OnDevice& device() { return static_cast<OnDevice&>(*backend_); }  // where it is a GPU's
+  bool is_ref() const { return GetParam().on == Place::On::ref; }
+  bool on_cpu() const { return GetParam().on == Place::On::cpu; }
+  bool on_gpu() const { return GetParam().on == Place::On::gpu; }
+  bool slow() const { return is_ref() || (on_cpu() && GetParam().isa == Isa::scalar); }
+  std::string name() const { return GetParam().name; }
+  double step() const { return GetParam().type == DType::bf16 ? kHalfStep : 0; }  // how far activations are rounded
+  double bound(double host, double gpu) const { return on_gpu() ? gpu : host; }
+  // Inputs that this backend does not round: what differs is arithmetic alone.
+  Array& given(Array& x) const { return GetParam().type == DType::bf16 ? whole(x) : x; }
+
+  // op(backend) gives values: those of ref, and on the CPU the bits of every instruction set.
+  template <class Op>
+  void expect_ref(const std::string& what, const Nearness& most, Op op) {
+    const std::vector<float> got = op(backend());
+    expect_close(got, op(ref()), most.absolute, most.relative + step(), what + " on " + name());
+    if (on_cpu()) expect_same_bits(got, op(*scalar_), what + " on " + name() + " and on scalar");
+  }
+
+ private:
+  static std::map<std::string, std::unique_ptr<Backend>>& backends() {  // as long as the suite runs
+    static std::map<std::string, std::unique_ptr<Backend>> all;
+    return all;
+  }
+  std::unique_ptr<Backend> make() const {
+    const Place& p = GetParam();
+    if (p.on == Place::On::ref) return make_ref_backend();
+    if (p.on == Place::On::cpu) return make_cpu_backend(p.isa, 3);
+    return std::make_unique<OnDevice>(p.type, CudaOptions{.chain = p.chained ? 1 : 1000});
+  }
+
+  Backend* backend_ = nullptr;
+  std::unique_ptr<Backend> ref_ = make_ref_backend(), scalar_ = make_cpu_backend(Isa::scalar, 1);
+};
+
+#define SKIP_WHERE_REF_IS_THE_DEFINITION() \
+  if (is_ref()) GTEST_SKIP() << "ref is the definition"
+
+}  // namespace mr::test
