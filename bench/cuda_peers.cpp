@@ -31,11 +31,17 @@ std::vector<int> prompt_lengths() {
   uint32_t i = 1;
   for (int k = 0; k < 624; k++) {
     mt[i] = (mt[i] ^ ((mt[i - 1] ^ (mt[i - 1] >> 30)) * 1664525u));  // plus the key, 0, and its index, 0
-    if (++i >= 624) mt[0] = mt[623], i = 1;
+    if (++i >= 624) {
+      mt[0] = mt[623];
+      i = 1;
+    }
   }
   for (int k = 0; k < 623; k++) {
     mt[i] = (mt[i] ^ ((mt[i - 1] ^ (mt[i - 1] >> 30)) * 1566083941u)) - i;
-    if (++i >= 624) mt[0] = mt[623], i = 1;
+    if (++i >= 624) {
+      mt[0] = mt[623];
+      i = 1;
+    }
   }
   mt[0] = 0x80000000u;
   size_t at = 624;
@@ -48,7 +54,9 @@ std::vector<int> prompt_lengths() {
       at = 0;
     }
     uint32_t y = mt[at++];
-    y ^= y >> 11, y ^= (y << 7) & 0x9d2c5680u, y ^= (y << 15) & 0xefc60000u;
+    y ^= y >> 11;
+    y ^= (y << 7) & 0x9d2c5680u;
+    y ^= (y << 15) & 0xefc60000u;
     return y ^ (y >> 18);
   };
   std::vector<int> lengths;
@@ -77,7 +85,9 @@ struct Bench {
     for (const auto& p : prompts) {
       Request r;
       r.prompt = p;
-      r.sampling.temperature = 0, r.sampling.max_tokens = n_out, r.sampling.ignore_eos = true;
+      r.sampling.temperature = 0;
+      r.sampling.max_tokens = n_out;
+      r.sampling.ignore_eos = true;
       engine.submit(std::move(r), [&](const TokenEvent& e) { failed += e.finish == Finish::error; });
     }
     while (engine.step()) {

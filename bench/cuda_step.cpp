@@ -133,25 +133,42 @@ struct Steps {
     std::iota(free.begin(), free.end(), 1);
     std::shuffle(free.begin(), free.end(), std::mt19937(7));
     for (int s = 0; s < n_seqs; s++) {
-      for (int r = 0; r < rows; r++) token.push_back((s * 7919 + r * 104729) % 128000), position.push_back(length + r);
+      for (int r = 0; r < rows; r++) {
+        token.push_back((s * 7919 + r * 104729) % 128000);
+        position.push_back(length + r);
+      }
       row_begin.push_back(int(token.size()));
-      context.push_back(length), prompt_len.push_back(length + rows), corner.push_back(Corner::causal);
+      context.push_back(length);
+      prompt_len.push_back(length + rows);
+      corner.push_back(Corner::causal);
       for (int p = 0; p < pages; p++) {
         if (s > 0 && p < shared / kPage) {
           unit.push_back(unit[size_t(p)]);
         } else {
-          unit.push_back(free.back()), free.pop_back();
+          unit.push_back(free.back());
+          free.pop_back();
         }
       }
       begin.push_back(int(unit.size()));
-      out_row.push_back(int(token.size()) - 1), out.push_back(Out::token), sample.push_back({.top_p = 1, .repetition_penalty = 1});
+      out_row.push_back(int(token.size()) - 1);
+      out.push_back(Out::token);
+      sample.push_back({.top_p = 1, .repetition_penalty = 1});
     }
   }
   Batch batch() {
     Batch b;
-    b.n_tokens = int(token.size()), b.n_seqs = int(context.size()), b.n_out = b.n_seqs;
-    b.token = token.data(), b.position = position.data(), b.row_begin = row_begin.data(), b.context = context.data();
-    b.prompt_len = prompt_len.data(), b.corner = corner.data(), b.out_row = out_row.data(), b.out = out.data(), b.sample = sample.data();
+    b.n_tokens = int(token.size());
+    b.n_seqs = int(context.size());
+    b.n_out = b.n_seqs;
+    b.token = token.data();
+    b.position = position.data();
+    b.row_begin = row_begin.data();
+    b.context = context.data();
+    b.prompt_len = prompt_len.data();
+    b.corner = corner.data();
+    b.out_row = out_row.data();
+    b.out = out.data();
+    b.sample = sample.data();
     group[0] = {unit.data(), begin.data(), nullptr, nullptr};
     b.group = group;
     return b;

@@ -89,7 +89,10 @@ void check_split(const ModelSpec&, int chips);  // throws where there is one
 template <class Ok>
 int64_t largest(Ok ok) {
   int64_t low = 0, high = 1;
-  while (high < int64_t(1) << 40 && ok(high)) low = high, high *= 2;
+  while (high < int64_t(1) << 40 && ok(high)) {
+    low = high;
+    high *= 2;
+  }
   while (high - low > 1) {
     int64_t middle = low + (high - low) / 2;
     (ok(middle) ? low : high) = middle;

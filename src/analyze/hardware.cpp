@@ -72,10 +72,19 @@ Json json_of(const Chip& c) {
 
 Chip chip_from(const Json& j) {
   Chip c;
-  c.name = j.at("name"), c.title = j.at("title");
-  c.bf16 = j.at("bf16_flops"), c.fp8 = j.at("fp8_flops"), c.int8 = j.at("int8_flops"), c.quantized = j.at("quantized_flops");
-  c.bandwidth = j.at("bandwidth"), c.memory = j.at("memory_bytes"), c.units = j.at("units"), c.unit_memory = j.at("unit_memory_bytes");
-  c.cache = j.at("cache_bytes"), c.link = j.at("link_bytes_per_s"), c.activation_bytes = j.at("activation_bytes");
+  c.name = j.at("name");
+  c.title = j.at("title");
+  c.bf16 = j.at("bf16_flops");
+  c.fp8 = j.at("fp8_flops");
+  c.int8 = j.at("int8_flops");
+  c.quantized = j.at("quantized_flops");
+  c.bandwidth = j.at("bandwidth");
+  c.memory = j.at("memory_bytes");
+  c.units = j.at("units");
+  c.unit_memory = j.at("unit_memory_bytes");
+  c.cache = j.at("cache_bytes");
+  c.link = j.at("link_bytes_per_s");
+  c.activation_bytes = j.at("activation_bytes");
   if (j.contains("rates"))
     for (const Json& r : j.at("rates")) c.rates.push_back({r.at("name"), r.at("flops")});
   return c;

@@ -43,11 +43,13 @@ static void set_marks(Plot::Axis& a) {
     while (fine && a.marks.size() > 2 && a.marks[1] <= a.low) a.marks.erase(a.marks.begin());
     while (fine && a.marks.size() > 2 && a.marks[a.marks.size() - 2] >= a.high) a.marks.pop_back();
   }
-  a.low = a.marks.front(), a.high = a.marks.back();
+  a.low = a.marks.front();
+  a.high = a.marks.back();
 }
 
 Plot::Plot(std::string title, Axis x, Axis y) : title_(std::move(title)), x_(std::move(x)), y_(std::move(y)) {
-  set_marks(x_), set_marks(y_);
+  set_marks(x_);
+  set_marks(y_);
   grid();
 }
 
@@ -115,7 +117,10 @@ static bool are_apart(const std::array<Plot::Point, 4>& a, const std::array<Plot
       const double nx = box[i + 1].x - box[i].x, ny = box[i + 1].y - box[i].y;
       auto range = [&](const std::array<Plot::Point, 4>& corners) {
         double low = 1e300, high = -1e300;
-        for (Plot::Point p : corners) low = std::min(low, p.x * nx + p.y * ny), high = std::max(high, p.x * nx + p.y * ny);
+        for (Plot::Point p : corners) {
+          low = std::min(low, p.x * nx + p.y * ny);
+          high = std::max(high, p.x * nx + p.y * ny);
+        }
         return std::pair(low, high);
       };
       auto [a_low, a_high] = range(a);

@@ -121,8 +121,12 @@ ModelSpec apply(const WhatIf& w, ModelSpec spec) {
       auto* mlp = std::get_if<MlpSpec>(&layer.ffn);
       auto* moe = std::get_if<MoeSpec>(&layer.ffn);
       MoeSpec made = moe ? *moe : MoeSpec{.hidden = mlp ? mlp->hidden : 0};
-      made.experts = w.experts, made.used = w.experts_used;
-      if (made.hidden) layer.ffn = made, n_feed_forward++;
+      made.experts = w.experts;
+      made.used = w.experts_used;
+      if (made.hidden) {
+        layer.ffn = made;
+        n_feed_forward++;
+      }
     }
   }
   check(n_attention || !(w.kv_heads || w.window || w.kv_share), "the model has no layers with keys and values of heads to change");

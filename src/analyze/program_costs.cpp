@@ -73,7 +73,8 @@ class Sum {
     if (shape_.outputs > 0) {
       Operation& sample = named("sampling");
       sample.layers = 1;
-      sample.flops = 3 * shape_.outputs * vocab, sample.read = shape_.outputs * vocab * 4;
+      sample.flops = 3 * shape_.outputs * vocab;
+      sample.read = shape_.outputs * vocab * 4;
       sample.split = false;
     }
     return std::move(ops_);

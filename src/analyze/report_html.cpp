@@ -133,7 +133,10 @@ std::string roofline_svg(const Analysis& a) {
   double roof = product_rate(c, a.question.subject.storage.block_product);
   double top = std::max(roof, c.bf16), low = 1, high = 4 * top / c.bandwidth;
   for (const Series& s : series)
-    for (const Dot& d : s.dots) low = std::min(low, d.x), high = std::max(high, d.x);
+    for (const Dot& d : s.dots) {
+      low = std::min(low, d.x);
+      high = std::max(high, d.x);
+    }
   Plot plot("Roofline: " + a.question.subject.name + " on " + c.name, {"flops a byte", "", low, high},
             {"FLOP/s that can be reached", "FLOP/s", std::pow(10, std::floor(std::log10(low))) * c.bandwidth, 1.5 * top});
   plot.line({{plot.x_low(), plot.x_low() * c.bandwidth}, {roof / c.bandwidth, roof}, {plot.x_high(), roof}}, ink);
@@ -168,13 +171,18 @@ std::string throughput_svg(const Analysis& a) {
   const std::vector<AnalysisRow>& curve = a.curve;
   double low = 1e300, high = 0, slow = 0, quick = 1e300, user = 1 / a.question.user_tokens_per_s;
   for (const AnalysisRow& r : curve) {
-    low = std::min({low, r.tokens_per_s, r.step_tokens_per_s}), high = std::max({high, r.tokens_per_s, r.step_tokens_per_s});
-    quick = std::min({quick, r.latency_s, r.step.seconds, user}), slow = std::max({slow, r.latency_s, r.step.seconds, user});
+    low = std::min({low, r.tokens_per_s, r.step_tokens_per_s});
+    high = std::max({high, r.tokens_per_s, r.step_tokens_per_s});
+    quick = std::min({quick, r.latency_s, r.step.seconds, user});
+    slow = std::max({slow, r.latency_s, r.step.seconds, user});
   }
   Plot plot(fmt::format("Latency against throughput over B, context {}", grouped(a.question.contexts[0])),
             {"tokens/s, all users", "", low, high}, {"one step, a token for everyone", "s", quick, 1.5 * slow});
   std::vector<Plot::Point> napkin, step;
-  for (const AnalysisRow& r : curve) napkin.push_back({r.tokens_per_s, r.latency_s}), step.push_back({r.step_tokens_per_s, r.step.seconds});
+  for (const AnalysisRow& r : curve) {
+    napkin.push_back({r.tokens_per_s, r.latency_s});
+    step.push_back({r.step_tokens_per_s, r.step.seconds});
+  }
   plot.line({{plot.x_low(), user}, {plot.x_high(), user}}, grey, true);
   plot.text({plot.x_low(), user}, grey, fmt::format("{:g} tokens/s for every user", a.question.user_tokens_per_s));
   plot.line(napkin, orange, true);

@@ -39,7 +39,10 @@ static Json operation_json(const Analysis::Point& p) {
          {"intensity", o.intensity()},
          {"seconds", p.time.seconds},
          {"bound", name_of(p.time.bound)}};
-  if (!o.law.empty()) j["law"] = o.law, j["law_intensity"] = o.law_intensity;
+  if (!o.law.empty()) {
+    j["law"] = o.law;
+    j["law_intensity"] = o.law_intensity;
+  }
   if (o.link > 0) j["link_bytes"] = whole(o.link);
   return j;
 }
@@ -66,13 +69,17 @@ static Json state_json(const Analysis& a) {
                           {"bytes_per_token", k.bytes_per_token},
                           {"bytes_per_sequence", k.bytes_per_sequence},
                           {"window", k.window}});
-    per_token += k.bytes_per_token, per_sequence += k.bytes_per_sequence;
+    per_token += k.bytes_per_token;
+    per_sequence += k.bytes_per_sequence;
   }
   const Subject& s = a.question.subject;
   double context = double(a.question.contexts[0]), own = state_bytes(s.spec, s.storage, context);
-  j["bytes_per_token"] = per_token, j["bytes_per_sequence"] = per_sequence;
-  if (double mha = mha_state_bytes(s.spec, s.storage, context); mha > 0)
-    j["mha_bytes_per_sequence"] = whole(mha), j["times_less_than_mha"] = mha / own;
+  j["bytes_per_token"] = per_token;
+  j["bytes_per_sequence"] = per_sequence;
+  if (double mha = mha_state_bytes(s.spec, s.storage, context); mha > 0) {
+    j["mha_bytes_per_sequence"] = whole(mha);
+    j["times_less_than_mha"] = mha / own;
+  }
   return j;
 }
 

@@ -256,7 +256,9 @@ static std::string operations_table(const Analysis& a, bool prefill, int64_t bat
   StepCost all;
   for (const Analysis::Point& p : a.operations) {
     if (p.prefill != prefill || int64_t(p.phase.batch) != batch) continue;
-    all.seconds += p.time.seconds, all.bytes += p.op.bytes(), all.flops += p.op.flops;
+    all.seconds += p.time.seconds;
+    all.bytes += p.op.bytes();
+    all.flops += p.op.flops;
     std::string law = p.op.law.empty() ? "" : fmt::format("{:>9} = {}", figure(p.op.law_intensity), p.op.law);
     if (p.op.link > 0) {  // nothing is computed, and messages do not pass through memory
       out += fmt::format("  {:<24} {:>4} {:>45} {:>10} {:<8}\n", p.op.name, p.op.layers, with_unit(p.op.link, "B") + " sent to other chips",

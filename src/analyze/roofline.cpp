@@ -27,8 +27,11 @@ StepCost step_cost(std::span<const Operation> operations, const Deployment& d) {
   double by_bound[3]{};
   for (const Operation& o : operations) {
     RoofTime t = time_of(o, d);
-    cost.seconds += t.seconds, cost.bytes += o.bytes(), cost.flops += o.flops;
-    cost.memory_s += t.memory_s, cost.compute_s += t.compute_s;
+    cost.seconds += t.seconds;
+    cost.bytes += o.bytes();
+    cost.flops += o.flops;
+    cost.memory_s += t.memory_s;
+    cost.compute_s += t.compute_s;
     by_bound[size_t(t.bound)] += t.seconds;
   }
   cost.bound = Roof(std::ranges::max_element(by_bound) - by_bound);

@@ -26,7 +26,10 @@ struct Stored {
     double sum = 0, most = 0;
     for (auto& [format, n] : bytes) {
       sum += n;
-      if (n > most) most = n, name = format;
+      if (n > most) {
+        most = n;
+        name = format;
+      }
     }
     each = sum / weights;
     product = product_of(name);
@@ -67,7 +70,8 @@ static void record(Subject& s, const Checkpoint& files) {
 void describe_as(Subject& s, ModelSpec spec) {
   if (spec == s.spec) return;
   s.spec = std::move(spec);
-  s.outline = nullptr, s.program = nullptr;
+  s.outline = nullptr;
+  s.program = nullptr;
 }
 
 Subject subject_of(const Preset& p) { return {std::string(p.name), spec_of(p), {}}; }

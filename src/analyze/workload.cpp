@@ -66,7 +66,8 @@ class Counter {
   std::vector<Operation> count() {
     const double dim = spec_.dim;
     Operation& embed = op("embedding");
-    embed.read += rows_ * dim * s_.table, embed.written += rows_ * dim * a_;
+    embed.read += rows_ * dim * s_.table;
+    embed.written += rows_ * dim * a_;
     if (spec_.per_layer) per_layer_inputs();
     for (auto [layer, n] : kinds()) {
       std::vector<Operation> before = std::exchange(ops_, {});
@@ -113,10 +114,10 @@ class Counter {
   }
 
   Operation& op(const std::string& name) {
-    for (Operation& o : ops_)
-      if (o.name == name) return o.layers++, o;
-    ops_.push_back({.name = name, .layers = 1});
-    return ops_.back();
+    auto known = std::ranges::find(ops_, name, &Operation::name);
+    if (known == ops_.end()) known = ops_.insert(known, {.name = name});
+    known->layers++;
+    return *known;
   }
 
   // [rows, in] . [in, out]: reads the weights and its input, writes its output.
@@ -135,7 +136,9 @@ class Counter {
 
   void elementwise(const std::string& name, double flops, double read, double written) {
     Operation& o = op(name);
-    o.flops += rows_ * flops, o.read += rows_ * read * a_, o.written += rows_ * written * a_;
+    o.flops += rows_ * flops;
+    o.read += rows_ * read * a_;
+    o.written += rows_ * written * a_;
   }
 
   // With the residual: each reads it and what is added, writes both the sum and the normed sum. Every chip does them whole.
@@ -145,7 +148,8 @@ class Counter {
     o.split = false;
     o.flops += 5 * values;
     o.weights += double(n) * spec_.dim * a_;
-    o.read += 2 * values * a_, o.written += 2 * values * a_;
+    o.read += 2 * values * a_;
+    o.written += 2 * values * a_;
   }
 
   void all_reduce() {
@@ -172,7 +176,8 @@ class Counter {
     Operation& o = op(attention_name(a.window));
     o.flops += 4 * shape_.pairs(a.window) * q;
     o.state += shape_.keys(a.window) * 2 * kv * s_.kv;
-    o.read += rows_ * q * a_, o.written += rows_ * q * a_;
+    o.read += rows_ * q * a_;
+    o.written += rows_ * q * a_;
     o.state_ways = a.kv_heads;
     set_attention_law(o, first_, double(a.heads) / a.kv_heads, a.window, s_.kv);
     product("attention out", rows_, q, spec_.dim);
@@ -192,7 +197,8 @@ class Counter {
     const double expand = 2 * kept * n * m.kv_rank * (m.nope_dim + m.v_dim), expanded = 2 * all * n * (qk + m.v_dim);
     const bool absorbs = absorb + absorbed <= expand + expanded;
     Operation& up = op(absorbs ? "absorb latent" : "expand latent");
-    up.product = true, up.format = s_.block_product;
+    up.product = true;
+    up.format = s_.block_product;
     up.flops += absorbs ? absorb : expand;
     up.weights += double(m.kv_rank) * n * (m.nope_dim + m.v_dim) * s_.block;
     up.read += (absorbs ? rows_ * n * (m.nope_dim + m.kv_rank) : kept * m.kv_rank) * a_;
@@ -203,10 +209,12 @@ class Counter {
     o.state_ways = 1;
     if (absorbs) {
       o.state += kept * latent * s_.kv;
-      o.read += rows_ * n * latent * a_, o.written += rows_ * n * m.kv_rank * a_;
+      o.read += rows_ * n * latent * a_;
+      o.written += rows_ * n * m.kv_rank * a_;
       set_law(o, "N·(2r+d)/(r+d)", n * (latent + m.kv_rank) / latent * first_.rows, s_.kv);
     } else {
-      o.read += (kept * n * (qk + m.v_dim) + rows_ * n * qk) * a_, o.written += rows_ * n * m.v_dim * a_;
+      o.read += (kept * n * (qk + m.v_dim) + rows_ * n * qk) * a_;
+      o.written += rows_ * n * m.v_dim * a_;
       set_law(o, "S·T/(S+T)", first_.context * first_.rows / (first_.context + first_.rows), 2);
     }
     product("attention out", rows_, n * m.v_dim, spec_.dim);
@@ -270,7 +278,8 @@ class Counter {
     const double f = m.hidden, chosen = rows_ * m.used;
     product("router", rows_, spec_.dim, m.experts);
     Operation& o = op("experts");
-    o.product = true, o.format = s_.block_product;
+    o.product = true;
+    o.format = s_.block_product;
     o.flops += 6 * chosen * spec_.dim * f;
     o.weights += experts_read(m.experts, m.used, rows_) * 3 * spec_.dim * f * s_.block;
     o.read += chosen * (spec_.dim + 3 * f + spec_.dim) * a_;
@@ -297,7 +306,8 @@ class Counter {
     Operation& o = product("output layer", n, spec_.dim, spec_.vocab, true);
     o.written += n * spec_.vocab * (4 - a_);  // logits are f32
     Operation& sample = op("sampling");
-    sample.flops += 3 * n * spec_.vocab, sample.read += n * spec_.vocab * 4;
+    sample.flops += 3 * n * spec_.vocab;
+    sample.read += n * spec_.vocab * 4;
     sample.split = false;
   }
 
@@ -347,8 +357,14 @@ double state_bytes(const ModelSpec& spec, const Storage& storage, double context
 double mha_state_bytes(const ModelSpec& spec, const Storage& storage, double context) {
   double values = 0, n_attention = 0;
   for (const LayerSpec& layer : spec.layers) {
-    if (auto* a = std::get_if<AttentionSpec>(&layer.mixer)) n_attention++, values += 2.0 * a->heads * a->head_dim;
-    if (auto* m = std::get_if<MlaSpec>(&layer.mixer)) n_attention++, values += double(m->heads) * (m->nope_dim + m->rope_dim + m->v_dim);
+    if (auto* a = std::get_if<AttentionSpec>(&layer.mixer)) {
+      n_attention++;
+      values += 2.0 * a->heads * a->head_dim;
+    }
+    if (auto* m = std::get_if<MlaSpec>(&layer.mixer)) {
+      n_attention++;
+      values += double(m->heads) * (m->nope_dim + m->rope_dim + m->v_dim);
+    }
   }
   return n_attention ? values / n_attention * double(spec.layers.size()) * storage.kv * context : 0;
 }

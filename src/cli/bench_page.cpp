@@ -43,7 +43,11 @@ std::string draw(const Json& rows, const std::string& title, const char* key) {
   std::vector<Curve> curves = curves_of(rows, key);
   double right = 0, low = INFINITY, high = 0;
   for (const Curve& c : curves)
-    for (const Point& p : c.points) right = std::max(right, p.x), low = std::min(low, p.y), high = std::max(high, p.y);
+    for (const Point& p : c.points) {
+      right = std::max(right, p.x);
+      low = std::min(low, p.y);
+      high = std::max(high, p.y);
+    }
   if (high == 0) right = low = high = 1;
   Plot plot(title, {"output tokens per second, all streams together", "", 0, 1.02 * right, Plot::Scale::linear},
             {"time", "s", low, high, Plot::Scale::fine});

@@ -114,7 +114,13 @@ Technique ragged(const EngineFlags& base, const Facts&) {
   std::vector<Job> one_batch = mixed_load(16, 128);
   return {"ragged",
           "one batch of 16 requests of unequal length: rows of their own length, or padded to the longest prompt and answer",
-          {{"padded", with(base, [](auto& f) { f.batching = "static", f.options.max_seqs = 16; }), one_batch},
+          {{"padded",
+            with(base,
+                 [](auto& f) {
+                   f.batching = "static";
+                   f.options.max_seqs = 16;
+                 }),
+            one_batch},
            {"ragged", with(base, [](auto& f) { f.options.max_seqs = 16; }), one_batch}}};
 }
 
@@ -125,7 +131,13 @@ Technique paging(const EngineFlags& base, const Facts& facts) {
   };
   return {"paging",
           fmt::format("48 requests of unequal length in memory for two sequences of {} tokens", facts.longest()),
-          {{"contiguous", with(base, [&](auto& f) { few_tokens(f), f.state = "contiguous"; }), crowd()},
+          {{"contiguous",
+            with(base,
+                 [&](auto& f) {
+                   few_tokens(f);
+                   f.state = "contiguous";
+                 }),
+            crowd()},
            {"paged", with(base, few_tokens), crowd()}}};
 }
 
@@ -259,7 +271,8 @@ constexpr Entry entries[] = {{"kv-cache", kv_cache, true},
 void count_costs(Outcome& o, const std::vector<StepWork>& steps, const StepCosts& costs) {
   for (const StepWork& step : steps)
     for (const Operation& op : costs.operations(step)) {
-      o.bytes += op.bytes(), o.flops += op.flops;
+      o.bytes += op.bytes();
+      o.flops += op.flops;
       if (op.name.starts_with("attention") && !op.product) o.attention_flops += op.flops;
     }
 }

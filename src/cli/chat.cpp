@@ -54,7 +54,10 @@ std::string answer(Engine& engine, std::vector<int32_t> prompt, const SamplingPa
 
 bool read_line(std::string& line, bool terminal) {
   for (;;) {
-    if (terminal) fmt::print("> "), std::fflush(stdout);
+    if (terminal) {
+      fmt::print("> ");
+      std::fflush(stdout);
+    }
     interrupted = 0;
     if (std::getline(std::cin, line)) return true;
     if (!interrupted || !terminal) return false;

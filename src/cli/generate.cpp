@@ -82,9 +82,13 @@ int generate(GenerateFlags& f) {
     a.tokens.insert(a.tokens.end(), event.tokens.begin(), event.tokens.end());
     a.sampled.insert(a.sampled.end(), event.sampled.begin(), event.sampled.end());
     a.text += event.text;
-    if (streaming) fmt::print("{}", event.text), std::fflush(stdout);
+    if (streaming) {
+      fmt::print("{}", event.text);
+      std::fflush(stdout);
+    }
     if (event.finish == Finish::none) return;
-    a.finish = event.finish, a.timing = event.timing;
+    a.finish = event.finish;
+    a.timing = event.timing;
   });
 
   const Timing& timing = answers[0].timing;

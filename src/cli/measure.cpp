@@ -110,7 +110,9 @@ StepCost StepCosts::of(const std::vector<StepWork>& steps, const Chip& chip) con
   double by_bound[3]{};
   for (const StepWork& step : steps) {
     StepCost c = of(step, chip);
-    sum.seconds += c.seconds, sum.bytes += c.bytes, sum.flops += c.flops;
+    sum.seconds += c.seconds;
+    sum.bytes += c.bytes;
+    sum.flops += c.flops;
     by_bound[size_t(c.bound)] += c.seconds;
   }
   sum.bound = Roof(std::ranges::max_element(by_bound) - by_bound);

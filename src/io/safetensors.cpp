@@ -78,7 +78,8 @@ Entry read_entry(const std::string& name, const Json& info, const std::filesyste
   e.tensor.shape = numbers(member(info, "shape"), "shape", name, file);
   auto offsets = numbers(member(info, "data_offsets"), "data_offsets", name, file);
   check(offsets.size() == 2 && offsets[0] <= offsets[1], "the data_offsets of tensor '{}' of '{}' are not a begin and an end", name, file);
-  e.begin = offsets[0], e.end = offsets[1];
+  e.begin = offsets[0];
+  e.end = offsets[1];
   size_t bytes = stored_bytes(*e.format, e.tensor, path);
   check(bytes == size_t(e.end - e.begin), "tensor '{}' of '{}' has {} bytes, but its shape {} in {} needs {}", name, file, e.end - e.begin,
         shape_string(e.tensor.shape), e.format->name, bytes);

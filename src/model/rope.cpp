@@ -31,7 +31,10 @@ RopeSpec rope_from(const Config& config, int head_dim, const char* layer_type) {
   r.dim = config.narrow(head_dim * p.number("partial_rotary_factor", config.number("partial_rotary_factor", 1)), "the rope's size");
   config.require(r.dim > 0 && r.dim <= head_dim && r.dim % 2 == 0, "a rope of {} dimensions does not fit heads of {}", r.dim, head_dim);
   r.scaling = scaling_from(p, p.text("rope_type", p.text("type", "default")));
-  if (r.scaling == RopeSpec::Scaling::proportional) r.pairs = r.dim / 2, r.dim = head_dim;
+  if (r.scaling == RopeSpec::Scaling::proportional) {
+    r.pairs = r.dim / 2;
+    r.dim = head_dim;
+  }
   int max_context = int(config.integer("max_position_embeddings", 0));
   r.original = int(p.integer("original_max_position_embeddings", config.integer("original_max_position_embeddings", max_context)));
   if (r.scaling == RopeSpec::Scaling::dynamic) r.original = max_context;
@@ -82,8 +85,12 @@ static void scale_yarn(const RopeSpec& r, std::vector<float>& freq) {
     return r.dim * std::log(r.original / (rotations * 2 * std::numbers::pi)) / (2 * std::log(double(r.theta)));
   };
   double low = correction(r.beta_fast), high = correction(r.beta_slow);
-  if (r.truncate) low = std::floor(low), high = std::ceil(high);
-  low = std::max(low, 0.0), high = std::min(high, double(r.dim - 1));
+  if (r.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, double(r.dim - 1));
   if (low == high) high += 0.001;
   for (size_t i = 0; i < freq.size(); i++) {
     float ramp = std::clamp((float(i) - float(low)) / float(high - low), 0.0f, 1.0f);
@@ -110,7 +117,11 @@ static std::vector<float> divided(std::vector<float> freq, const std::vector<flo
 RopeTable make_rope(const RopeSpec& r) {
   using S = RopeSpec::Scaling;
   RopeTable t;
-  t.dim = r.dim, t.interleaved = r.interleaved, t.theta = r.theta, t.factor = r.factor, t.original = r.original;
+  t.dim = r.dim;
+  t.interleaved = r.interleaved;
+  t.theta = r.theta;
+  t.factor = r.factor;
+  t.original = r.original;
   t.inv_freq = plain_frequencies(r);
   t.scale = attention_factor(r);
   switch (r.scaling) {

@@ -25,7 +25,10 @@ static void encode_row(const float* row, int64_t in, std::byte* stored) {
   for (int64_t k = 0; k < in; k += kBlock, stored += 20) {
     const float* x = row + k;
     float low = x[0], high = x[0];
-    for (int i = 1; i < kBlock; i++) low = std::fmin(low, x[i]), high = std::fmax(high, x[i]);
+    for (int i = 1; i < kBlock; i++) {
+      low = std::fmin(low, x[i]);
+      high = std::fmax(high, x[i]);
+    }
     float scale = (high - low) / 15, inverse = scale == 0 ? 0 : 1 / scale;
     put_f16(stored, scale);
     put_f16(stored + 2, low);

@@ -186,7 +186,10 @@ Reply http_get(const Target& target, const std::string& path, double timeout) {
   std::string problem;
   constexpr size_t most = size_t(16) << 20;
   exchange->on_body = [&](int, std::string_view bytes) { reply.body += bytes.substr(0, most - std::min(most, reply.body.size())); };
-  exchange->on_end = [&](int status, std::string error) { reply.status = status, problem = std::move(error); };
+  exchange->on_end = [&](int status, std::string error) {
+    reply.status = status;
+    problem = std::move(error);
+  };
   exchange->start(resolve(io, target), timeout);
   io.run();
   check(problem.empty(), "http://{}:{}{}{} gives no answer: {}", target.host, target.port, target.prefix, path, problem);

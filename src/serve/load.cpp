@@ -51,7 +51,9 @@ LoadReport summarize(const std::vector<Outcome>& outcomes, const Deadlines& dead
     if (o.n_tokens > 1) tpot.push_back(o.tpot());
   }
   r.seconds = outcomes.empty() ? 0 : end - begin;
-  r.ttft = spread_of(ttft), r.tpot = spread_of(tpot), r.e2e = spread_of(e2e);
+  r.ttft = spread_of(ttft);
+  r.tpot = spread_of(tpot);
+  r.e2e = spread_of(e2e);
   return r;
 }
 

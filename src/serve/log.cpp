@@ -34,7 +34,9 @@ std::string json_of(const RequestLine& r) {
   OrderedJson j{{"id", r.id}, {"method", r.method}, {"path", r.path.substr(0, 300)}, {"status", r.status}, {"seconds", r.seconds}};
   if (r.is_completion) {
     j["stream"] = r.stream;
-    j["prompt_tokens"] = r.n_prompt, j["completion_tokens"] = r.n_generated, j["cached_tokens"] = r.n_cached;
+    j["prompt_tokens"] = r.n_prompt;
+    j["completion_tokens"] = r.n_generated;
+    j["cached_tokens"] = r.n_cached;
     if (r.ttft_s > 0) j["ttft_s"] = r.ttft_s;
     if (r.tokens_per_s > 0) j["tokens_per_s"] = r.tokens_per_s;
   }

@@ -56,7 +56,10 @@ void Server::stop() {
 
 bool Server::load(Load load) {
   std::packaged_task<std::unique_ptr<Engine>()> task([load = std::move(load), loading = loading_] {
-    return load([loading](int64_t done, int64_t total) { loading->done = done, loading->total = total; });
+    return load([loading](int64_t done, int64_t total) {
+      loading->done = done;
+      loading->total = total;
+    });
   });
   auto engine = task.get_future();
   std::thread(std::move(task)).detach();

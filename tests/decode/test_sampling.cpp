@@ -71,7 +71,10 @@ TEST(SamplingState, CountsEqualCountingTheTokensAgain) {
     std::map<int32_t, LogitEdit> expected;
     for (auto [token, bias] : params.logit_bias) expected[token].bias = bias;
     for (int32_t t : prompt) expected[t].seen = 1;
-    for (int32_t t : answer) expected[t].seen = 1, expected[t].n_generated++;
+    for (int32_t t : answer) {
+      expected[t].seen = 1;
+      expected[t].n_generated++;
+    }
     ASSERT_EQ(state.edits().size(), expected.size());
     for (const LogitEdit& e : state.edits()) {
       ASSERT_TRUE(expected.count(e.token));

@@ -73,7 +73,10 @@ TEST(BodyReader, LimitsHoldWhileReading) {
   EXPECT_LT(r.n_taken, 200u);
   EXPECT_EQ(read_chunked("0\r\nX: " + std::string(65535, 'x'), 8192).status, Status::too_much_framing);
   std::string chunks, trailers = "0\r\n";
-  for (int i = 0; i < 60; i++) chunks += "1;a\r\nx\r\n", trailers += "A:\r\n";
+  for (int i = 0; i < 60; i++) {
+    chunks += "1;a\r\nx\r\n";
+    trailers += "A:\r\n";
+  }
   EXPECT_EQ(read_chunked(chunks, 9).status, Status::too_much_framing);  // all of them together
   EXPECT_EQ(read_chunked(trailers, 9).status, Status::too_much_framing);
   EXPECT_EQ(read_chunked("0\r\n" + std::string(50, 'a') + "\r\n" + std::string(51, 'b'), 9).status, Status::too_much_framing);

@@ -46,7 +46,8 @@ TEST(Load, ArrivalsAreAPoissonProcess) {
   for (size_t i = 0; i < n; i++) {
     gaps[i] = (at[i] - (i ? at[i - 1] : 0)) * rate;
     ASSERT_GE(gaps[i], 0);
-    sum += gaps[i], squares += gaps[i] * gaps[i];
+    sum += gaps[i];
+    squares += gaps[i] * gaps[i];
   }
   double mean = sum / n;
   EXPECT_NEAR(mean, 1, 5 / std::sqrt(n));                                   // 5 standard errors

@@ -75,7 +75,11 @@ TEST(RequestLog, OneLineWithoutWhatTerminalsObey) {
   EXPECT_EQ(j["status"], 400);
   EXPECT_FALSE(j.contains("prompt_tokens"));
   line = {.id = "req-2", .method = "POST", .path = "/v1/completions", .status = 200, .seconds = 1.5, .is_completion = true, .stream = true};
-  line.n_prompt = 5, line.n_generated = 7, line.n_cached = 3, line.ttft_s = 0.125, line.tokens_per_s = 40;
+  line.n_prompt = 5;
+  line.n_generated = 7;
+  line.n_cached = 3;
+  line.ttft_s = 0.125;
+  line.tokens_per_s = 40;
   EXPECT_EQ(text_of(line), "req-2 POST /v1/completions 200 1.500 s, 5 + 7 tokens, 3 cached, first after 0.125 s, 40.0 tokens/s, streamed");
   j = OrderedJson::parse("{" + json_of(line) + "}");
   EXPECT_EQ(j["cached_tokens"], 3);

@@ -75,7 +75,8 @@ TEST(MemoryPlan, SaysWhatDoesNotFitAndWhatWould) {
     EXPECT_TRUE(contains(error, part)) << part << " is not in: " << error;
   limits.max_seqs = 3;
   EXPECT_EQ(error_of(layout, limits), "");
-  limits.max_seqs = 8, limits.max_tokens = 3056;
+  limits.max_seqs = 8;
+  limits.max_tokens = 3056;
   EXPECT_EQ(error_of(layout, limits), "");
   limits.max_tokens = 3056 + 1;
   EXPECT_NE(error_of(layout, limits), "");

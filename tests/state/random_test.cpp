@@ -200,7 +200,10 @@ class Simulation {
   }
 
   void schedule(Client& c, std::vector<UnitCopy>& copies) {
-    if (c.seq.swapped() && !manager_.swap_in(c.seq, copies)) manager_.release(c.seq), c.rejected.clear();
+    if (c.seq.swapped() && !manager_.swap_in(c.seq, copies)) {
+      manager_.release(c.seq);
+      c.rejected.clear();
+    }
     if (!c.seq.attached()) attach(c);
     int rest = int(c.truth.size()) - c.seq.committed;  // tokens known and not yet computed
     int scratch = 0;
@@ -233,7 +236,10 @@ class Simulation {
   bool reserve(Client& c, int scratch, std::vector<UnitCopy>& copies) {
     auto units = [&] {
       std::vector<std::vector<int32_t>> all;
-      for (auto& t : c.seq.table) all.push_back(t.unit), all.push_back({t.src});
+      for (auto& t : c.seq.table) {
+        all.push_back(t.unit);
+        all.push_back({t.src});
+      }
       return all;
     };
     auto before = units();
@@ -375,7 +381,9 @@ TEST_P(RandomState, EverySequenceReadsItsOwnHistory) {
     simulation.run(120);
     StateStats stats = simulation.stats();
     ASSERT_TRUE(prefix_cache || (stats.n_lookups == 0 && stats.n_hits == 0));
-    hits += stats.hit_tokens, evictions += stats.n_evictions, swaps += stats.n_swapped_in;
+    hits += stats.hit_tokens;
+    evictions += stats.n_evictions;
+    swaps += stats.n_swapped_in;
   }
   EXPECT_GT(hits, 1000);
   EXPECT_GT(evictions, 100);

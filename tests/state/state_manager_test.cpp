@@ -32,7 +32,8 @@ struct Fixture {
   explicit Fixture(const MemoryPlan& plan, bool prefix_cache = true) : manager(plan, {prefix_cache}) {}
 
   int begin(SequenceState& seq, std::vector<int32_t> tokens, std::string salt = "") {
-    seq.tokens = std::move(tokens), seq.salt = std::move(salt);
+    seq.tokens = std::move(tokens);
+    seq.salt = std::move(salt);
     seqs.push_back(&seq);
     return manager.attach(seq);
   }
@@ -141,7 +142,8 @@ TEST(StateManager, ForksShareUntilTheyWrite) {
   EXPECT_EQ(a.table[1].src, b.table[1].src);
   int32_t shared = a.table[0].unit[1], state = a.table[1].src;
 
-  a.tokens.push_back(1), b.tokens.push_back(2);
+  a.tokens.push_back(1);
+  b.tokens.push_back(2);
   ASSERT_TRUE(f.manager.reserve(b, 1, 0, f.copies));
   ASSERT_EQ(f.copies.back().src, shared);
   EXPECT_EQ(f.copies.back().dst, b.table[0].unit[1]);
@@ -194,7 +196,8 @@ TEST(StateManager, RecurrentStateResumesFromTheEndOfThePrompt) {
 TEST(StateManager, KeepsASnapshotWhereASecondRequestDiverges) {
   Fixture f(plan_of({full(40), slots(8)}));
   std::vector<int32_t> a = text(100), b = text(50), c = text(50);
-  b.resize(100, 7), c.resize(100, 8);
+  b.resize(100, 7);
+  c.resize(100, 8);
   EXPECT_EQ(f.visit(a), 0);
   EXPECT_EQ(f.visit(b), 0) << "the pages match up to 48, but there is no snapshot";
   EXPECT_EQ(f.visit(c), 48);
@@ -224,8 +227,10 @@ TEST(StateManager, ARollingSnapshotStaysOnceSomeoneResumedFromIt) {
   f.prefill(seq);
   f.decode(seq, 65);  // the snapshot at 80 is its last
   std::vector<int32_t> one = seq.tokens, other = seq.tokens;
-  one.resize(80), other.resize(80);
-  one.resize(100, 5), other.resize(100, 6);
+  one.resize(80);
+  other.resize(80);
+  one.resize(100, 5);
+  other.resize(100, 6);
   EXPECT_EQ(f.visit(one), 80);
   f.decode(seq, 20);  // now it is the one at 96
   EXPECT_EQ(f.visit(other), 80);

@@ -47,7 +47,8 @@ inline void scores(const SpanCall& a, int tile) {
     for (int n = 0; n < N; n++) s[m][n] = zero();
   const char *k[N], *next[N], *v[N];
   for (int n = 0; n < N; n++) {
-    k[n] = static_cast<const char*>(a.k_tile[tile + n]), v[n] = static_cast<const char*>(a.v_tile[tile + n]);
+    k[n] = static_cast<const char*>(a.k_tile[tile + n]);
+    v[n] = static_cast<const char*>(a.v_tile[tile + n]);
     next[n] = static_cast<const char*>(a.k_tile[tile + (tile + N + n < tiles ? N : 0) + n]);
   }
   const float* q = a.q;

@@ -200,11 +200,15 @@ void row_tile(const LinearCall& c, int64_t row, int64_t panel) {
 // Calls both(panel) for every whole pair of [panel, panel_end), one(panel) for a panel whose other half is outside.
 template <class Both, class One>
 inline void pairs(int64_t panel, int64_t panel_end, Both both, One one) {
-  while (panel < panel_end)
-    if (panel % kPair == 0 && panel + kPair <= panel_end)
-      both(panel), panel += kPair;
-    else
-      one(panel), panel++;
+  while (panel < panel_end) {
+    if (panel % kPair == 0 && panel + kPair <= panel_end) {
+      both(panel);
+      panel += kPair;
+    } else {
+      one(panel);
+      panel++;
+    }
+  }
 }
 
 template <class W>
@@ -220,10 +224,12 @@ void run_float(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel,
     };
     auto one = [&](int64_t p) { float_panels<W, kFloatRows, 1>(c, row, row_end, p, at(p), copy); };
     auto both = [&](int64_t p) {
-      if constexpr (kFloatPanels == kPair)
+      if constexpr (kFloatPanels == kPair) {
         float_panels<W, kFloatRows, kPair>(c, row, row_end, p, at(p), copy);
-      else
-        one(p), one(p + 1);
+      } else {
+        one(p);
+        one(p + 1);
+      }
     };
     pairs(panel, panel_end, both, one);
   }

@@ -54,9 +54,11 @@ struct ByteSum {
   void add(IVec w, const RoundedBlock& x, int at) {
     __m512i u = load_quad(x.bytes[0] + at), l = load_quad(x.bytes[1] + at);
 #if defined(__AVX512VNNI__)
-    upper = _mm512_dpbusd_epi32(upper, w.v, u), lower = _mm512_dpbusd_epi32(lower, w.v, l);
+    upper = _mm512_dpbusd_epi32(upper, w.v, u);
+    lower = _mm512_dpbusd_epi32(lower, w.v, l);
 #else
-    upper = _mm512_add_epi16(upper, _mm512_maddubs_epi16(w.v, u)), lower = _mm512_add_epi16(lower, _mm512_maddubs_epi16(w.v, l));
+    upper = _mm512_add_epi16(upper, _mm512_maddubs_epi16(w.v, u));
+    lower = _mm512_add_epi16(lower, _mm512_maddubs_epi16(w.v, l));
 #endif
   }
   IVec total(int32_t start) const {

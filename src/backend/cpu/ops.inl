@@ -219,7 +219,10 @@ template <int G>
 inline void scan_chain(const mr::ScanCall& a, int64_t c) {
   const int n = a.n_state;
   Vec h[G], rate[G];
-  for (int g = 0; g < G; g++) h[g] = load_some(a.rows.source + (c + g) * n, n), rate[g] = load_some(a.a + (c + g) * n, n);
+  for (int g = 0; g < G; g++) {
+    h[g] = load_some(a.rows.source + (c + g) * n, n);
+    rate[g] = load_some(a.a + (c + g) * n, n);
+  }
   for (int r = 0; r < a.rows.rows; r++) {
     const Vec b = load_some(a.b + r * a.b_stride, n), out_c = load_some(a.c + r * a.c_stride, n);
     for (int g = 0; g < G; g++) {
@@ -284,7 +287,8 @@ inline void outer_step(const mr::OuterScanCall& a, int r, int64_t head, int64_t 
   Vec in[G], y[G];
   for (int g = 0; g < G; g++) {
     const Vec v = load_some(x + g * kLanes, m);
-    in[g] = mul(set1(dt), v), y[g] = mul(d, v);
+    in[g] = mul(set1(dt), v);
+    y[g] = mul(d, v);
   }
   for (int j = 0; j < a.n_state; j++) {
     const Vec bj = set1(b[j]), cj = set1(c[j]);
@@ -325,7 +329,10 @@ inline void outer_step(const mr::OuterScanCall& a, int r, int64_t head, int64_t 
 [[gnu::flatten]] float max_of(const float* x, int64_t n) {
   Vec m0 = set1(-__builtin_inff()), m1 = m0;
   int64_t i = 0;
-  for (; i + 2 * kLanes <= n; i += 2 * kLanes) m0 = max(load(x + i), m0), m1 = max(load(x + i + kLanes), m1);
+  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
+    m0 = max(load(x + i), m0);
+    m1 = max(load(x + i + kLanes), m1);
+  }
   float best = max_lane(max(m0, m1));
   for (; i < n; i++) best = x[i] > best ? x[i] : best;
   return best;

@@ -68,7 +68,10 @@ double tile_product(int64_t rounds, float* memory) {
   auto* bytes = (uint8_t*)memory;
   uint8_t *weights = bytes + kRowTiles * 2 * kBlocks * kTile, *out = weights + kTilePanels * kBlocks * kTile;
   TileShapes shapes;
-  for (int i = 0; i < 8; i++) shapes.row_bytes[i] = 64, shapes.rows[i] = 16;
+  for (int i = 0; i < 8; i++) {
+    shapes.row_bytes[i] = 64;
+    shapes.rows[i] = 16;
+  }
   Tiles::configure(shapes);
   for (int64_t i = 0; i < kAgain * rounds; i++)
     for (int p = 0; p < kTilePanels; p += 2)

@@ -56,7 +56,9 @@ ModelSpec decoder_spec(const Config& config, const DecoderTraits& traits) {
   a.head_dim = int(config.integer("head_dim", spec.dim / a.heads));
   config.require(a.head_dim > 0, "'head_dim' must not be 0");
   a.scale = 1 / std::sqrt(float(a.head_dim));
-  a.qkv_bias = traits.qkv_bias, a.out_bias = traits.out_bias, a.qk_norm = traits.qk_norm;
+  a.qkv_bias = traits.qkv_bias;
+  a.out_bias = traits.out_bias;
+  a.qk_norm = traits.qk_norm;
   RopeSpec rope = rope_from(config, a.head_dim);
   if (rope.scaling == RopeSpec::Scaling::dynamic)
     spec.max_context = config.narrow(double(spec.max_context) * rope.factor, "the context times the rope's factor");

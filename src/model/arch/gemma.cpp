@@ -74,7 +74,8 @@ ModelSpec gemma4_spec(const Config& config) {
   for (size_t i = 0; i < n; i++) {
     AttentionSpec& a = attention(spec, i);
     a.head_dim = gemma4_head_dim(config, i, a);
-    a.scale = 1, a.v_norm = true;
+    a.scale = 1;
+    a.v_norm = true;
     a.rope = spec.add_rope(rope_from(config, a.head_dim, a.window ? "sliding_attention" : "full_attention"));
     spec.layers[i].scaled = true;
     if (i < n - shared) continue;

@@ -36,7 +36,8 @@ ModelSpec mamba2_spec(const Config& config) {
   if (config.has("time_step_limit")) {
     const Json& limit = config.json().at("time_step_limit");
     config.require(limit.is_array() && limit.size() == 2, "'time_step_limit' must be a list of two numbers");
-    m.dt_min = limit_from(config, limit[0]), m.dt_max = limit_from(config, limit[1]);
+    m.dt_min = limit_from(config, limit[0]);
+    m.dt_max = limit_from(config, limit[1]);
     config.require(m.dt_min <= m.dt_max, "'time_step_limit' is {} to {}, but must ascend", m.dt_min, m.dt_max);
   }
   for (int i = 0; i < config.layers(); i++) spec.layers.push_back({m, {}});
