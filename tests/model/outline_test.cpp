@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <fstream>
 
 #include "core/error.h"
@@ -73,6 +74,21 @@ TEST(Outline, NeedsNoMemory) {
   int64_t matrices = 2 * vocab * dim + layers * (2 * dim * dim + 2 * dim * 8 * 128 + 3 * dim * hidden);
   EXPECT_EQ(outline->weight_bytes(), 2 * matrices + 4 * dim * (2 * layers + 1));
   EXPECT_EQ(outline->layout().bytes_per_token(), layers * 8 * 128 * 2 * 2);
+}
+
+// Nor for lists of rows: a thousand layers of four million channels are outlined at once.
+TEST(Outline, NeedsNoTimeForRows) {
+  fs::path directory = fs::path(testing::TempDir()) / "outline_rows";
+  fs::create_directories(directory);
+  const int64_t layers = 1000, inner = 1 << 22;
+  std::ofstream(directory / "config.json") << Json{{"model_type", "mamba"},      {"hidden_size", 8},   {"num_hidden_layers", layers},
+                                                   {"vocab_size", 100},          {"state_size", 1},    {"conv_kernel", 2},
+                                                   {"intermediate_size", inner}, {"time_step_rank", 1}};
+  auto backend = make_ref_backend();
+  auto files = Checkpoint::open(directory, Checkpoint::Want::configuration);
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_GT(Model::outline(*files, *backend, {DType::f16})->weight_bytes(), layers * 2 * inner * 8);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
 }
 
 // Vectors and convolutions too: here each layer's decay has 2^30 values of 4 bytes.
