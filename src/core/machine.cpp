@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdio>
 #include <fstream>
 #include <sstream>
 
@@ -48,6 +49,18 @@ static int numbered(const fs::path& folder, std::string_view word) {
   return n;
 }
 
+// "0-3,8": five.
+static int count_of(const std::string& ranges) {
+  std::istringstream in(ranges);
+  int n = 0;
+  for (std::string range; std::getline(in, range, ',');) {
+    int first = 0, last = 0;
+    const int read = std::sscanf(range.c_str(), "%d-%d", &first, &last);
+    n += read == 2 ? std::max(0, last - first + 1) : read == 1;
+  }
+  return n;
+}
+
 // "always [madvise] never": the one in brackets.
 static std::string chosen_of(const std::string& line) {
   const size_t begin = line.find('['), end = line.find(']');
@@ -69,7 +82,7 @@ Machine survey_machine(const fs::path& root) {
   const std::string flags = " " + value_of(proc / "cpuinfo", "flags") + " ";
   m.has_avx512 = flags.find(" avx512bw ") != flags.npos;
   m.has_tiles = flags.find(" amx_bf16 ") != flags.npos;
-  m.cpus = numbered(system / "cpu", "cpu");
+  m.cpus = count_of(first_line(system / "cpu/online"));
   m.nodes = std::max(1, numbered(system / "node", "node"));
   m.memory = kilobytes(proc / "meminfo", "MemTotal");
   m.memory_free = kilobytes(proc / "meminfo", "MemAvailable");
@@ -79,7 +92,11 @@ Machine survey_machine(const fs::path& root) {
   m.nvidia_driver = driver_version(first_line(proc / "driver/nvidia/version"));
   if (double quota = 0, period = 0; std::istringstream(first_line(group / "cpu.max")) >> quota >> period && period > 0)
     m.cpu_quota = quota / period;
-  if (int64_t limit = 0; std::istringstream(first_line(group / "memory.max")) >> limit) m.memory_limit = limit;
+  if (int64_t limit = 0, used = 0; std::istringstream(first_line(group / "memory.max")) >> limit) {
+    m.memory_limit = limit;
+    std::istringstream(first_line(group / "memory.current")) >> used;
+    m.memory_free = std::min(m.memory_free, std::max<int64_t>(0, limit - used));
+  }
   std::istringstream(first_line(proc / "loadavg")) >> m.load;
   return m;
 }

@@ -14,7 +14,7 @@ struct Machine {
   double cpu_quota = 0;       // processors that the control group allows; 0: no limit
   int64_t memory = 0;         // bytes
   int64_t memory_limit = 0;   // bytes that the control group allows; 0: no limit
-  int64_t memory_free = 0;    // bytes that programs may still take
+  int64_t memory_free = 0;    // bytes that programs may still take, within that limit
   int64_t swapped = 0;        // bytes of memory on a disk
   std::string huge_pages;     // "always", "madvise", "never"; empty: unknown
   std::string governor;       // of the processors' clock; empty: unknown, as in most virtual machines

@@ -27,21 +27,21 @@ TEST_F(SurveyTest, reads_what_linux_writes) {
   write("proc/driver/nvidia/version",
         "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue Sep 23 10:11:16 UTC 2025\nGCC version: 12\n");
   write("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave\n");
-  write("sys/devices/system/cpu/cpu1/online", "1\n");
-  write("sys/devices/system/cpu/cpufreq/boost", "1\n");
+  write("sys/devices/system/cpu/online", "0-2,5\n");
   write("sys/devices/system/node/node0/meminfo", "");
   write("sys/devices/system/node/node1/meminfo", "");
   write("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n");
   write("sys/fs/cgroup/cpu.max", "150000 100000\n");
   write("sys/fs/cgroup/memory.max", "1073741824\n");
+  write("sys/fs/cgroup/memory.current", "73741824\n");
   const Machine m = survey_machine(root_);
   EXPECT_EQ(m.processor, "Some Xeon");
   EXPECT_TRUE(m.has_avx512);
   EXPECT_TRUE(m.has_tiles);
-  EXPECT_EQ(m.cpus, 2);
+  EXPECT_EQ(m.cpus, 4);
   EXPECT_EQ(m.nodes, 2);
   EXPECT_EQ(m.memory, 2147483648);
-  EXPECT_EQ(m.memory_free, 1073741824);
+  EXPECT_EQ(m.memory_free, 1000000000);
   EXPECT_EQ(m.swapped, 3072 * 1024);
   EXPECT_EQ(m.memory_limit, 1073741824);
   EXPECT_DOUBLE_EQ(m.cpu_quota, 1.5);
