@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "net/http_client.h"
+#include "net/unreserved_body.h"
 
 namespace mr {
 
@@ -60,7 +61,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void async_write(const std::string&, Handler);
   auto mine(auto handler);  // drops what comes after the request has ended
 
-  using Parser = boost::beast::http::response_parser<boost::beast::http::string_body>;
+  using Parser = boost::beast::http::response_parser<UnreservedBody>;
   std::shared_ptr<const Net> net_;
   const Url origin_;
   const std::optional<Url> proxy_;

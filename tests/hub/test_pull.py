@@ -307,6 +307,10 @@ class Trouble(Case):
             self.hub.fail(1, "/api/", lambda h: (h.send_head(200, len(body), {}), h.wfile.write(body)))
             self.assertIn("listing", self.refused("pull", "a/b"))
 
+    def test_a_length_that_no_memory_has_is_not_believed(self):
+        self.hub.fail(99, "/api/", lambda h: h.cut(1 << 40, b"{}"))
+        self.assertIn("cut the connection", self.refused("pull", "a/b"))
+
     def test_redirects_are_followed_a_few_times_and_never_in_circles(self):
         self.hub.fail(1, "/api/models/a/b/", lambda h: h.send_head(307, 0, {"Location": h.path}))
         self.pull("a/b")
