@@ -153,9 +153,12 @@ static void prune(const fs::path& folder) {
 // A blob is what a link of a snapshot leads to first; it may itself be a link into a store that repositories share.
 static std::set<fs::path> linked_blobs(const fs::path& snapshots) {
   std::set<fs::path> blobs;
-  std::error_code ignored;
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(snapshots, ignored))
-    if (entry.is_symlink(ignored)) blobs.insert((entry.path().parent_path() / fs::read_symlink(entry.path(), ignored)).lexically_normal());
+  std::error_code ignored, failed;
+  if (!fs::exists(snapshots, ignored)) return blobs;
+  fs::recursive_directory_iterator at(snapshots, failed);
+  for (; !failed && at != fs::recursive_directory_iterator(); at.increment(failed))
+    if (at->is_symlink(ignored)) blobs.insert((at->path().parent_path() / fs::read_symlink(at->path(), ignored)).lexically_normal());
+  check(!failed, "cannot read '{}': {}; no blob was deleted", snapshots.string(), failed.message());
   return blobs;
 }
 

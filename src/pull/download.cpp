@@ -1,7 +1,6 @@
 #include "pull/download.h"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -28,7 +27,7 @@ struct Job {
   const HubFile* file = nullptr;
   std::unique_ptr<BlobWriter> writer;  // null: complete, or another process holds its lock
   int64_t asked = 0;                   // up to here parts were handed out
-  std::atomic<int> open_parts{0};
+  int open_parts = 0;
   bool is_done = false, is_told = false;
 };
 
@@ -119,8 +118,7 @@ class Download {
       std::exception_ptr failed;
       try {
         fetch(client, part);
-        Job& j = jobs_[part.job];
-        if (--j.open_parts == 0 && j.writer->is_whole()) complete(j);  // nobody else has a part of it any more
+        if (is_last_of(jobs_[part.job])) complete(jobs_[part.job]);
       } catch (...) {
         failed = std::current_exception();
       }
@@ -128,6 +126,12 @@ class Download {
       if (failed && !error_) error_ = failed;
       changed_.notify_all();
     }
+  }
+
+  // Nobody else has a part of it any more, and nobody can get one.
+  bool is_last_of(Job& j) {
+    std::lock_guard lock(mutex_);
+    return --j.open_parts == 0 && j.asked >= j.file->size && j.writer->is_whole();
   }
 
   // From where the last attempt was cut.

@@ -75,6 +75,7 @@ std::vector<AddedTokenMatcher::Segment> AddedTokenMatcher::split(std::string_vie
     if (token.lstrip && done < begin) begin -= trailing_space(text.substr(done, begin - done));
     if (token.rstrip) end = end < done ? done : end + leading_space(text.substr(end));  // before `done`, all is space that was stripped
     begin = std::max(begin, done);
+    if (segments.size() + 2 > segments.capacity()) allowance.hold((segments.size() + 2) * sizeof(Segment));  // it doubles
     if (done < begin) segments.push_back({text.substr(done, begin - done), -1});
     segments.push_back({text.substr(begin, end - std::min(begin, end)), token.id});
     done = std::max(done, end);

@@ -63,7 +63,7 @@ class Counter {
     const int64_t parts = std::max<int64_t>((cols + kSumPartOne - 1) / kSumPartOne, gpu_.launch.n_sm);
     for (int i = 0; i < 2; i++) {
       need(Scratch::Use(Scratch::half_norm_x + i), kFewRows * cols * 2);
-      need(Scratch::Use(Scratch::squares + i), kFewRows * parts * 4);
+      need(Scratch::Use(Scratch::squares + i), std::max(kFewRows * parts, most_.tokens) * 4);  // norms of many rows have one part each
     }
   }
 
