@@ -176,7 +176,7 @@ class Pull(Case):
         self.assertNotIn("\x1b", done.stderr)
         self.assertIn("1 file", done.stderr)
         self.ok("rm", "a/b", "--yes")
-        self.hub.piece, self.hub.pause = 1 << 14, lambda: time.sleep(0.02)
+        self.hub.piece, self.hub.pause = 1 << 14, lambda: time.sleep(0.2)
         leader, follower = pty.openpty()
         process = subprocess.Popen([PROGRAM, "pull", "a/b"], env=self.environment, stderr=follower, stdout=follower)
         os.close(follower)
