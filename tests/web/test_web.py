@@ -383,8 +383,9 @@ class Browser(unittest.TestCase):
         expect(tile("Running")).to_have_text("0")
         body = {"model": NAME, "messages": [{"role": "user", "content": "Tell me a long story about a mill."}], "max_tokens": 250, "ignore_eos": True}
         request = urllib.request.Request(self.url + "v1/chat/completions", json.dumps(body).encode())
-        with concurrent.futures.ThreadPoolExecutor(6) as pool:
-            answers = [pool.submit(lambda: urllib.request.urlopen(request, timeout=120).read()) for _ in range(6)]
+        n = 12  # the page asks once a second: most of that time, some wait
+        with concurrent.futures.ThreadPoolExecutor(n) as pool:
+            answers = [pool.submit(lambda: urllib.request.urlopen(request, timeout=240).read()) for _ in range(n)]
             expect(tile("Running")).to_have_text("2")  # as many as the server runs at once
             expect(page.locator(".tile", has_text="Waiting")).to_contain_text("for a free sequence")
             expect(tile("Generated")).to_have_text(re.compile(r"^([6-9]|\d\d+) tok/s"))
