@@ -35,7 +35,7 @@ static void check_plan(std::string_view config) {
   const auto files = Checkpoint::open(directory.path(), Checkpoint::Want::configuration);
   const auto model = Model::outline(*files, *backend, {});
   if (model->weight_bytes() <= 0) std::abort();
-  const EngineMemory plan = plan_engine(*model, options, machine);
+  const EngineMemory plan = plan_engine(*model, options, *backend, {machine});
   if (plan.bytes() <= 0 || plan.bytes() > machine || plan.workspace <= 0 || plan.max_context <= 0 || plan.state.n_tokens <= 0) std::abort();
 }
 
