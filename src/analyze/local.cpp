@@ -9,6 +9,7 @@
 #include "core/machine.h"
 #include "core/other_programs.h"
 #include "core/tensor.h"
+#include "core/words.h"
 
 namespace mr {
 
@@ -17,7 +18,7 @@ namespace fs = std::filesystem;
 static std::string title(int threads) {
   std::string processor = survey_machine().processor;
   if (processor.empty()) processor = "unknown processor";
-  return fmt::format("{}, {} thread{}, {}", processor, threads, threads == 1 ? "" : "s", name_of(best_isa()));
+  return fmt::format("{}, {}, {}", processor, counted(threads, "thread"), name_of(best_isa()));
 }
 
 // Bytes of the first core's cache of this level; 0: unknown.

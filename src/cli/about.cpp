@@ -4,6 +4,8 @@
 
 #include "backend/cuda/cuda_backend.h"
 #include "core/config.h"
+#include "core/words.h"
+#include "state/memory_plan.h"
 
 namespace mr {
 
@@ -36,12 +38,9 @@ std::string build_line() {
 std::string machine_line() {
   std::string isas;
   for (Isa isa : available_isas()) isas += (isas.empty() ? "" : ", ") + std::string(name_of(isa));
-  const int threads = default_threads();
   const std::string why = why_no_cuda();
-  return fmt::format("this machine: {} thread{}; {}; {}", threads, threads == 1 ? "" : "s", isas, why.empty() ? "a GPU" : "no GPU: " + why);
+  return fmt::format("this machine: {}; {}; {}", counted(default_threads(), "thread"), isas, why.empty() ? "a GPU" : "no GPU: " + why);
 }
-
-static std::string gib(int64_t bytes) { return fmt::format("{:.1f} GiB", double(bytes) / (1 << 30)); }
 
 static Finding instructions(const Machine& m, const Reach& r) {
   Finding f{"instructions", std::string(name_of(r.isa)), ""};
@@ -55,7 +54,7 @@ static Finding instructions(const Machine& m, const Reach& r) {
 }
 
 static Finding processors(const Machine& m, const Reach& r) {
-  Finding f{"processors", fmt::format("{}: {} threads on {} processors", m.processor.empty() ? "unknown" : m.processor, r.threads, m.cpus),
+  Finding f{"processors", fmt::format("{}: {} on {}", m.processor.empty() ? "unknown" : m.processor, counted(r.threads, "thread"), counted(m.cpus, "processor")),
             ""};
   if (m.cpu_quota > 0 && m.cpu_quota < r.threads)
     f.advice = fmt::format("the control group allows {:.1f} processors: threads beyond that wait for each other; use --threads {}",
@@ -76,11 +75,11 @@ static Finding clocks(const Machine& m) {
 static Finding memory(const Machine& m) {
   const int64_t all = m.memory_limit ? std::min(m.memory, m.memory_limit) : m.memory;
   Finding f{"memory",
-            fmt::format("{} free of {}{}", gib(m.memory_free), gib(all),
+            fmt::format("{} free of {}{}", size_text(m.memory_free), size_text(all),
                         m.memory_limit && m.memory_limit < m.memory ? " that the control group allows" : ""),
             ""};
   if (m.swapped > all / 20)
-    f.advice = fmt::format("{} are swapped out: a model that does not stay in memory reads from the disk at every step", gib(m.swapped));
+    f.advice = fmt::format("{} are swapped out: a model that does not stay in memory reads from the disk at every step", size_text(m.swapped));
   return f;
 }
 

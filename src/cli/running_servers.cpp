@@ -1,6 +1,7 @@
 #include "cli/running_servers.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -42,10 +43,17 @@ static int64_t resident_bytes(int pid) {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
+// Whoever owns the folder says where the servers are, and so who is sent this user's key.
+static bool is_ours(const fs::path& folder) {
+  struct stat s {};
+  return lstat(folder.c_str(), &s) == 0 && S_ISDIR(s.st_mode) && s.st_uid == geteuid();
+}
+
 // A server without an entry serves as well: whatever fails here is no error.
 ServerEntry::ServerEntry(const std::string& host, int port, const std::string& model) {
   std::error_code failed;
   fs::create_directories(runtime_dir(), failed);
+  if (!is_ours(runtime_dir())) return;
   fs::permissions(runtime_dir(), fs::perms::owner_all, failed);
   file_ = runtime_dir() / fmt::format("serve-{}.json", getpid());
   const Json entry{{"pid", getpid()}, {"started", started_ticks(getpid())}, {"host", host}, {"port", port}, {"model", model}};
@@ -82,6 +90,7 @@ static RunningServer read_entry(const fs::path& file) {
 }
 
 std::vector<RunningServer> running_servers() {
+  if (!is_ours(runtime_dir())) return {};
   std::vector<RunningServer> servers;
   std::vector<fs::path> stale;
   std::error_code ignored;

@@ -42,8 +42,9 @@ fs::path default_model() { return models_dir() / "SmolLM2-135M-Instruct.Q4_1.ggu
 
 fs::path runtime_dir() {
   if (const std::string folder = environment("XDG_RUNTIME_DIR"); !folder.empty()) return fs::path(folder) / "millrace";
-  const std::string state = environment("XDG_STATE_HOME");
-  return (state.empty() ? home() / ".local" / "state" : fs::path(state)) / "millrace";
+  if (const std::string state = environment("XDG_STATE_HOME"); !state.empty()) return fs::path(state) / "millrace";
+  const std::string home = environment("HOME");
+  return home.empty() ? fs::path() : fs::path(home) / ".local" / "state" / "millrace";
 }
 
 // A folder that a variable names, "~" in front allowed; else the other.

@@ -8,7 +8,7 @@ namespace mr {
 
 std::filesystem::path cache_dir();      // ${XDG_CACHE_HOME:-~/.cache}/millrace
 std::filesystem::path models_dir();     // models/ in it
-std::filesystem::path runtime_dir();    // $XDG_RUNTIME_DIR/millrace, or ${XDG_STATE_HOME:-~/.local/state}/millrace
+std::filesystem::path runtime_dir();    // $XDG_RUNTIME_DIR/millrace, or ${XDG_STATE_HOME:-~/.local/state}/millrace; empty: no home
 std::filesystem::path default_model();  // where quickstart puts SmolLM2-135M-Instruct; it may not be there yet
 int default_threads();                  // physical cores that this process may use
 int64_t physical_memory();              // bytes, as limited by the control group

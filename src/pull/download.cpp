@@ -28,7 +28,7 @@ struct Job {
   std::unique_ptr<BlobWriter> writer;  // null: complete, or another process holds its lock
   int64_t asked = 0;                   // up to here parts were handed out
   int open_parts = 0;
-  bool is_done = false, is_told = false;
+  bool is_done = false;
 };
 
 class Download {
@@ -181,16 +181,11 @@ class Download {
 
   void tell() {
     DownloadState state;
-    std::vector<const HubFile*> fresh;
     {
       std::lock_guard lock(mutex_);
       state_.files_done = int(std::ranges::count(jobs_, true, &Job::is_done));
       state = state_;
-      for (Job& j : jobs_)
-        if (j.is_done && !std::exchange(j.is_told, true)) fresh.push_back(j.file);
     }
-    for (const HubFile* f : fresh)
-      if (options_.on_file) options_.on_file(*f);
     if (options_.on_state) options_.on_state(state);
   }
 

@@ -23,7 +23,6 @@ struct DownloadOptions {
   int connections = 8;
   int64_t part_bytes = int64_t(8) << 20;               // of a file, by one request
   std::function<void(const DownloadState&)> on_state;  // on the caller's thread, a few times a second and at the end
-  std::function<void(const HubFile&)> on_file;         // one is complete; on the caller's thread
 };
 
 // Afterwards every file is among the blobs. Throws what ended it; what came until then stays for the next attempt.

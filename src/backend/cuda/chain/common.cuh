@@ -12,7 +12,8 @@ inline constexpr int kSteps = 8, kStepsAhead = 5;         // steps that are at h
 
 // A block on every multiprocessor, which wait for each other. A cooperative launch would begin when all before it has ended; these begin
 // beside its end and prefetch. Every one finds room in the end: what runs before them does not wait for them, and what comes after begins
-// when all of them have called launch_next().
+// when all of them have called launch_next(). That holds for one engine a GPU: two at once may take half of the multiprocessors each and
+// wait for ever.
 template <class... Params, class... Args>
 void launch_on_all(const Launch& at, void (*kernel)(Params...), int threads, size_t shared, Args&&... args) {
   launch(at, kernel, dim3(unsigned(at.n_sm)), threads, shared, args...);

@@ -30,22 +30,16 @@ void allow_shared(Kernel kernel, size_t bytes) {
   if (bytes > 32 << 10) must(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes)));
 }
 
-// How blocks of a launch belong together: not; `cluster` neighbours each; or all, so that they may wait for each other.
-enum class Blocks { apart, clusters, together };
-
-// The one place that launches kernels which may overlap.
-template <Blocks Kind, class... Params, class... Args>
-void launch_as(const Launch& at, void (*kernel)(Params...), dim3 grid, unsigned cluster, int threads, size_t shared, Args&&... args) {
+// The one place that launches kernels which may overlap. cluster: neighbours in grid.x that share their memory; 0: none do.
+template <class... Params, class... Args>
+void launch_clusters(const Launch& at, void (*kernel)(Params...), dim3 grid, int cluster, int threads, size_t shared, Args&&... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   allow_shared(kernel, shared);
   cudaLaunchAttribute attribute[3]{};
   int n = common_attributes(attribute);
-  if (Kind == Blocks::clusters) {
+  if (cluster > 0) {
     attribute[n].id = cudaLaunchAttributeClusterDimension;
-    attribute[n++].val.clusterDim = {cluster, 1, 1};
-  } else if (Kind == Blocks::together) {
-    attribute[n].id = cudaLaunchAttributeCooperative;
-    attribute[n++].val.cooperative = 1;
+    attribute[n++].val.clusterDim = {unsigned(cluster), 1, 1};
   }
   cudaLaunchConfig_t config{grid, dim3(unsigned(threads)), shared, at.stream, attribute, unsigned(n)};
   if (at.log) at.log->kernel(reinterpret_cast<const void*>(kernel), grid, config.blockDim, shared);
@@ -54,16 +48,7 @@ void launch_as(const Launch& at, void (*kernel)(Params...), dim3 grid, unsigned 
 
 template <class... Params, class... Args>
 void launch(const Launch& at, void (*kernel)(Params...), dim3 grid, int threads, size_t shared, Args&&... args) {
-  launch_as<Blocks::apart>(at, kernel, grid, 1, threads, shared, args...);
-}
-template <class... Params, class... Args>
-void launch_clusters(const Launch& at, void (*kernel)(Params...), dim3 grid, int cluster, int threads, size_t shared, Args&&... args) {
-  launch_as<Blocks::clusters>(at, kernel, grid, unsigned(cluster), threads, shared, args...);
-}
-// A block on every multiprocessor; blocks may wait for each other.
-template <class... Params, class... Args>
-void launch_together(const Launch& at, void (*kernel)(Params...), int threads, size_t shared, Args&&... args) {
-  launch_as<Blocks::together>(at, kernel, dim3(unsigned(at.n_sm)), 1, threads, shared, args...);
+  launch_clusters(at, kernel, grid, 0, threads, shared, args...);
 }
 // An ordinary launch: it begins when all before it has ended, and the next one when it has.
 template <class... Params, class... Args>
