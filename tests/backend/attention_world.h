@@ -126,7 +126,8 @@ class AttendProgram {
   PagedKv kv{{0, 64}, s.dtype, s.kv_heads, s.k_dim, s.v_dim};  // 64: another layer lies before it
   int n_pages = 1;
   for (auto& c : courses) n_pages += (c.length() + s.page_tokens - 1) / s.page_tokens;
-  Units units(n_pages, (64 + kv.bytes_per_token()) * s.page_tokens, s.page_tokens, seed);
+  const int64_t aligned = (kv.bytes_per_token() + 63) / 64 * 64;  // as a layout of several layers has it
+  Units units(n_pages, (64 + aligned) * s.page_tokens, s.page_tokens, seed);
   std::vector<std::vector<int32_t>> pages(courses.size());
   std::vector<std::vector<float>> outs(courses.size());
   for (size_t i = 0; i < courses.size(); i++)

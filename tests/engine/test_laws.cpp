@@ -92,8 +92,12 @@ void make_tight(EngineOptions& o, const Engine& reference) {
 
 constexpr int few_crowds = 6;  // where they take long
 
+// How often what could change an answer happened, or has to.
 struct Seen {
   int64_t preemptions = 0, hits = 0, swaps = 0, cancelled = 0;
+  bool has(const Seen& least) const {
+    return preemptions >= least.preemptions && hits >= least.hits && swaps >= least.swaps && cancelled >= least.cancelled;
+  }
 };
 
 // Submits the crowd, a part of it late; cancels some of the first half at any moment.
@@ -147,9 +151,11 @@ void expect_counters_add_up(const Engine& engine, const EngineOptions& options, 
     EXPECT_GE(stats.computed_tokens + stats.prefix_hit_tokens, n_needed);
 }
 
-void compare_crowds(const std::string& model, const std::string& device, int n_seeds, Seen& seen) {
+// n_seeds crowds, and up to five times as many until the least was seen.
+Seen compare_crowds(const std::string& model, const std::string& device, int n_seeds, const Seen& least) {
+  Seen seen;
   auto reference = alone(model, device);
-  for (int seed = 0; seed < n_seeds && !testing::Test::HasFailure(); seed++) {
+  for (int seed = 0; (seed < n_seeds || (seed < 5 * n_seeds && !seen.has(least))) && !testing::Test::HasFailure(); seed++) {
     SCOPED_TRACE(fmt::format("{} seed {}", model, seed));
     std::mt19937 rng(unsigned(seed) * 977 + 5);
     std::vector<Request> requests = crowd(rng, 131, 8);
@@ -163,7 +169,7 @@ void compare_crowds(const std::string& model, const std::string& device, int n_s
     for (size_t i = 0; i < requests.size(); i++) {
       std::vector<Answer> expected = run_all(*reference, {requests[i]})[0];
       for (size_t c = 0; c < got[i].size(); c++) {
-        ASSERT_NE(got[i][c].finish, Finish::error) << got[i][c].error;
+        EXPECT_NE(got[i][c].finish, Finish::error) << got[i][c].error;
         seen.cancelled += got[i][c].finish == Finish::cancelled;
         if (got[i][c].finish == Finish::cancelled) expected[c].cut_like(got[i][c]);
         expect_same(got[i][c], expected[c], fmt::format("request {} choice {}", i, c));
@@ -176,6 +182,7 @@ void compare_crowds(const std::string& model, const std::string& device, int n_s
     seen.hits += engine->stats().prefix_hit_tokens;
     seen.swaps += engine->state_stats().n_swapped_in;
   }
+  return seen;
 }
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -187,14 +194,12 @@ constexpr int n_crowds = 100;
 // Compares and expects that all happened which could change an answer. Under a rope that scales by the prompt's length only prompts of
 // one length share a prefix: that is rare.
 void expect_same_in_crowds(const std::string& model, const std::string& device, int n_seeds) {
-  Seen seen;
-  compare_crowds(model, device, n_seeds, seen);
-  if (n_seeds > few_crowds || model.find("rope_dynamic") == std::string::npos) EXPECT_GT(seen.hits, 0);
-  EXPECT_GT(seen.cancelled, 0);
-  if (bytes_for(*alone(model), 1, 1) > 0) {
-    EXPECT_GT(seen.preemptions, 0);
-    EXPECT_GT(seen.swaps, 0);
-  }
+  const bool shares = n_seeds > few_crowds || model.find("rope_dynamic") == std::string::npos,
+             has_state = bytes_for(*alone(model), 1, 1) > 0;
+  const Seen least{.preemptions = has_state, .hits = shares, .swaps = has_state, .cancelled = 1};
+  const Seen seen = compare_crowds(model, device, n_seeds, least);
+  EXPECT_TRUE(seen.has(least)) << seen.preemptions << " preemptions, " << seen.hits << " hits, " << seen.swaps << " swaps, "
+                               << seen.cancelled << " cancelled";
 }
 
 TEST_P(Law4, AloneOrInACrowd) { expect_same_in_crowds(GetParam(), "cpu", n_crowds); }
