@@ -1,4 +1,4 @@
-"""Models by name: pull, list, show, rm, ps, and every command's MODEL, against a hub on this machine and Hugging Face's own client.
+"""Pulling models by name from a hub on this machine: what comes, what goes wrong, and who may ask.
 
 Run by ctest with the program's path in MILLRACE, by a Python that has huggingface_hub.
 """
@@ -9,83 +9,17 @@ import math
 import os
 import pathlib
 import pty
-import re
 import select
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-os.environ["HF_HUB_DISABLE_XET"] = os.environ["HF_HUB_DISABLE_TELEMETRY"] = os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
-for name in [n for n in os.environ if n.lower().endswith("_proxy")] + ["HF_TOKEN", "HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HF_HUB_OFFLINE"]:
-    os.environ.pop(name, None)
-
-import huggingface_hub  # noqa: E402
-from hub_server import Hub, certificates, commit_of, git_hash  # noqa: E402
-
-PROGRAM = os.environ["MILLRACE"]
-FIXTURES = pathlib.Path(__file__).parent.parent / "fixtures"
-GGUF = (FIXTURES / "models" / "gguf_q8_0" / "model.gguf").read_bytes()
-DIRECTORY = {p.name: p.read_bytes() for p in (FIXTURES / "models" / "llama_gqa").iterdir() if p.name in ("config.json", "model.safetensors")}
-CARD = b"---\nlicense: apache-2.0\n---\n# A model\n"
-
-
-def noise(n, seed):
-    """Bytes that no two places share."""
-    out = b"".join(hashlib.sha256(f"{seed} {i}".encode()).digest() for i in range(n // 32 + 1))
-    return out[:n]
-
-
-class Case(unittest.TestCase):
-    tls = None
-
-    def setUp(self):
-        self.home = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
-        self.hub = Hub(self.tls)
-        self.addCleanup(self.hub.close)
-        self.cache = self.home / "hf" / "hub"
-        self.environment = {"PATH": os.environ["PATH"], "HOME": str(self.home), "HF_HOME": str(self.home / "hf"), "HF_ENDPOINT": self.hub.address,
-                            "XDG_RUNTIME_DIR": str(self.home / "run")}
-
-    def start(self, *words, **more):
-        return subprocess.Popen([PROGRAM, *map(str, words)], env={**self.environment, **more}, text=True, stdin=subprocess.DEVNULL,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-    def run_it(self, *words, **more):
-        process = self.start(*words, **more)
-        out, err = process.communicate(timeout=120)
-        return subprocess.CompletedProcess(words, process.returncode, out, err)
-
-    def ok(self, *words, **more):
-        done = self.run_it(*words, **more)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return done.stdout
-
-    def refused(self, *words, **more):
-        """One sentence on stderr and exit status 1."""
-        done = self.run_it(*words, **more)
-        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
-        last = [line for line in done.stderr.splitlines() if line.startswith("millrace: ")]
-        self.assertEqual(len(last), 1, done.stderr)
-        return done.stderr
-
-    def pull(self, name, **more):
-        return pathlib.Path(self.ok("pull", name, **more).strip())
-
-    def names(self):
-        return [row["name"] for row in json.loads(self.ok("list", "--json"))]
-
-    def blobs(self, repo):
-        folder = self.cache / ("models--" + repo.replace("/", "--")) / "blobs"
-        return sorted(p.name for p in folder.iterdir()) if folder.exists() else []
-
-    def asked(self, role=None, part=""):
-        return [r for r in self.hub.requests if (role is None or r[0] == role) and part in r[2]]
+from hub_case import CARD, DIRECTORY, GGUF, PROGRAM, Case, noise, read_all
+from hub_server import certificates, commit_of, git_hash
 
 
 class Pull(Case):
@@ -183,19 +117,6 @@ class Pull(Case):
         text = read_all(leader)
         self.assertEqual(process.wait(60), 0)
         self.assertRegex(text, r"pulling \[=+ *\] +\d+ %  [\d.]+ kB of \d+ kB  [\d.]+ kB/s  \d:\d\d left")
-
-
-def read_all(leader):
-    out = b""
-    while True:
-        try:
-            piece = os.read(leader, 65536)
-        except OSError:
-            piece = b""
-        if not piece:
-            os.close(leader)
-            return out.decode()
-        out += piece
 
 
 class Trouble(Case):
@@ -444,149 +365,6 @@ class Proxy:
                     if not (data := source.recv(65536)):
                         return client.close()
                     (server if source is client else client).sendall(data)
-
-
-class Shared(Case):
-    """The cache between millrace and huggingface_hub."""
-
-    def setUp(self):
-        super().setUp()
-        self.files = {**DIRECTORY, "README.md": CARD, "generation_config.json": b"{}"}
-        self.hub.add("owner/Tiny", self.files)
-        self.hub.add("owner/Small-GGUF", {"a/small-Q8_0.gguf": GGUF, "small-F16.gguf": noise(5000, 1), "README.md": CARD})
-
-    def scan(self):
-        info = huggingface_hub.scan_cache_dir(self.cache)
-        self.assertFalse(info.warnings)
-        self.assertFalse(getattr(info, "incomplete_files", ()))
-        return {r.repo_id: r for r in info.repos}
-
-    def test_what_we_write_they_read(self):
-        tiny, small = self.pull("owner/Tiny"), self.pull("owner/Small-GGUF:Q8_0")
-        found = huggingface_hub.snapshot_download("owner/Tiny", cache_dir=self.cache, local_files_only=True)
-        self.assertEqual(pathlib.Path(found), tiny)
-        found = huggingface_hub.hf_hub_download("owner/Small-GGUF", "a/small-Q8_0.gguf", cache_dir=self.cache, local_files_only=True)
-        self.assertEqual(pathlib.Path(found), small)
-        repos = self.scan()
-        self.assertEqual(set(repos), {"owner/Tiny", "owner/Small-GGUF"})
-        self.assertEqual(repos["owner/Tiny"].size_on_disk, sum(map(len, self.files.values())))
-        revision, = repos["owner/Small-GGUF"].revisions
-        self.assertEqual((revision.commit_hash, revision.refs), (commit_of("first"), {"main"}))
-
-    def test_what_they_write_we_read_and_complete(self):
-        theirs = huggingface_hub.snapshot_download("owner/Tiny", cache_dir=self.cache, endpoint=self.hub.address)
-        huggingface_hub.hf_hub_download("owner/Small-GGUF", "small-F16.gguf", cache_dir=self.cache, endpoint=self.hub.address)
-        self.assertEqual(self.names(), ["owner/Small-GGUF:F16", "owner/Tiny"])
-        self.assertEqual(json.loads(self.ok("show", "owner/Tiny", "--json"))["path"], theirs)
-        self.hub.served = 0
-        self.assertEqual(str(self.pull("owner/Tiny")), theirs)
-        self.assertEqual(self.hub.served, 0)
-        self.pull("owner/Small-GGUF:Q8_0")
-        self.assertEqual(self.names(), ["owner/Small-GGUF:F16", "owner/Small-GGUF:Q8_0", "owner/Tiny"])
-        self.assertIn("could be any of 2", self.refused("show", "small"))
-        self.scan()
-
-    def test_removing_keeps_what_others_need(self):
-        self.pull("owner/Tiny")
-        self.pull("owner/Small-GGUF:Q8_0")
-        self.pull("owner/Small-GGUF:F16")
-        repository = self.hub.repositories["owner/Tiny"]
-        repository.commits[commit_of("second")] = {**self.files, "config.json": self.files["config.json"] + b" "}
-        repository.refs["main"] = commit_of("second")
-        self.pull("owner/Tiny")
-        old = f"owner/Tiny@{commit_of('first')[:7]}"
-        self.assertEqual(self.names(), ["owner/Small-GGUF:F16", "owner/Small-GGUF:Q8_0", "owner/Tiny", old])
-        self.assertIn(f"{len(self.files['config.json'])} bytes are free again", self.ok("rm", "--yes", old))
-        self.assertEqual(self.scan()["owner/Tiny"].size_on_disk, sum(map(len, self.files.values())) + 1)
-        self.ok("rm", "-y", "owner/Small-GGUF:F16")
-        self.assertEqual(self.names(), ["owner/Small-GGUF:Q8_0", "owner/Tiny"])
-        self.assertEqual(self.blobs("owner/Small-GGUF"), [hashlib.sha256(GGUF).hexdigest()])
-        self.scan()
-        self.ok("rm", "-y", "small", "tiny")
-        self.assertEqual((self.names(), [p.name for p in self.cache.iterdir()]), ([], [".locks"]))
-
-    def test_removing_asks(self):
-        self.pull("owner/Tiny")
-        self.assertIn("--yes", self.refused("rm", "tiny"))
-        for answer, left in (("n", ["owner/Tiny"]), ("", ["owner/Tiny"]), ("y", [])):
-            leader, follower = pty.openpty()
-            process = subprocess.Popen([PROGRAM, "rm", "tiny"], env=self.environment, stdin=follower, stdout=follower, stderr=follower)
-            os.close(follower)
-            os.write(leader, answer.encode() + b"\n")
-            self.assertIn("Delete owner/Tiny", read_all(leader))
-            self.assertEqual(process.wait(60), 0)
-            self.assertEqual(self.names(), left, answer)
-
-    def test_paths_are_never_removed(self):
-        folder = self.home / "mine"
-        folder.mkdir()
-        (folder / "m.gguf").write_bytes(GGUF)
-        self.refused("rm", "-y", folder / "m.gguf")
-        self.refused("rm", "-y", folder)
-        self.assertTrue((folder / "m.gguf").exists())
-
-    def test_an_incomplete_model_says_how_to_complete_it(self):
-        path = self.pull("owner/Tiny")
-        (path / "model.safetensors").resolve().unlink()
-        self.assertIn("millrace pull owner/Tiny", self.refused("show", "owner/Tiny"))
-        self.assertIn("model.safetensors is missing", json.loads(self.ok("list", "--json"))[0]["problem"])
-        self.pull("owner/Tiny")
-        self.ok("show", "owner/Tiny")
-
-
-class Names(Case):
-    def test_what_is_not_here_says_how_to_get_it(self):
-        self.assertIn("`millrace pull owner/Model:Q4_0`", self.refused("show", "owner/Model:Q4_0"))
-        self.assertIn("`millrace list`", self.refused("tokenize", "nothing", "text"))
-        self.assertIn("pull OWNER/NAME", self.ok("list") + self.run_it("list").stderr)
-        self.hub.add("owner/Tiny", DIRECTORY)
-        self.pull("owner/Tiny")
-        self.assertIn("is 'owner/Tiny' meant?", self.refused("inspect", "owner/Tyni"))
-
-    def test_own_files_have_names_too(self):
-        folder = self.home / ".cache" / "millrace" / "models"
-        folder.mkdir(parents=True)
-        (folder / "Some-Model.Q8_0.gguf").write_bytes(GGUF)
-        (folder / "Tiny").mkdir()
-        for name, content in DIRECTORY.items():
-            (folder / "Tiny" / name).write_bytes(content)
-        os.utime(folder / "Some-Model.Q8_0.gguf", (1577934245, 1577934245))
-        self.assertEqual(self.names(), ["Some-Model.Q8_0", "Tiny"])
-        self.assertEqual(json.loads(self.ok("list", "--json", "some"))[0]["modified"], "2020-01-02T03:04:05Z")
-        self.assertRegex(self.ok("list"), r"Some-Model.Q8_0 +[\d.]+ kB +GGUF Q8_0 +\d+ days ago")
-        for name in ("Some-Model", "some-model.q8_0", "somemodel", "some"):
-            self.assertEqual(json.loads(self.ok("show", name, "--json"))["path"], str(folder / "Some-Model.Q8_0.gguf"))
-        self.ok("rm", "-y", "Tiny", "some")
-        self.assertEqual(list(folder.iterdir()), [])
-
-
-class Ps(Case):
-    def test_shows_what_runs_and_forgets_what_ended(self):
-        self.hub.add("owner/Tiny", DIRECTORY)
-        self.pull("owner/Tiny")
-        server = self.start("serve", "owner/Tiny", "--port", "0", "--threads", "1")
-        self.addCleanup(server.communicate)
-        self.addCleanup(server.kill)
-        port = re.search(r":(\d+)/v1", server.stderr.readline())[1]
-        row, = json.loads(self.ok("ps", "--json"))
-        self.assertEqual((row["pid"], row["model"], row["address"]), (server.pid, "owner/Tiny", f"http://127.0.0.1:{port}"))
-        self.assertEqual((row["running"], row["waiting"]), (0, 0))
-        self.assertGreater(row["memory_bytes"], 1 << 20)
-        self.assertRegex(self.ok("ps"), rf"{server.pid} +owner/Tiny +http://127.0.0.1:{port}")
-        entries = list((self.home / "run" / "millrace").iterdir())
-        self.assertEqual(len(entries), 1)
-        server.kill()
-        server.wait()
-        self.assertEqual(json.loads(self.ok("ps", "--json")), [])
-        self.assertEqual(list((self.home / "run" / "millrace").iterdir()), [])
-
-    def test_another_process_of_the_same_number_is_none_of_ours(self):
-        folder = self.home / "run" / "millrace"
-        folder.mkdir(parents=True)
-        (folder / f"serve-{os.getpid()}.json").write_text(json.dumps({"pid": os.getpid(), "started": 1, "host": "127.0.0.1", "port": 1, "model": "x"}))
-        (folder / "serve-9.json").write_text("{")
-        self.assertIn("No server runs", self.run_it("ps").stderr)
-        self.assertEqual(list(folder.iterdir()), [])
 
 
 if __name__ == "__main__":
