@@ -105,7 +105,8 @@ int64_t StepMemory::most_bytes(const StepLimits& most, const StateGroups& groups
   const int64_t items = 2 * most_slots(most.sequences) * sizeof(DecodeItem);
   const int64_t shared = rules_.share ? std::bit_ceil(uint64_t(most.sequences * kMostParts + 16)) * sizeof(SharedTile) : 0;
   const int64_t tiles = (most.tokens / kPrefillRows + most.sequences) * sizeof(PrefillTile);
-  const int64_t table = std::bit_ceil(uint64_t(most.sequences * (most.context / smallest_page + 1) + 64)) * word;
+  const int64_t pages = std::min<int64_t>(most.context, kUsualContext) / smallest_page + 1;
+  const int64_t table = std::bit_ceil(uint64_t(most.sequences * pages + 64)) * word;
   const int64_t arrays = most.tokens * a_token + most.sequences * a_sequence + most.outputs * an_output;
   return std::max(arrays + items + shared + tiles + groups.paged * table + gaps, kLeastBytes);
 }

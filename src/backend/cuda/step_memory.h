@@ -15,7 +15,8 @@ struct StateGroups {
   int64_t paged = 0, slots = 0;
 };
 
-inline constexpr int kUsualEdits = 64;  // of a row's logits; more make memory grow
+inline constexpr int kUsualEdits = 64;                      // of a row's logits; more make memory grow
+inline constexpr int64_t kUsualContext = int64_t(1) << 17;  // tokens of every sequence at once, likewise
 
 class StepMemory {
  public:
@@ -44,7 +45,7 @@ class StepMemory {
   ~StepMemory();
   Batch upload(const Batch& host, const StateMemory&);
   int64_t most_slots(int64_t n_seqs) const;                         // of any plan for so many sequences
-  int64_t most_bytes(const StepLimits&, const StateGroups&) const;  // of a step's arrays
+  int64_t most_bytes(const StepLimits&, const StateGroups&) const;  // of a step's arrays, unless what is usual is exceeded
   void reserve(int64_t bytes);
   int64_t bytes() const { return int64_t(size_); }
   const Plan& plan() const { return plan_; }
