@@ -97,8 +97,9 @@ void Bpe::add_character(std::string_view piece, size_t begin, size_t length, std
   }
 }
 
-void Bpe::start_symbols(std::string_view piece, std::vector<Symbol>& symbols) const {
+void Bpe::start_symbols(std::string_view piece, std::vector<Symbol>& symbols, TimedLoop& loop) const {
   for (size_t pos = 0; pos < piece.size();) {
+    loop.work(merge_cost);
     size_t length = data_.byte_level ? 1 : std::min(code_point_length(static_cast<unsigned char>(piece[pos])), piece.size() - pos);
     add_character(piece, pos, length, symbols);
     pos += length;
@@ -162,7 +163,10 @@ void Bpe::merge_long(std::string_view piece, std::vector<Symbol>& symbols, Timed
     Candidate pair;
     if (left >= 0 && candidate(piece, symbols, left, pair)) queue.push(pair);
   };
-  for (int32_t i = 0; i + 1 < static_cast<int32_t>(symbols.size()); ++i) offer(i);
+  for (int32_t i = 0; i + 1 < static_cast<int32_t>(symbols.size()); ++i) {
+    loop.work(merge_cost);
+    offer(i);
+  }
   while (!queue.empty()) {
     loop.work(merge_cost);
     Candidate pair = queue.top();
@@ -182,15 +186,17 @@ void Bpe::merge_long(std::string_view piece, std::vector<Symbol>& symbols, Timed
   std::erase_if(symbols, [](const Symbol& s) { return s.length == 0; });
 }
 
-void Bpe::encode(const TextPieces& pieces, std::vector<int32_t>& ids, const Allowance& allowance) const {
+void Bpe::encode(const TextPieces& pieces, std::vector<int32_t>& ids, const Allowance& allowance, size_t& longest) const {
   TimedLoop loop(allowance, "encoding the text");
-  size_t longest = 0;
-  for (TextRange range : pieces.ranges) longest = std::max(longest, range.end - range.begin);
-  allowance.hold(longest * (sizeof(Symbol) + 2 * sizeof(Candidate)));
+  size_t own = 0;
+  for (TextRange range : pieces.ranges) own = std::max(own, range.end - range.begin);
+  if (own > longest) allowance.hold((own - longest) * (sizeof(Symbol) + 2 * sizeof(Candidate)));
+  longest = std::max(longest, own);
   std::vector<Symbol> symbols;
-  symbols.reserve(longest);
+  symbols.reserve(own);
   std::unordered_map<std::string_view, TextRange> seen;  // text is words that come again: where in `ids` the first one lies
   for (TextRange range : pieces.ranges) {
+    loop.work(merge_cost);
     std::string_view piece(pieces.text.data() + range.begin, range.end - range.begin);
     bool keep = piece.size() > 3 && piece.size() < 64 && seen.size() < 10'000;
     auto [known, fresh] = keep ? seen.try_emplace(piece) : std::pair{seen.find(piece), false};
@@ -205,7 +211,6 @@ void Bpe::encode(const TextPieces& pieces, std::vector<int32_t>& ids, const Allo
 }
 
 void Bpe::encode_piece(std::string_view piece, std::vector<Symbol>& symbols, TimedLoop& loop, std::vector<int32_t>& ids) const {
-  loop.work(merge_cost * piece.size());
   if (data_.ignore_merges) {
     if (int32_t whole = find(piece); whole >= 0) {
       ids.push_back(whole);
@@ -213,7 +218,7 @@ void Bpe::encode_piece(std::string_view piece, std::vector<Symbol>& symbols, Tim
     }
   }
   symbols.clear();
-  start_symbols(piece, symbols);
+  start_symbols(piece, symbols, loop);
   if (symbols.size() <= short_piece) {
     merge_short(piece, symbols);
   } else {

@@ -33,14 +33,15 @@ class Bpe {
  public:
   // Keeps a reference to `data`.
   explicit Bpe(const TokenizerData& data);
-  void encode(const TextPieces& pieces, std::vector<int32_t>& ids, const Allowance& = {}) const;  // appends to `ids`
-  int32_t find(std::string_view piece) const;                                                     // -1: not in the vocabulary
+  // Appends to `ids`. `longest`: bytes of the longest piece whose room was granted so far; calls for the same work share it.
+  void encode(const TextPieces& pieces, std::vector<int32_t>& ids, const Allowance&, size_t& longest) const;
+  int32_t find(std::string_view piece) const;  // -1: not in the vocabulary
 
  private:
   struct Symbol;
   struct Candidate;
   void encode_piece(std::string_view piece, std::vector<Symbol>& symbols, TimedLoop&, std::vector<int32_t>& ids) const;
-  void start_symbols(std::string_view piece, std::vector<Symbol>& symbols) const;
+  void start_symbols(std::string_view piece, std::vector<Symbol>& symbols, TimedLoop&) const;
   void add_character(std::string_view piece, size_t begin, size_t length, std::vector<Symbol>& symbols) const;
   bool candidate(std::string_view piece, const std::vector<Symbol>& symbols, int32_t left, Candidate& out) const;
   void merge_short(std::string_view piece, std::vector<Symbol>& symbols) const;

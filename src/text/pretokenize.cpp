@@ -23,10 +23,11 @@ void check_growth(size_t bytes, size_t limit) {
   check(bytes <= limit, "the tokenizer's rules make {} bytes of a text: at most {} are allowed", bytes, limit);
 }
 
-size_t replaced_size(std::string_view text, std::string_view from, std::string_view to) {
-  size_t hits = 0;
-  for (size_t at = 0; !from.empty() && (at = text.find(from, at)) != std::string_view::npos; at += from.size()) ++hits;
-  return text.size() - hits * from.size() + hits * to.size();
+// What replacing makes of a text, in bytes: within the limit, and granted.
+void check_replacing(std::string_view text, std::string_view from, std::string_view to, size_t limit, const Allowance& allowance) {
+  const size_t hits = count_of(text, from, allowance), bytes = text.size() - hits * from.size() + hits * to.size();
+  check_growth(bytes, limit);
+  if (bytes > text.size()) allowance.hold(2 * (bytes - text.size()));
 }
 
 struct Span {
@@ -138,12 +139,12 @@ void prefix_pieces(TextPieces& pieces, std::string_view prefix, bool only_first,
   pieces = std::move(out);
 }
 
-void replace_in_pieces(TextPieces& pieces, std::string_view from, std::string_view to, size_t limit) {
-  check_growth(replaced_size(pieces.text, from, to), limit);
+void replace_in_pieces(TextPieces& pieces, std::string_view from, std::string_view to, size_t limit, const Allowance& allowance) {
+  check_replacing(pieces.text, from, to, limit, allowance);
   TextPieces out;
   for (TextRange range : pieces.ranges) {
     std::string piece = pieces.text.substr(range.begin, range.end - range.begin);
-    replace_all(piece, from, to);
+    replace_all(piece, from, to, allowance);
     size_t begin = out.text.size();
     out.text += piece;
     out.ranges.push_back({begin, out.text.size()});
@@ -171,22 +172,22 @@ std::string Normalizer::apply(std::string_view input, const Allowance& allowance
     allowance.check_time("splitting the text");
     switch (step.rule.kind) {
       case Kind::nfc:
-        text = normalize(text, NormalForm::nfc);
+        text = normalize(text, NormalForm::nfc, allowance);
         break;
       case Kind::nfd:
-        text = normalize(text, NormalForm::nfd);
+        text = normalize(text, NormalForm::nfd, allowance);
         break;
       case Kind::nfkc:
-        text = normalize(text, NormalForm::nfkc);
+        text = normalize(text, NormalForm::nfkc, allowance);
         break;
       case Kind::nfkd:
-        text = normalize(text, NormalForm::nfkd);
+        text = normalize(text, NormalForm::nfkd, allowance);
         break;
       case Kind::lowercase:
-        text = to_lower(text);
+        text = to_lower(text, allowance);
         break;
       case Kind::strip_accents:
-        text = strip_accents(text);
+        text = strip_accents(text, allowance);
         break;
       case Kind::strip_left:
         text.erase(0, leading_space(text));
@@ -199,8 +200,8 @@ std::string Normalizer::apply(std::string_view input, const Allowance& allowance
         if (!text.empty()) text.insert(0, step.rule.to);
         break;
       case Kind::replace:
-        check_growth(replaced_size(text, step.rule.from, step.rule.to), limit);
-        replace_all(text, step.rule.from, step.rule.to);
+        check_replacing(text, step.rule.from, step.rule.to, limit, allowance);
+        replace_all(text, step.rule.from, step.rule.to, allowance);
         break;
       case Kind::replace_regex: {
         std::string out;
@@ -247,7 +248,7 @@ TextPieces PreTokenizer::apply(std::string text, bool first, const Allowance& al
         prefix_pieces(pieces, " ", false, limit);
         break;
       case Kind::metaspace:
-        replace_in_pieces(pieces, " ", step.rule.replacement, limit);
+        replace_in_pieces(pieces, " ", step.rule.replacement, limit, allowance);
         if (step.rule.prefix && (first || !step.rule.only_first)) prefix_pieces(pieces, step.rule.replacement, step.rule.only_first, limit);
         if (step.regex) split_pieces(pieces, *step.regex, step.rule.behavior, false, budget, allowance);
         break;

@@ -63,7 +63,8 @@ struct Tokenizer::State {
   void add_tokens();
   void undo_rules();
   void find_stop_tokens();
-  void encode_plain(std::string_view text, bool first, bool parse_special, const Allowance&, std::vector<int32_t>& ids) const;
+  void encode_plain(std::string_view text, bool first, bool parse_special, const Allowance&, size_t& longest,
+                    std::vector<int32_t>& ids) const;
 
   TokenizerData data;
   Normalizer normalizer;
@@ -140,7 +141,7 @@ void Tokenizer::State::find_stop_tokens() {
   }
 }
 
-void Tokenizer::State::encode_plain(std::string_view text, bool first, bool parse_special, const Allowance& allowance,
+void Tokenizer::State::encode_plain(std::string_view text, bool first, bool parse_special, const Allowance& allowance, size_t& longest,
                                     std::vector<int32_t>& ids) const {
   std::string normal = normalizer.apply(text, allowance);
   for (const auto& segment : normalized.split(normal, parse_special, allowance)) {
@@ -148,7 +149,7 @@ void Tokenizer::State::encode_plain(std::string_view text, bool first, bool pars
       ids.push_back(segment.id);
     } else {
       const bool begins = first && segment.text.data() == normal.data();
-      bpe.encode(pre_tokenizer.apply(std::string(segment.text), begins, allowance), ids, allowance);
+      bpe.encode(pre_tokenizer.apply(std::string(segment.text), begins, allowance), ids, allowance, longest);
     }
   }
 }
@@ -162,12 +163,13 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special, 
   std::string mended;
   if (valid_utf8_prefix(text) < text.size()) text = mended = to_valid_utf8(text);
   std::vector<int32_t> ids;
+  size_t longest = 0;
   if (add_special) ids = state_->data.prefix;
   for (const auto& segment : state_->raw.split(text, parse_special, allowance)) {
     if (segment.id >= 0) {
       ids.push_back(segment.id);
     } else {
-      state_->encode_plain(segment.text, segment.text.data() == text.data(), parse_special, allowance, ids);
+      state_->encode_plain(segment.text, segment.text.data() == text.data(), parse_special, allowance, longest, ids);
     }
   }
   if (add_special) ids.insert(ids.end(), state_->data.suffix.begin(), state_->data.suffix.end());

@@ -4,6 +4,8 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <vector>
 
 #include "core/error.h"
@@ -40,42 +42,85 @@ bool is_ascii(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; });
 }
 
-std::vector<int32_t> decompose(std::string_view text, bool compatible) {
-  std::vector<int32_t> out;
-  out.reserve(text.size());
-  auto options = static_cast<utf8proc_option_t>(UTF8PROC_DECOMPOSE | (compatible ? UTF8PROC_COMPAT : 0));
-  int32_t parts[32];
-  int boundary = 0;
-  for (size_t pos = 0; pos < text.size();) {
-    auto c = static_cast<int32_t>(next_code_point(text, pos));
-    auto n = utf8proc_decompose_char(c, parts, 32, options, &boundary);
-    check(n >= 0 && n <= 32, "U+{:04X} cannot be decomposed", c);
-    out.insert(out.end(), parts, parts + n);
+constexpr size_t character_cost = 32;  // nanoseconds, roughly
+
+// Whether nothing before this code point of a decomposed text can be reordered or composed with it: what composes with the one
+// before it is a mark, or a vowel or final consonant of Hangul.
+bool begins_anew(int32_t point) {
+  if (point < 0x300) return true;
+  if (point >= 0x1100 && point < 0x1200) return false;
+  switch (utf8proc_category(point)) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LO:
+      return true;
+    default:
+      return false;
   }
-  return out;
 }
 
-// Canonical order with a stable sort: utf8proc's own exchange is quadratic on long runs of marks.
+// Canonical order: utf8proc's own exchange is quadratic on long runs of marks.
 void order_marks(std::vector<int32_t>& points) {
   auto combining = [](int32_t c) { return utf8proc_get_property(c)->combining_class; };
+  std::vector<int32_t> run;
   for (size_t begin = 0; begin < points.size();) {
     if (points[begin] < 0x300 || combining(points[begin]) == 0) {
       ++begin;
       continue;
     }
+    std::array<size_t, 257> place{};  // [class + 1]: how many; then [class]: where the next one goes
     size_t end = begin;
-    while (end < points.size() && combining(points[end]) != 0) ++end;
-    std::stable_sort(points.begin() + begin, points.begin() + end, [&](int32_t a, int32_t b) { return combining(a) < combining(b); });
+    for (; end < points.size() && combining(points[end]) != 0; ++end) ++place[combining(points[end]) + 1];
+    if (end - begin > 1) {
+      run.assign(points.begin() + begin, points.begin() + end);
+      for (size_t c = 1; c < place.size(); ++c) place[c] += place[c - 1];
+      for (int32_t c : run) points[begin + place[combining(c)]++] = c;
+    }
     begin = end;
   }
 }
 
+// Appends the normal form of decomposed code points, which are gone then.
+void append_normal(std::string& out, std::vector<int32_t>& points, bool compose, const Allowance& allowance) {
+  order_marks(points);
+  if (compose) {
+    auto n = utf8proc_normalize_utf32(points.data(), static_cast<utf8proc_ssize_t>(points.size()),
+                                      static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+    check(n >= 0, "the text cannot be composed: {}", utf8proc_errmsg(n));
+    points.resize(static_cast<size_t>(n));
+  }
+  if (out.size() + 4 * points.size() > out.capacity()) allowance.hold(out.size() + 4 * points.size());
+  for (int32_t c : points) append_utf8(out, static_cast<char32_t>(c));
+  points.clear();
+}
+
 template <class Map>
-std::string map_characters(std::string_view text, Map map) {
+std::string map_characters(std::string_view text, const Allowance& allowance, Map map) {
+  TimedLoop loop(allowance, "normalizing the text");
   std::string out;
   out.reserve(text.size());
-  for (size_t pos = 0; pos < text.size();) map(out, next_code_point(text, pos));
+  for (size_t pos = 0; pos < text.size();) {
+    loop.work(character_cost);
+    map(out, next_code_point(text, pos));
+  }
   return out;
+}
+
+// Calls visit(begin) for each occurrence of `wanted`, from left to right, never overlapping. Linear in both (memmem).
+template <class Visit>
+void each_occurrence(std::string_view text, std::string_view wanted, const Allowance& allowance, Visit visit) {
+  constexpr size_t window = 1 << 16;  // bytes between looks at the time
+  if (wanted.empty()) return;
+  TimedLoop loop(allowance, "replacing in the text");
+  for (size_t pos = 0; text.size() - pos >= wanted.size();) {
+    const size_t n = std::min(text.size() - pos, window + wanted.size() - 1);
+    const void* hit = memmem(text.data() + pos, n, wanted.data(), wanted.size());
+    const size_t begin = hit ? size_t(static_cast<const char*>(hit) - text.data()) : pos + n + 1 - wanted.size();
+    loop.work(character_cost + begin - pos);
+    if (hit) visit(begin);
+    pos = hit ? begin + wanted.size() : begin;
+  }
 }
 
 }  // namespace
@@ -188,24 +233,33 @@ size_t trailing_space(std::string_view text) {
   return text.size() - begin;
 }
 
-std::string normalize(std::string_view text, NormalForm form) {
+// In parts of a few thousand code points: what a text becomes in between may be twenty times as large.
+std::string normalize(std::string_view text, NormalForm form, const Allowance& allowance) {
+  constexpr size_t enough = 4096;
   if (is_ascii(text)) return std::string(text);
-  std::vector<int32_t> points = decompose(text, form == NormalForm::nfkc || form == NormalForm::nfkd);
-  order_marks(points);
-  if (form == NormalForm::nfc || form == NormalForm::nfkc) {
-    auto n = utf8proc_normalize_utf32(points.data(), static_cast<utf8proc_ssize_t>(points.size()),
-                                      static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
-    check(n >= 0, "the text cannot be composed: {}", utf8proc_errmsg(n));
-    points.resize(static_cast<size_t>(n));
-  }
+  const bool compatible = form == NormalForm::nfkc || form == NormalForm::nfkd,
+             compose = form == NormalForm::nfc || form == NormalForm::nfkc;
+  const auto options = static_cast<utf8proc_option_t>(UTF8PROC_DECOMPOSE | (compatible ? UTF8PROC_COMPAT : 0));
+  TimedLoop loop(allowance, "normalizing the text");
   std::string out;
   out.reserve(text.size());
-  for (int32_t c : points) append_utf8(out, static_cast<char32_t>(c));
+  std::vector<int32_t> points;
+  int32_t parts[32];
+  int boundary = 0;
+  for (size_t pos = 0; pos < text.size();) {
+    loop.work(2 * character_cost);
+    auto c = static_cast<int32_t>(next_code_point(text, pos));
+    auto n = utf8proc_decompose_char(c, parts, 32, options, &boundary);
+    check(n >= 0 && n <= 32, "U+{:04X} cannot be decomposed", c);
+    if (points.size() >= enough && n > 0 && begins_anew(parts[0])) append_normal(out, points, compose, allowance);
+    points.insert(points.end(), parts, parts + n);
+  }
+  append_normal(out, points, compose, allowance);
   return out;
 }
 
-std::string to_lower(std::string_view text) {
-  return map_characters(text, [](std::string& out, char32_t c) {
+std::string to_lower(std::string_view text, const Allowance& allowance) {
+  return map_characters(text, allowance, [](std::string& out, char32_t c) {
     if (c == 0x130) {
       out += "i\xCC\x87";  // the one lower case of two characters
     } else {
@@ -214,8 +268,8 @@ std::string to_lower(std::string_view text) {
   });
 }
 
-std::string to_upper(std::string_view text) {
-  return map_characters(text, [](std::string& out, char32_t c) {
+std::string to_upper(std::string_view text, const Allowance& allowance) {
+  return map_characters(text, allowance, [](std::string& out, char32_t c) {
     if (c == 0xDF) {
       out += "SS";
     } else {
@@ -224,23 +278,27 @@ std::string to_upper(std::string_view text) {
   });
 }
 
-std::string strip_accents(std::string_view text) {
-  return map_characters(text, [](std::string& out, char32_t c) {
+std::string strip_accents(std::string_view text, const Allowance& allowance) {
+  return map_characters(text, allowance, [](std::string& out, char32_t c) {
     auto category = utf8proc_category(static_cast<int32_t>(c));
     if (category != UTF8PROC_CATEGORY_MN && category != UTF8PROC_CATEGORY_MC && category != UTF8PROC_CATEGORY_ME) append_utf8(out, c);
   });
 }
 
-void replace_all(std::string& text, std::string_view from, std::string_view to) {
-  size_t hit = from.empty() ? std::string::npos : text.find(from);
-  if (hit == std::string::npos) return;
+size_t count_of(std::string_view text, std::string_view wanted, const Allowance& allowance) {
+  size_t n = 0;
+  each_occurrence(text, wanted, allowance, [&](size_t) { ++n; });
+  return n;
+}
+
+void replace_all(std::string& text, std::string_view from, std::string_view to, const Allowance& allowance) {
   std::string out;
   size_t pos = 0;
-  for (; hit != std::string::npos; hit = text.find(from, pos)) {
+  each_occurrence(text, from, allowance, [&](size_t hit) {
     out.append(text, pos, hit - pos).append(to);
     pos = hit + from.size();
-  }
-  text = out.append(text, pos);
+  });
+  if (pos > 0) text = out.append(text, pos);
 }
 
 }  // namespace mr

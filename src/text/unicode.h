@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "core/allowance.h"
+
 namespace mr {
 
 inline constexpr std::string_view replacement_character = "\xEF\xBF\xBD";  // U+FFFD
@@ -31,11 +33,12 @@ size_t leading_space(std::string_view text);   // bytes of white space at the st
 size_t trailing_space(std::string_view text);  // bytes of white space at the end
 
 enum class NormalForm : uint8_t { nfc, nfd, nfkc, nfkd };
-std::string normalize(std::string_view text, NormalForm form);
-std::string to_lower(std::string_view text);
-std::string to_upper(std::string_view text);
-std::string strip_accents(std::string_view text);  // drops combining marks
+std::string normalize(std::string_view text, NormalForm form, const Allowance& = {});
+std::string to_lower(std::string_view text, const Allowance& = {});
+std::string to_upper(std::string_view text, const Allowance& = {});
+std::string strip_accents(std::string_view text, const Allowance& = {});  // drops combining marks
 
-void replace_all(std::string& text, std::string_view from, std::string_view to);
+size_t count_of(std::string_view text, std::string_view wanted, const Allowance& = {});  // from left to right, never overlapping
+void replace_all(std::string& text, std::string_view from, std::string_view to, const Allowance& = {});
 
 }  // namespace mr

@@ -1,12 +1,19 @@
 // Tokenizers that are absurd on purpose: refused with a sentence, or bounded in time and memory.
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <utf8proc.h>
 
+#include <atomic>
 #include <chrono>
+#include <future>
 #include <new>
+#include <random>
+#include <thread>
 
 #include "core/error.h"
 #include "text/regex.h"
 #include "text/tokenizer.h"
+#include "text/unicode.h"
 
 namespace mr {
 namespace {
@@ -192,13 +199,31 @@ TEST(TokenizerBounds, StrippedSpacesAreSeenOnce) {
   EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), 20);
 }
 
+Json with_newline_token() {
+  Json json = plain();
+  json["added_tokens"].push_back({{"id", 4}, {"content", "\n"}, {"normalized", false}});
+  return json;
+}
+
 // One piece that merges all the way, words, added tokens, letters that a pattern cuts apart: work of each of the tokenizer's parts.
 TEST(TokenizerBounds, StopsWhenToldAndHoldsWhatItMay) {
   Json split = plain();
   split["pre_tokenizer"] = {{"type", "Split"}, {"pattern", {{"Regex", "a|b"}}}, {"behavior", "Isolated"}, {"invert", false}};
-  std::string pairs, tokens;
-  for (int i = 0; i < 1 << 20; i++) pairs += "ab", tokens += "<s>";
-  for (const auto& [json, text] : {std::pair(plain(), pairs), {split, pairs}, {plain(), tokens}}) {
+  std::string pairs, tokens, lines;
+  for (int i = 0; i < 1 << 20; i++) {
+    pairs += "ab";
+    tokens += "<s>";
+    lines += "a\n";
+  }
+  constexpr size_t segment = 24;  // bytes of one, of text or of an added token
+  struct Case {
+    Json json;
+    const std::string& text;
+    size_t least;  // bytes that are known to be held
+  };
+  for (const auto& [json, text, least] :
+       {Case{plain(), pairs, 20 * pairs.size()}, Case{split, pairs, 16 * pairs.size()}, Case{plain(), tokens, segment * tokens.size() / 3},
+        Case{with_newline_token(), lines, segment * lines.size()}}) {
     const Tokenizer tokenizer = load(json);
     size_t held = 0;
     Allowance counts{.grant = [&](size_t n) {
@@ -206,7 +231,7 @@ TEST(TokenizerBounds, StopsWhenToldAndHoldsWhatItMay) {
       return true;
     }};
     EXPECT_GT(tokenizer.encode(text, false, true, counts).size(), size_t(1) << 19);
-    EXPECT_GT(held, text.size());
+    EXPECT_GE(held, least);
     EXPECT_LT(held, 200 * text.size());
     size_t left = held / 2;
     Allowance little{.grant = [&](size_t n) {
@@ -222,6 +247,129 @@ TEST(TokenizerBounds, StopsWhenToldAndHoldsWhatItMay) {
     stop.request_stop();
     EXPECT_THROW(tokenizer.encode(text, false, true, {.stop = stop.get_token()}), Stopped);
     EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), 5);
+  }
+}
+
+// Room for merging is used by one segment after the other.
+TEST(TokenizerBounds, ManySegmentsHoldWhatTheLongestTakes) {
+  std::string text;
+  for (int i = 0; i < 1 << 20; i++) text += i % 4096 == 0 ? "\n" : "ab";
+  size_t held = 0;
+  Allowance counts{.grant = [&](size_t n) {
+    held += n;
+    return true;
+  }};
+  load(with_newline_token()).encode(text, false, true, counts);
+  EXPECT_LT(held, 10 * text.size());
+}
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr double slowdown = 5;
+#else
+constexpr double slowdown = 1;
+#endif
+
+// Processor time from the moment of a stop to the end of the work, whatever else the machine does.
+double seconds_to_stop(const Tokenizer& tokenizer, const std::string& text, double stop_after) {
+  std::stop_source stop;
+  std::atomic<bool> over = false;
+  double at_stop = 0, at_end = 0;
+  auto cpu_seconds = [](clockid_t clock) {
+    timespec t;
+    clock_gettime(clock, &t);
+    return double(t.tv_sec) + double(t.tv_nsec) * 1e-9;
+  };
+  clockid_t clock;
+  std::promise<void> begun;
+  std::thread worker([&] {
+    pthread_getcpuclockid(pthread_self(), &clock);
+    begun.set_value();
+    try {
+      tokenizer.encode(text, false, true, {.stop = stop.get_token()});
+    } catch (const Stopped&) {
+    }
+    at_end = cpu_seconds(CLOCK_THREAD_CPUTIME_ID);
+    over = true;
+    while (!stop.stop_requested()) std::this_thread::yield();  // its clock is read until then
+  });
+  begun.get_future().wait();
+  while (!over && cpu_seconds(clock) < stop_after) std::this_thread::sleep_for(std::chrono::microseconds(500));
+  at_stop = cpu_seconds(clock);
+  stop.request_stop();
+  worker.join();
+  return at_end - at_stop;
+}
+
+// A text in one piece, and normalizers that see all of it at once.
+TEST(TokenizerBounds, StopsInTheMiddleOfAPiece) {
+  std::string pairs, accents, ligatures, marks;
+  for (int i = 0; i < 1 << 21; i++) pairs += "ab";
+  for (int i = 0; i < 1 << 20; i++) {
+    accents += "e\xCC\x81";
+    marks += i % 2 ? "\xCC\x81" : "\xCC\xA7";
+  }
+  for (int i = 0; i < 1 << 18; i++) ligatures += "\xEF\xB7\xBA";
+  auto normalized = [](Json step) {
+    Json json = plain();
+    json["normalizer"] = std::move(step);
+    return json;
+  };
+  const Json replacing{{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}};
+  const Json slow_search{{"type", "Replace"}, {"pattern", {{"String", std::string(1000, 'e') + "x"}}}, {"content", ""}};
+  for (const auto& [json, text] : {std::pair(plain(), pairs),
+                                   {normalized({{"type", "NFC"}}), accents},
+                                   {normalized({{"type", "NFC"}}), marks},
+                                   {normalized({{"type", "NFKC"}}), ligatures},
+                                   {normalized({{"type", "Lowercase"}}), pairs},
+                                   {normalized(replacing), pairs},
+                                   {normalized(slow_search), std::string(1 << 22, 'e')}}) {
+    const Tokenizer tokenizer = load(json);
+    for (double after : {0.003, 0.02, 0.06, 0.15, 0.3})
+      EXPECT_LT(seconds_to_stop(tokenizer, text, after), 0.12 * slowdown) << json["normalizer"] << after;
+  }
+}
+
+// Normal forms are made part by part: as utf8proc makes them of the whole.
+TEST(TokenizerBounds, NormalFormsOfLongTextsAreThoseOfTheWhole) {
+  const char* const parts[] = {"a",
+                               "e",
+                               "\xCC\x81",
+                               "\xCC\xA7",
+                               "\xCC\xA3",
+                               "\xE1\x84\x92",
+                               "\xE1\x85\xA1",
+                               "\xE1\x86\xAB",
+                               "\xED\x95\x98",
+                               "\xED\x95\x9C",
+                               "\xE3\x81\x8B",
+                               "\xE3\x82\x99",
+                               "\xE0\xA7\x87",
+                               "\xE0\xA6\xBE",
+                               "\xC3\xA9",
+                               "\xEF\xB7\xBA",
+                               "\xEF\xBE\x84",
+                               "\xEF\xBE\x9E",
+                               "\xEF\xBE\xA1",
+                               "\xEF\xBF\x82",
+                               "\xE2\x84\xAB",
+                               "\xE4\xB8\xAD",
+                               "\xF0\x9D\x85\x9E",
+                               "\xEF\xA4\x80",
+                               "1",
+                               " "};
+  std::mt19937 chance(7);
+  for (int round = 0; round < 20; round++) {
+    std::string text;
+    for (int i = 0; i < 20'000; i++) text += parts[chance() % std::size(parts)];
+    const std::pair<NormalForm, utf8proc_uint8_t* (*)(const utf8proc_uint8_t*)> forms[] = {{NormalForm::nfc, utf8proc_NFC},
+                                                                                           {NormalForm::nfd, utf8proc_NFD},
+                                                                                           {NormalForm::nfkc, utf8proc_NFKC},
+                                                                                           {NormalForm::nfkd, utf8proc_NFKD}};
+    for (const auto& [form, reference] : forms) {
+      const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> expected(
+          reference(reinterpret_cast<const utf8proc_uint8_t*>(text.c_str())), &std::free);
+      ASSERT_TRUE(normalize(text, form) == reinterpret_cast<const char*>(expected.get())) << int(form);
+    }
   }
 }
 

@@ -12,13 +12,13 @@ namespace {
 constexpr size_t case_cost = 24;  // of one byte: utf8proc's tables
 
 // The mappings of characters do not depend on their neighbours, so that a long text goes through in pieces.
-Text mapped(Evaluator& evaluator, std::string_view text, std::string (*map)(std::string_view)) {
+Text mapped(Evaluator& evaluator, std::string_view text, std::string (*map)(std::string_view, const Allowance&)) {
   evaluator.meter().work(64 + text.size() * case_cost);
   Text out(evaluator.meter());
   while (!text.empty()) {
     std::string_view piece = text.substr(0, 4096);
     piece.remove_suffix(incomplete_utf8_tail(piece));
-    out += map(piece);
+    out += map(piece, {});
     text.remove_prefix(piece.size());
   }
   return out;
