@@ -11,12 +11,10 @@ namespace mr {
 
 namespace asio = boost::asio;
 namespace ssl = asio::ssl;
-namespace http = boost::beast::http;
 using tcp = asio::ip::tcp;
 using Kind = NetError::Kind;
 
 constexpr size_t kReadBytes = 1 << 17;
-constexpr size_t kMaxUnparsed = 1 << 20;  // bytes of a header, a chunk's extension or a trailer
 
 static bool is_address(const std::string& host) {
   boost::system::error_code bad;
@@ -116,24 +114,27 @@ static std::string request_text(const HttpClient::Ask& a, const std::optional<Ur
   return text + "\r\n";
 }
 
+static HttpHead head_of(const ResponseReader::Header& from) {
+  HttpHead head{int(from.result_int()), {}};
+  for (const auto& field : from) {
+    std::string name(field.name_string());
+    for (char& c : name) c = char(std::tolower(static_cast<unsigned char>(c)));
+    head.fields[name] = std::string(field.value());
+  }
+  return head;
+}
+
 void Connection::ask(const HttpClient::Ask& a, Listener listener) {
   ask_ = a;
   listener_ = std::move(listener);
   request_ = request_text(a, proxy_);
-  expect_answer();
-  input_.clear();
-  got_some_ = told_head_ = false;
+  answer_.emplace([this](int, std::string_view bytes) { listener_.on_body(bytes); },
+                  [this](const ResponseReader::Header& header) { return listener_.on_head(head_of(header)); }, a.head_only);
+  got_some_ = false;
   is_busy_ = true;
   turn_++;
   restart_timer();
   is_ready_ ? send() : open();
-}
-
-void Connection::expect_answer() {
-  parser_.emplace();
-  parser_->body_limit(boost::none);
-  parser_->eager(true);
-  parser_->skip(ask_.head_only);
 }
 
 // The TLS stream stays until the next open(): operations that were under way still refer to it when they are told to stop.
@@ -245,55 +246,25 @@ void Connection::read() {
 
 void Connection::on_read(error_code ec, size_t n) {
   if (ec == asio::error::eof || ec == ssl::error::stream_truncated) {
-    error_code end_of_body;
-    if (parser_->got_some()) parser_->put_eof(end_of_body);
     is_ready_ = false;
-    if (parser_->is_done() && !end_of_body) return end(std::nullopt);
+    if (answer_->finish()) return end(std::nullopt);
     return fail_with(got_some_ ? "cut the connection in the middle of an answer" : "closed the connection without an answer", Kind::cut);
   }
   if (ec) return fail_with("lost the connection (" + ec.message() + ")", Kind::cut);
   got_some_ = true;
   restart_timer();
-  input_.append(chunk_.data(), n);
-  parse();
-}
-
-static HttpHead head_of(const http::response_header<>& from) {
-  HttpHead head{int(from.result_int()), {}};
-  for (const auto& field : from) {
-    std::string name(field.name_string());
-    for (char& c : name) c = char(std::tolower(static_cast<unsigned char>(c)));
-    head.fields[name] = std::string(field.value());
-  }
-  return head;
-}
-
-void Connection::parse() {
-  while (!input_.empty() && !parser_->is_done()) {
-    error_code bad;
-    try {
-      input_.erase(0, parser_->put(asio::buffer(input_), bad));
-    } catch (const std::length_error&) {  // trailers that are too long
-      bad = http::error::header_limit;
-    }
-    if (parser_->is_header_done() && parser_->get().result_int() < 200) {  // news before the answer
-      expect_answer();
-      continue;
-    }
-    if (parser_->is_header_done() && !std::exchange(told_head_, true) && !listener_.on_head(head_of(parser_->get().base()))) {
+  switch (answer_->feed({chunk_.data(), n})) {
+    case ResponseReader::State::more:
+      return read();
+    case ResponseReader::State::invalid:
+      return fail_with("answers with what is no valid HTTP", Kind::cut);
+    case ResponseReader::State::unwanted:
       close();
       return end(std::nullopt);
-    }
-    if (parser_->is_header_done() && !parser_->get().body().empty()) {
-      listener_.on_body(parser_->get().body());
-      parser_->get().body().clear();
-    }
-    if (bad == http::error::need_more && input_.size() <= kMaxUnparsed) break;
-    if (bad) return fail_with("answers with what is no valid HTTP", Kind::cut);
+    case ResponseReader::State::done:
+      if (!answer_->keeps_alive()) close();
+      return end(std::nullopt);
   }
-  if (!parser_->is_done()) return read();
-  if (!parser_->keep_alive() || !input_.empty()) close();
-  end(std::nullopt);
 }
 
 }  // namespace mr

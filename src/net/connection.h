@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "net/http_client.h"
-#include "net/unreserved_body.h"
+#include "net/response_reader.h"
 
 namespace mr {
 
@@ -47,10 +47,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void open_tunnel();
   void shake_hands();
   void send();
-  void expect_answer();
   void read();
   void on_read(error_code, size_t n);
-  void parse();
   void end(std::optional<NetError>);
   void fail_with(const std::string& why, NetError::Kind);
   void restart_timer();
@@ -61,7 +59,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void async_write(const std::string&, Handler);
   auto mine(auto handler);  // drops what comes after the request has ended
 
-  using Parser = boost::beast::http::response_parser<UnreservedBody>;
   std::shared_ptr<const Net> net_;
   const Url origin_;
   const std::optional<Url> proxy_;
@@ -69,12 +66,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
   boost::asio::ip::tcp::socket socket_;
   std::optional<boost::asio::ssl::stream<boost::asio::ip::tcp::socket&>> tls_;
   boost::asio::steady_timer timer_;
-  std::optional<Parser> parser_;
+  std::optional<ResponseReader> answer_;
   Listener listener_;
   HttpClient::Ask ask_;
-  std::string request_, input_, chunk_;
+  std::string request_, chunk_;
   int turn_ = 0;  // counts requests, so that a late handler knows that it is late
-  bool is_ready_ = false, is_busy_ = false, got_some_ = false, told_head_ = false;
+  bool is_ready_ = false, is_busy_ = false, got_some_ = false;
 };
 
 }  // namespace mr

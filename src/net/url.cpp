@@ -11,6 +11,14 @@ static bool is_clean(std::string_view text) {  // nothing that could end a heade
   return std::ranges::all_of(text, [](unsigned char c) { return c > 32 && c != 127; });
 }
 
+// A name, or an IPv6 address with its zone. Names of other scripts are written with xn-- by whoever looks them up.
+static bool is_host(std::string_view host) {
+  const bool is_v6 = host.find(':') != host.npos;
+  return host.size() <= 255 && std::ranges::all_of(host, [&](unsigned char c) {
+           return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '.' || c == '_' || (is_v6 && (c == ':' || c == '%'));
+         });
+}
+
 static int port_number(std::string_view text, std::string_view url) {
   const bool good = !text.empty() && text.size() <= 5 && text.find_first_not_of("0123456789") == text.npos;
   const int port = good ? std::stoi(std::string(text)) : 0;
@@ -43,6 +51,7 @@ Url parse_web_address(std::string_view text) {
   check(!host.empty(), "'{}' names no host", text);
   url.host = host;
   std::ranges::transform(url.host, url.host.begin(), [](unsigned char c) { return char(std::tolower(c)); });
+  check(is_host(url.host), "'{}' has the host '{}', which is no name and no address", text, host);
   return url;
 }
 
@@ -60,7 +69,7 @@ Url redirected(const Url& from, std::string_view location) {
                                                         : std::string(location));
   check(is_clean(location), "'{}' is no web address", location);
   Url to = from;
-  to.target = location;
+  to.target = location.substr(0, location.find('#'));
   return to;
 }
 

@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 #include "core/json.h"
-#include "serve/response_reader.h"
+#include "net/response_reader.h"
 
 namespace mr {
 
@@ -87,8 +87,9 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   void on_read(error_code ec, size_t n) {
     if (ec == asio::error::eof) return end(answer_.finish() ? "" : answer_.status() ? "broken stream" : "closed without an answer");
     if (ec) return end("connection lost: " + ec.message());
-    if (!answer_.feed({chunk_.data(), n})) return end("no valid HTTP");
-    answer_.is_done() ? end("") : read();
+    const ResponseReader::State state = answer_.feed({chunk_.data(), n});
+    if (state == ResponseReader::State::invalid) return end("no valid HTTP");
+    state == ResponseReader::State::done ? end("") : read();
   }
 
   void end(std::string error) {

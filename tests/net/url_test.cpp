@@ -22,13 +22,15 @@ TEST(Url, IsReadInItsParts) {
 
 TEST(Url, IsRefusedWhereItIsNone) {
   for (const char* bad : {"", "host", "ftp://host", "http://", "http://:80", "http://h:0", "http://h:65536", "http://h:8x", "http://h/a b",
-                          "http://h/\r\nX: y", "https:///x"})
+                          "http://h/\r\nX: y", "https:///x", "http://a\"b", "http://a\\b/", "http://a%0d", "http://[::1]x/",
+                          "http://\xE2\x80\xAEh/", "http://[a/", "http://a]b/", "http://h<b>"})
     EXPECT_THROW(parse_web_address(bad), Error) << bad;
 }
 
 TEST(Url, IsRedirected) {
   const Url from = parse_web_address("https://hub:444/a?b");
   EXPECT_EQ(redirected(from, "/c?d").text(), "https://hub:444/c?d");
+  EXPECT_EQ(redirected(from, "/c?d#e").text(), "https://hub:444/c?d") << "a fragment stays with whoever reads it";
   EXPECT_EQ(redirected(from, "//cdn/c").text(), "https://cdn/c");
   EXPECT_EQ(redirected(from, "https://cdn/c").text(), "https://cdn/c");
   EXPECT_TRUE(from.same_origin(redirected(from, "/c")));
