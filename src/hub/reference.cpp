@@ -4,6 +4,8 @@
 #include <array>
 #include <cctype>
 
+#include "core/printable.h"
+
 namespace mr {
 
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -18,9 +20,13 @@ std::string ascii_lower(std::string_view text) {
 
 std::string Reference::text() const { return repo + (select.empty() ? "" : ":" + select) + (revision.empty() ? "" : "@" + revision); }
 
-bool is_commit(std::string_view text) {
-  return text.size() == 40 && std::ranges::all_of(text, [](char c) { return is_digit(c) || (c >= 'a' && c <= 'f'); });
+static bool is_hexadecimal(std::string_view text) {
+  return std::ranges::all_of(text, [](char c) { return is_digit(c) || (c >= 'a' && c <= 'f'); });
 }
+
+bool is_commit(std::string_view text) { return text.size() == 40 && is_hexadecimal(text); }
+
+bool is_blob_hash(std::string_view text) { return (text.size() == 40 || text.size() == 64) && is_hexadecimal(text); }
 
 // Git's own rules for names of refs, a little stricter.
 bool is_revision(std::string_view text) {
@@ -31,9 +37,7 @@ bool is_revision(std::string_view text) {
 }
 
 bool is_file_in_repository(std::string_view name) {
-  if (name.empty() || name.size() > 1000) return false;
-  for (unsigned char c : name)
-    if (c < 32 || c == 127 || c == '\\') return false;
+  if (name.empty() || name.size() > 1000 || name.find('\\') != name.npos || printable(name, name.size()) != name) return false;
   for (size_t begin = 0; begin <= name.size();) {
     const size_t end = std::min(name.find('/', begin), name.size());
     const std::string_view part = name.substr(begin, end - begin);
@@ -61,6 +65,7 @@ static std::optional<Reference> parse_page(std::string_view text) {
     text.remove_prefix(slash + 1);
   }
   if (words[2] != "blob" && words[2] != "resolve" && words[2] != "tree") return std::nullopt;
+  if (words[1].find_first_of(":@") != text.npos) return std::nullopt;  // OWNER/NAME:FILE, in folders of such names
   text = text.substr(0, text.find('?'));
   return Reference{std::string(words[0]) + "/" + std::string(words[1]), std::string(text), words[3] == "main" ? "" : std::string(words[3])};
 }

@@ -21,6 +21,7 @@ struct Reference {
 std::optional<Reference> parse_reference(std::string_view text);
 
 bool is_commit(std::string_view);              // 40 hexadecimal digits
+bool is_blob_hash(std::string_view);           // 40 or 64 of them: git's SHA-1, or SHA-256
 bool is_revision(std::string_view);            // fit to be a path below refs/
 bool is_file_in_repository(std::string_view);  // a relative path that stays inside, of printable characters
 

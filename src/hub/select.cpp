@@ -24,7 +24,7 @@ std::vector<GgufChoice> gguf_choices(const Repository& r) {
     if (c.parts.empty()) c.name = f.name;
     c.label = quantization_of(f.name);
     c.parts.push_back(f);
-    c.bytes += f.size;
+    c.bytes += std::max<int64_t>(f.size, 0);
   }
   std::vector<GgufChoice> out;
   for (auto& [whole, c] : choices) out.push_back(std::move(c));

@@ -149,6 +149,7 @@ class Download {
     };
     endpoint_.with_patience(
         [&] {
+          if (at == part.end) return;  // cut after the last byte
           try {
             endpoint_.read(client, repository_, *jobs_[part.job].file, at, part.end, note);
           } catch (const PartIsComplete&) {

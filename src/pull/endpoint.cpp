@@ -4,7 +4,7 @@
 #include <chrono>
 #include <thread>
 
-#include "core/bounded_json.h"
+#include "hub/listing.h"
 
 namespace mr {
 
@@ -14,7 +14,6 @@ constexpr int kPatience = 5;          // attempts without progress
 constexpr double kLongestWait = 120;  // seconds that a hub may ask us to wait
 constexpr int kRedirects = 8;
 constexpr size_t kMaxListing = size_t(64) << 20;
-constexpr JsonLimits kListingLimits{.depth = 32, .keys = 1 << 16, .values = 1 << 21, .bytes = size_t(512) << 20};
 
 bool is_redirect(int status) { return status == 301 || status == 302 || status == 303 || status == 307 || status == 308; }
 
@@ -28,10 +27,7 @@ double wait_after(const HttpHead& head) {
 
 std::string what_it_says(const HttpHead& head, const std::string& body) {
   std::string says = head.field("x-error-message");
-  if (says.empty() && body.size() <= 65536) {
-    const Json j = Json::parse(body, nullptr, false);
-    if (j.is_object() && j.contains("error") && j["error"].is_string()) says = j["error"].get<std::string>();
-  }
+  if (says.empty()) says = read_error(body);
   return says.empty() ? "" : ": " + says;
 }
 
@@ -60,35 +56,11 @@ std::string refusal_text(const HttpHead& head, const std::string& says, const st
   throw HubRefusal(refusal_text(head, what_it_says(head, body), endpoint, about, has_token), wait_after(head));
 }
 
-std::string text_in(const Json& j, const char* key) {
-  return j.is_object() && j.contains(key) && j[key].is_string() ? j[key].get<std::string>() : "";
-}
-
-int64_t size_in(const Json& j) {
-  return j.is_object() && j.contains("size") && j["size"].is_number_unsigned() && j["size"] < int64_t(1) << 50 ? j["size"].get<int64_t>()
-                                                                                                               : -1;
-}
-
-bool is_hash(const std::string& text) {
-  return (text.size() == 40 || text.size() == 64) && text.find_first_not_of("0123456789abcdef") == text.npos;
-}
-
 // W/"…" and quotes go.
 std::string bare_tag(std::string tag) {
   if (tag.starts_with("W/")) tag.erase(0, 2);
   std::erase(tag, '"');
   return tag;
-}
-
-HubFile file_in(const Json& sibling, const std::string& repo) {
-  HubFile f{.name = text_in(sibling, "rfilename")};
-  check(is_file_in_repository(f.name), "the hub says that {} has a file '{}', which does not lie in it: nothing was fetched", repo, f.name);
-  const bool is_large = sibling.contains("lfs") && sibling["lfs"].is_object();
-  f.size = is_large && size_in(sibling["lfs"]) >= 0 ? size_in(sibling["lfs"]) : size_in(sibling);
-  f.hash = is_large ? text_in(sibling["lfs"], "sha256") : text_in(sibling, "blobId");
-  if (is_large && f.hash.empty()) f.hash = text_in(sibling["lfs"], "oid");
-  if (!is_hash(f.hash)) f.hash.clear();
-  return f;
 }
 
 }  // namespace
@@ -207,7 +179,7 @@ HubFile Endpoint::facts(const Repository& r, const std::string& file) {
         f.size = is_number ? std::stoll(size) : -1;
       },
       {});
-  check(is_hash(f.hash) && f.size >= 0, "{} does not say the size and the hash of {}, so it could not be checked", settings_.endpoint,
+  check(is_blob_hash(f.hash) && f.size >= 0, "{} does not say the size and the hash of {}, so it could not be checked", settings_.endpoint,
         about);
   return f;
 }
@@ -216,27 +188,19 @@ Repository Endpoint::list(const Reference& reference) {
   const std::string revision = reference.revision_or_main(), about = reference.repo + "@" + revision;
   const Answer a = get("/api/models/" + quoted_path(reference.repo) + "/revision/" + quoted_path(revision, false) + "?blobs=true",
                        reference.revision.empty() ? reference.repo : about);
-  const Json listing = parse_json<Json>(a.body, sentence("the hub's listing of {}", about), kListingLimits);
-  Repository r{.name = reference.repo, .commit = text_in(listing, "sha")};
-  check(is_commit(r.commit), "the hub's listing of {} names no commit", about);
-  check(listing.contains("siblings") && listing["siblings"].is_array(), "the hub's listing of {} has no files", about);
-  for (const Json& sibling : listing["siblings"]) r.files.push_back(file_in(sibling, r.name));
-  return r;
+  return read_listing(a.body, reference);
 }
 
 void Endpoint::complete(const Repository& r, std::vector<HubFile>& files) {
   for (HubFile& f : files)
     if (f.hash.empty() || f.size < 0) f = facts(r, f.name);
+  check_sizes(files, r.name);
 }
 
 std::vector<std::string> Endpoint::search(const std::string& words) {
   const Answer a =
       get("/api/models?search=" + quoted_path(words, false) + "&sort=downloads&direction=-1&limit=8&filter=text-generation", words);
-  const Json found = parse_json<Json>(a.body, "the hub's answer to a search", kListingLimits);
-  std::vector<std::string> names;
-  for (const Json& j : found)
-    if (const std::string name = text_in(j, "id"); parse_reference(name)) names.push_back(name);
-  return names;
+  return read_search(a.body);
 }
 
 Url Endpoint::place(const Repository& r, const HubFile& f) {

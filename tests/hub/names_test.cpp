@@ -27,6 +27,7 @@ TEST(Reference, HasAnOwnerANameAndMaybeMore) {
   }
   EXPECT_EQ(parse_reference("a/b@refs/pr/3")->revision, "refs/pr/3");
   EXPECT_EQ(parse_reference("a/b:sub/x.gguf")->select, "sub/x.gguf");
+  EXPECT_EQ(parse_reference("a/b:sub/blob/main/x.gguf")->select, "sub/blob/main/x.gguf");
 }
 
 TEST(Reference, IsReadFromABrowsersAddress) {
@@ -49,6 +50,9 @@ TEST(FileName, StaysInItsRepository) {
   for (std::string bad : {"", "/", "/a", "a/", "..", "a/..", "a/../b", "./a", "a//b", "a\\b", "a\nb", "a\x7f"})
     EXPECT_FALSE(is_file_in_repository(bad)) << bad;
   EXPECT_FALSE(is_file_in_repository(std::string("a\0b", 3)));
+  // What would turn or act on a terminal, and what is no UTF-8: a right-to-left override, C1's CSI, a line separator, half a letter.
+  for (const char* bad : {"a\u202Efdp.json", "a\u009B2J", "a\u2028b", "a\xC3", "\xFF", "\xED\xA0\x80"})
+    EXPECT_FALSE(is_file_in_repository(bad)) << bad;
   EXPECT_FALSE(is_file_in_repository(std::string(300, 'a')));
 }
 

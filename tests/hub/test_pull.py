@@ -130,6 +130,17 @@ class Trouble(Case):
         self.assertEqual(self.pull("a/b").read_bytes(), self.big)
         self.assertIn(f"bytes={1 << 20}-{len(self.big) - 1}", [r[3].get("Range") for r in self.asked("cdn")])
 
+    def test_a_cut_after_the_last_byte_loses_nothing(self):
+        def all_but_the_end(h):
+            h.send_response(200)
+            h.send_header("Transfer-Encoding", "chunked")
+            h.end_headers()
+            h.wfile.write(b"%x\r\n" % len(self.big) + self.big + b"\r\n")
+            h.hang_up()
+        self.hub.fail(1, "/blobs/", all_but_the_end)
+        self.assertEqual(self.pull("a/b").read_bytes(), self.big)
+        self.assertEqual(len(self.asked("cdn")), 1)
+
     def test_a_killed_pull_is_resumed(self):
         self.hub.piece, self.hub.pause = 1 << 15, lambda: time.sleep(0.01)
         process = self.start("pull", "a/b")
