@@ -1,5 +1,6 @@
 // HTTP as strangers speak it: the server's own connection over a pair of sockets, with its gate, pipelined requests, answers and streams.
 // However the bytes arrive, the same requests are seen and the same answers go back; nothing is thrown, and all memory is given back.
+// Asio waits with select() here: a connection of a few system calls would spend most of its time in epoll's lists and timers.
 #include <fcntl.h>
 #include <sys/socket.h>
 
@@ -42,15 +43,16 @@ class Host {
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) std::abort();
     fcntl(ends[1], F_SETFL, O_NONBLOCK);
     std::make_shared<Session>(tcp::socket(io_, tcp::v4(), ends[0]), all_)->start();
+    const std::string stream = std::string(bytes) + "\r\n\r\n";  // the parser may look at broken headers only when they have an end
     size_t at = 0;
-    for (size_t cut : cuts) {
-      if (cut <= at || cut > bytes.size()) continue;
-      (void)!send(ends[1], bytes.data() + at, cut - at, MSG_NOSIGNAL);  // a connection that was refused may be closed
+    auto send_until = [&](size_t cut) {
+      if (cut <= at || cut > stream.size()) return;
+      (void)!send(ends[1], stream.data() + at, cut - at, MSG_NOSIGNAL);  // a connection that was refused may be closed
       io_.poll();
       at = cut;
-    }
-    (void)!send(ends[1], "\r\n\r\n", 4, MSG_NOSIGNAL);  // the parser may look at broken headers only when they have an end
-    io_.poll();
+    };
+    for (size_t cut : cuts) send_until(cut);
+    send_until(stream.size());
     std::string answers = read_all(ends[1]);
     close(ends[1]);
     while (all_.size() > 0) io_.run_one();
@@ -111,13 +113,15 @@ class Host {
 
 }  // namespace
 
-// The first two bytes say where the second time the stream is cut.
+// The first two bytes say where the stream is cut. It is compared with the whole for a share of the inputs: that takes as long again.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static Host host;
   if (size < 3) return 0;
   const std::string_view bytes = fuzz::as_text(data + 2, size - 2);
   const size_t first = data[0], second = first + data[1];
-  const auto whole = host.converse(bytes, {bytes.size()}), cut = host.converse(bytes, {first, second, bytes.size()});
+  const auto cut = host.converse(bytes, {first, second, bytes.size()});
+  if (size % 4 != 0) return 0;
+  const auto whole = host.converse(bytes, {});
   if (whole && cut && *whole != *cut) {
     std::fprintf(stderr, "-- whole:\n%s\n-- cut:\n%s\n", whole->c_str(), cut->c_str());
     std::abort();
