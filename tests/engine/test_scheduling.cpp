@@ -128,18 +128,26 @@ TEST(PlainState, ContiguousReservesTheLongestForEveryone) {
   EXPECT_EQ(engine->stats().external_waste, 0);
 }
 
-// Answers that share no state begin one by one, whenever there is a place: the request ends with the last of them.
+// Answers that share no state begin one by one, whenever there is a place, and another may be before them: the request ends with the last.
 TEST(PlainState, AnAnswerMayBeginAfterAnotherHasEnded) {
   EngineOptions options{.max_seqs = 2, .max_context = 64};
   options.contiguous = true;
   auto engine = open("llama_gqa", options);
-  Request longer = greedy(prompt_of(10), 20), twice = greedy(prompt_of(10, 1), 3);
-  longer.sampling.ignore_eos = twice.sampling.ignore_eos = true;
-  twice.n = 2;
-  Answers answers = run_all(*engine, {longer, twice});
-  for (const Answer& a : answers[1]) EXPECT_EQ(a.tokens.size(), 3u);
-  EXPECT_EQ(answers[0][0].tokens.size(), 20u);
-  EXPECT_EQ(engine->stats().finished, 2);
+  std::vector<Request> requests{greedy(prompt_of(10), 20), greedy(prompt_of(10, 1), 3), greedy(prompt_of(10, 2), 5)};
+  for (Request& r : requests) r.sampling.ignore_eos = true;
+  requests[1].n = 2;
+  requests[2].priority = -1;
+  Answers answers{std::vector<Answer>(1), std::vector<Answer>(2), std::vector<Answer>(1)};
+  auto submit = [&](size_t i) { engine->submit(requests[i], [&, i](const TokenEvent& e) { answers[i][size_t(e.choice)].take(e); }); };
+  submit(0);
+  submit(1);
+  while (engine->stats().generated_tokens < 6) engine->step();  // three each: the first of two answers has ended
+  submit(2);
+  while (engine->step()) engine->check_invariants();
+  for (size_t i = 0; i < 3; i++)
+    for (const Answer& a : answers[i]) EXPECT_EQ(int(a.tokens.size()), requests[i].sampling.max_tokens) << "request " << i;
+  EXPECT_EQ(engine->stats().finished, 3);
+  EXPECT_EQ(engine->stats().preemptions, 0);
 }
 
 TEST(Scheduling, PromptRowsHaveALimitOfTheirOwn) {
