@@ -25,6 +25,7 @@ IO = ("test_io",)
 SERVE = ("test_serve:-Http*:Server.*:Client.*",)
 BUDGET = ("test_serve:MemoryBudget.*:BodyReader.*",)
 QUEUE = ("test_serve:Queue.*", "test_serve:Server.WhoIsRefusedOrAnsweredWaitsNoLonger")
+ROOM = ("test_serve:Server.WorkersGetTheMemoryOfThoseWhoKeepThemWaiting",)
 HUB = ("test_hub",)
 NET = ("test_net",)
 ROPE = ("test_model:Rope.*", "test_engine:All/Logits.*/llama_rope*")
@@ -241,6 +242,8 @@ MUTANTS = [
     M(serve + "body_reader.cpp", "if (status_ == Status::no_memory) status_ = Status::more;", "", SERVE),
     M(serve + "memory_budget.h", "used <= limit_ - untouched - n", "used < limit_ - untouched - n", BUDGET),
     M(serve + "memory_budget.h", "n_(std::exchange(other.n_, 0))", "n_(other.n_)", BUDGET),
+    M(serve + "session.h", "if (what == For::memory && s->n_held() < worth_cutting) continue;", "", ROOM),
+    M(serve + "server.cpp", "if (!out.make_room() || ++job.n_pauses > max_pauses) return false;", "return false;", ROOM),
     M(serve + "memory_budget.h", "if (budget_ && n < n_) budget_->give(n_ - n);", "", BUDGET),
     M(serve + "fields.cpp", "huge || value->get<int64_t>() < low", "value->get<int64_t>() < low", SERVE),
     M(serve + "fields.cpp", "if (!(x >= low && x <= high))", "if (!(x >= low))", SERVE),

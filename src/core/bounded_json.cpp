@@ -24,7 +24,6 @@ class Builder {
   using binary_t = typename J::binary_t;
 
   Builder(const JsonLimits& limits, const OnGrowth& on_growth) : limits_(limits), on_growth_(on_growth) {}
-  ~Builder() { take_apart(document); }
 
   bool null() { return add(nullptr); }
   bool boolean(bool x) { return add(x); }

@@ -24,19 +24,4 @@ using OnGrowth = std::function<void(size_t bytes)>;
 template <class AnyJson>
 AnyJson parse_json(std::string_view text, std::string_view what, const JsonLimits& = {}, const OnGrowth& on_growth = {});
 
-// nlohmann's destructor allocates room for all of a value's children and ends the process where there is none. This empties a value
-// whose depth is bounded without memory; then its destructor needs none.
-template <class AnyJson>
-void take_apart(AnyJson& json) noexcept {
-  if (!json.is_structured()) return;
-  for (AnyJson& child : json) take_apart(child);
-  json.clear();
-}
-
-// A large document, or a copy of one, that goes without memory.
-struct LargeJson {
-  OrderedJson json;
-  ~LargeJson() { take_apart(json); }
-};
-
 }  // namespace mr

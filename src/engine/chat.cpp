@@ -1,6 +1,5 @@
 #include "engine/chat.h"
 
-#include "core/bounded_json.h"
 #include "core/error.h"
 
 namespace mr {
@@ -15,8 +14,7 @@ ChatFormat::ChatFormat(const Tokenizer& tokenizer, const std::string& override_s
     : tokenizer_(tokenizer), template_(source_of(tokenizer, override_source)) {}
 
 std::vector<int32_t> ChatFormat::encode(const OrderedJson& messages, const OrderedJson& extra, const Allowance& allowance) const {
-  LargeJson owner{extra};
-  OrderedJson& context = owner.json;
+  OrderedJson context = extra;
   context["messages"] = messages;
   context["add_generation_prompt"] = true;
   if (tokenizer_.bos() >= 0) context["bos_token"] = tokenizer_.piece(tokenizer_.bos());

@@ -33,7 +33,7 @@ std::string error_body(const ApiError& e) {
 }
 
 HttpResponse error_response(const ApiError& e) {
-  HttpResponse r{.status = e.status, .body = error_body(e), .error = e.what()};
+  HttpResponse r{.status = e.status, .body = error_body(e), .error = e.for_log.empty() ? e.what() : e.for_log};
   if (e.status == 429 || e.status == 503) r.headers.emplace_back("Retry-After", "1");
   if (e.status == 401) r.headers.emplace_back("WWW-Authenticate", "Bearer");
   if (e.status == 405) r.headers.emplace_back("Allow", e.param);

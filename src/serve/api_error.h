@@ -18,6 +18,7 @@ struct ApiError : Error {
       : Error(printable(message, max_message)), status(status), param(printable(param, max_param)), code(std::move(code)) {}
   int status;
   std::string param, code;  // empty: null
+  std::string for_log;      // empty: the message; else the message may quote what is private
 };
 
 std::string error_body(const ApiError&);

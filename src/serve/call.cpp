@@ -104,8 +104,12 @@ void Server::Call::take(int prompt, const TokenEvent& event) {
 }
 
 bool Server::Call::hold() {
+  constexpr size_t ahead = 4 << 10;  // bytes: whoever is cut for the next ones has given them back by then
   const size_t n = n_asked_bytes_ + writer_.bytes();
-  return writer_.bytes() <= server_.options_.http.memory / 4 && charge_.set(n);
+  if (writer_.bytes() > server_.options_.http.memory / 4) return false;
+  if (charge_.set(n + ahead)) return true;
+  out_->make_room();
+  return charge_.set(n);
 }
 
 void Server::Call::finish() {

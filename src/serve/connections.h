@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <boost/asio/thread_pool.hpp>
+#include <ctime>
 #include <mutex>
 #include <new>
 #include <thread>
@@ -25,6 +26,7 @@ class Connections {
  public:
   // A connection's fixed sum: what it reads into (8 KiB), input ahead or headers (twice 16 KiB while they grow), a little output.
   static constexpr size_t base_bytes = 64 << 10;
+  static constexpr size_t worth_cutting = base_bytes / 8;  // bytes: without such ones an eighth of the memory is held at most
 
   // The fixed sums of all connections are set aside: whatever bodies and answers take, another connection can be had.
   explicit Connections(const HttpOptions& options)
@@ -37,8 +39,8 @@ class Connections {
     return true;
   }
 
-  // Cuts the connection that has waited longest for its client. Idle ones go first and at once, others after `patience`.
-  // False: there is none.
+  // Cuts the connection that has waited longest for its client. Idle ones go first and at once, others after `patience`; for memory
+  // only those that hold some. False: there is none.
   enum class For { connection, memory };
   bool make_room(For);
 
@@ -61,6 +63,10 @@ class Connections {
     } catch (...) {  // no memory for a log line
     }
   }
+  void note_turn(int64_t ns) noexcept {
+    for (int64_t longest = longest_turn_ns; longest < ns && !longest_turn_ns.compare_exchange_weak(longest, ns);) {
+    }
+  }
   void say(const std::string& what) const {
     if (options.log) options.log(what);
   }
@@ -71,12 +77,19 @@ class Connections {
   MemoryBudget budget;
   std::array<asio::thread_pool*, 2> workers{};  // by lane
   std::atomic<int> n_busy{0}, n_doomed{0};      // those with a request under way; those about to be cut
-  std::atomic<int64_t> n_cut{0}, n_failed{0};
+  std::atomic<int64_t> n_cut{0}, n_failed{0}, longest_turn_ns{0};
 
  private:
   mutable std::mutex mutex_;
   std::unordered_set<Session*> sessions_;
 };
+
+// Processor time: what else the machine does is not in it.
+inline int64_t thread_cpu_ns() {
+  timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return int64_t(t.tv_sec) * 1'000'000'000 + t.tv_nsec;
+}
 
 inline int64_t now_ms() {
   using namespace std::chrono;

@@ -1,5 +1,5 @@
 // A small HTTP/1.1 server: whole answers and streams. Boost is known to http.cpp and its session.h alone.
-// Each connection is a strand: its handler and whatever is posted to it run one at a time, on one of a few threads. Whatever is
+// Each connection has a strand: its handler and whatever is posted to it run one at a time, on one of a few threads. Whatever is
 // thrown there ends that connection and is logged.
 #pragma once
 
@@ -43,13 +43,15 @@ struct HttpResponse {
 // Two pools of workers: what a small request costs shall not wait for large ones.
 enum class Lane { small, large };
 
-// The way back to one client, for one request. Any thread may post() and work(); the rest is called on the connection's strand:
-// in the handler, or in what was posted. After the client is gone every call is harmless and does nothing.
+// The way back to one client, for one request. Any thread may post(), work() and make_room(); the rest is called on the connection's
+// strand: in the handler, or in what was posted. After the client is gone every call is harmless and does nothing.
 class Responder {
  public:
   virtual ~Responder() = default;
   virtual void post(std::function<void()>) = 0;
   virtual void work(Lane, std::function<void()>) = 0;  // on a worker, beside the strand: for what would hold up other connections
+  // Cuts the connection that holds memory and has waited longest for its client; its bytes are free a moment later. False: there is none.
+  virtual bool make_room() = 0;
   virtual void alarm(std::chrono::milliseconds, std::function<void()>) = 0;  // on the strand, if no answer has begun by then; one
   virtual void send(HttpResponse) = 0;                                       // whole, and the last word
   virtual void begin_stream(HttpResponse) = 0;                               // its body is ignored: push() and end_stream() follow
@@ -83,6 +85,7 @@ struct HttpStats {
   int n_connections = 0;
   int64_t n_cut = 0;                                     // connections that had to make room for others
   int64_t n_failed = 0;                                  // connections that ended with an exception
+  double longest_turn_s = 0;                             // of processor time, of one thread that moves bytes for one connection
   size_t memory = 0, memory_peak = 0, memory_limit = 0;  // without the fixed sums of connections
 };
 

@@ -1,5 +1,6 @@
 // The server's log: one line a request, and whatever goes wrong. Lines are written by a thread of their own: a full disk or a pipe
-// that nobody reads holds nobody up, the oldest lines are lost then. Prompts and answers are never logged.
+// that nobody reads holds nobody up, the oldest lines are lost then. Prompts and answers are never logged, nor
+// what a template says of them.
 #pragma once
 
 #include <memory>

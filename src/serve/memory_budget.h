@@ -5,7 +5,8 @@
 //   a request waiting     its prompts, biases and stop strings, until the answer is over
 //   an answer             its text and log-probabilities, while they are collected
 //   unread output         what is written and not yet taken by the client
-// A charge that is denied is a 503 or the end of its connection; before that, connections that wait longest for their client are cut.
+// A charge that is denied is a 503 or the end of its connection. Before that, connections that hold memory and wait longest for their
+// client are cut, and a body or a worker waits for what they give back.
 // State, weights and the engine's own buffers are not the clients': they are planned when the model is loaded.
 #pragma once
 

@@ -108,6 +108,8 @@ std::string ServeMetrics::text(const Stats& s, const MemoryPlan& plan, const Que
   one("http_connections", "gauge", "Connections that are open.", http.n_connections);
   one("http_connections_cut_total", "counter", "Connections that had to make room for others.", http.n_cut);
   one("http_connections_failed_total", "counter", "Connections that ended with an exception.", http.n_failed);
+  one("http_longest_turn_seconds", "gauge", "The most processor time for which a connection has held a thread that moves bytes.",
+      http.longest_turn_s);
   one("http_memory_bytes", "gauge", "Bytes that connections hold for bodies, requests and answers.", http.memory);
   one("http_memory_peak_bytes", "gauge", "The most that they have held.", http.memory_peak);
   one("http_memory_limit_bytes", "gauge", "What they may hold, besides the fixed sum of each connection.", http.memory_limit);

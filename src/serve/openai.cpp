@@ -233,20 +233,22 @@ static const OrderedJson* read_tools(const Fields& f, std::vector<std::string>& 
 
 static std::vector<int32_t> chat_tokens(const Fields& f, const ServedModel& model, const RequestLimits& limits,
                                         std::vector<std::string>& tool_names) {
-  const LargeJson messages{read_messages(f, limits)};
+  const OrderedJson messages = read_messages(f, limits);
   if (!model.chat) refuse("messages", "this model comes without a chat template: use /v1/completions, or serve it with --chat-template");
-  LargeJson extra{OrderedJson::object()};
-  if (const OrderedJson* tools = read_tools(f, tool_names)) extra.json["tools"] = *tools;
+  OrderedJson extra = OrderedJson::object();
+  if (const OrderedJson* tools = read_tools(f, tool_names)) extra["tools"] = *tools;
   if (const OrderedJson* more = f.find("chat_template_kwargs")) {
     Fields is_object(*more, "chat_template_kwargs.");
-    for (const auto& [key, value] : more->items()) extra.json[key] = value;
+    for (const auto& [key, value] : more->items()) extra[key] = value;
   }
   try {
-    return model.chat->encode(messages.json, extra.json, limits.allowance);
+    return model.chat->encode(messages, extra, limits.allowance);
   } catch (const Stopped&) {
     throw;
-  } catch (const Error& e) {  // the template refuses the conversation
-    refuse("messages", "{}", e.what());
+  } catch (const Error& e) {  // whose words may be the conversation's
+    ApiError error(400, e.what(), "messages", "template_error");
+    error.for_log = "the chat template refuses the conversation";
+    throw error;
   }
 }
 

@@ -159,6 +159,18 @@ static ApiError too_slow() { return {503, "reading the request takes too long: i
 
 static ApiError shutting_down() { return {503, "the server is shutting down"}; }
 
+// On a worker. Whoever keeps the server waiting and holds memory is cut first, which takes a moment.
+bool Server::grant(Job& job, Responder& out, size_t more) {
+  constexpr int max_pauses = 50, pause_ms = 10;
+  Charge& charge = job.request.charge;
+  while (!charge.set(charge.size() + more)) {
+    if (!out.make_room() || ++job.n_pauses > max_pauses) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(pause_ms));
+    job.request.allowance.check_time("waiting for memory");
+  }
+  return true;
+}
+
 // On the connection's strand, which is to be left soon: what a body asks for is read by a worker, within a deadline.
 void Server::handle(HttpRequest request, std::shared_ptr<Responder> out) {
   constexpr size_t small = 16 << 10;  // bytes: milliseconds at worst
@@ -168,7 +180,7 @@ void Server::handle(HttpRequest request, std::shared_ptr<Responder> out) {
   job->request = std::move(request);
   job->request.allowance = {.stop = job->stop.get_token(),
                             .deadline = job->request.came + std::chrono::milliseconds(options_.read_ms),
-                            .grant = [&charge = job->request.charge](size_t more) { return charge.set(charge.size() + more); }};
+                            .grant = [&job = *job, &out = *out](size_t more) { return grant(job, out, more); }};
   out->on_hang_up([job] {
     job->over = true;
     job->stop.request_stop();
@@ -248,12 +260,12 @@ Server::Reply Server::route(HttpRequest& request) {
 // ---- the routes
 
 // The request pays for its body, for the JSON of it, and for the copies that templates make of that.
-LargeJson Server::json_of(HttpRequest& request) const {
-  return {parse_body(request.body, [&](size_t n) {
+OrderedJson Server::json_of(HttpRequest& request) const {
+  return parse_body(request.body, [&](size_t n) {
     request.allowance.check_time("reading the body");
     const size_t all = request.body.capacity() + 3 * n;
     if (all > request.charge.size()) request.allowance.hold(all - request.charge.size());
-  })};
+  });
 }
 
 RequestLimits Server::limits_of(const HttpRequest& request) {
@@ -263,9 +275,9 @@ RequestLimits Server::limits_of(const HttpRequest& request) {
   return limits;
 }
 
-Server::Reply Server::chat_completion(HttpRequest& r) { return read_chat_completion(json_of(r).json, model_, limits_of(r)); }
+Server::Reply Server::chat_completion(HttpRequest& r) { return read_chat_completion(json_of(r), model_, limits_of(r)); }
 
-Server::Reply Server::completion(HttpRequest& r) { return read_completion(json_of(r).json, model_, limits_of(r)); }
+Server::Reply Server::completion(HttpRequest& r) { return read_completion(json_of(r), model_, limits_of(r)); }
 
 static OrderedJson model_json(const ServedModel& m, const std::string& name) {
   return {{"id", name}, {"object", "model"}, {"created", m.created}, {"owned_by", "millrace"}, {"max_model_len", m.max_context}};
@@ -297,14 +309,14 @@ Server::Reply Server::model(HttpRequest& request) {
 }
 
 Server::Reply Server::tokenize(HttpRequest& request) {
-  std::vector<int32_t> tokens = read_tokenize(json_of(request).json, model_, limits_of(request));
+  std::vector<int32_t> tokens = read_tokenize(json_of(request), model_, limits_of(request));
   request.allowance.hold(tokens.size() * (sizeof(OrderedJson) + 2 * std::string_view("123456,").size()));
   OrderedJson body{{"count", tokens.size()}, {"max_model_len", model_.max_context}, {"tokens", tokens}};
   return HttpResponse{.body = to_text(body)};
 }
 
 Server::Reply Server::detokenize(HttpRequest& request) {
-  OrderedJson body{{"prompt", read_detokenize(json_of(request).json, model_, limits_of(request))}};
+  OrderedJson body{{"prompt", read_detokenize(json_of(request), model_, limits_of(request))}};
   return HttpResponse{.body = to_text(body)};
 }
 

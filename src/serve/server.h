@@ -67,18 +67,20 @@ class Server {
     HttpRequest request;
     std::stop_source stop;          // reading it is to end
     std::atomic<bool> over{false};  // it has its answer, or nobody waits for one
+    int n_pauses = 0;               // that it made for memory
   };
   struct Loading {
     std::atomic<int64_t> done{0}, total{0};  // bytes
   };
 
   void handle(HttpRequest, std::shared_ptr<Responder>);
+  static bool grant(Job&, Responder&, size_t more);
   Reply answer(HttpRequest&);
   Reply route(HttpRequest&);
   void give(Reply, HttpRequest&, const std::shared_ptr<Responder>&);
   void send(Responder&, RequestLine, HttpResponse);
   void note_answer(RequestLine, const HttpResponse&);
-  LargeJson json_of(HttpRequest&) const;
+  OrderedJson json_of(HttpRequest&) const;
   RequestLimits limits_of(const HttpRequest&);
 
   Reply chat_completion(HttpRequest&);

@@ -41,7 +41,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
 
   void start() {
     asio::dispatch(socket_.get_executor(), [self = shared_from_this()] {
-      self->guard([&] {
+      self->turn([&] {
         error_code ignored;
         self->socket_.set_option(tcp::no_delay(true), ignored);
         self->next_request();
@@ -53,6 +53,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
   Phase phase() const { return phase_; }
   int64_t since_ms() const { return since_; }
   bool doomed() const { return doomed_; }
+  size_t n_held() const { return n_held_; }  // bytes of a body that comes and of output that goes
   // Nothing happens to a connection that has moved on since it was chosen.
   void cut() {
     doom(true);
@@ -66,7 +67,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
 
   // ---- Responder
   void post(std::function<void()> work) override {
-    asio::post(socket_.get_executor(), [self = shared_from_this(), work = std::move(work)] { self->guard(work); });
+    asio::post(socket_.get_executor(), [self = shared_from_this(), work = std::move(work)] { self->turn(work); });
   }
 
   void work(Lane lane, std::function<void()> work) override {
@@ -80,11 +81,13 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
     });
   }
 
+  bool make_room() override { return all_.make_room(Connections::For::memory); }
+
   void alarm(std::chrono::milliseconds delay, std::function<void()> action) override {
     if (state_ != State::answering) return;
     alarm_.expires_after(delay);
     alarm_.async_wait([self = shared_from_this(), action = std::move(action)](error_code ec) {
-      if (!ec && self->state_ == State::answering && self->alarm_.expiry() <= asio::steady_timer::clock_type::now()) self->guard(action);
+      if (!ec && self->state_ == State::answering && self->alarm_.expiry() <= asio::steady_timer::clock_type::now()) self->turn(action);
     });
   }
 
@@ -93,7 +96,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
     std::string head = head_of(r, fmt::format("Content-Length: {}\r\n", r.body.size()));
     if (head_only_) r.body.clear();
     if (!hold_unread(head.size() + r.body.size())) {
-      all_.make_room(Connections::For::memory);
+      make_room();
       return send(error_response({503, "there is no memory for the answer now: clients hold too much", "", "no_memory"}));
     }
     write(std::move(head));
@@ -113,7 +116,9 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
   bool push(std::string bytes) override {
     if (state_ != State::streaming) return false;
     if (bytes.empty()) return true;
-    if (n_unread_ + bytes.size() > all_.options.max_pending || !hold_unread(bytes.size())) {
+    const bool too_many = n_unread_ + bytes.size() > all_.options.max_pending;
+    if (too_many || !hold_unread(bytes.size())) {
+      if (!too_many) make_room();  // for whoever comes next
       lose();
       return false;
     }
@@ -134,8 +139,8 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
 
  private:
   enum class State { reading, answering, streaming, flushing, lingering, dead };
-  static constexpr size_t max_ahead = 16 << 10;   // bytes of later requests that are taken while one is answered
-  static constexpr size_t max_linger = 16 << 20;  // bytes of a refused body that are read and forgotten
+  static constexpr size_t max_ahead = 16 << 10;    // bytes of later requests that are taken while one is answered
+  static constexpr size_t max_linger = 16 << 20;   // bytes of a refused body that are read and forgotten
   static constexpr size_t free_output = 24 << 10;  // bytes of output that the fixed sum pays for
   static constexpr int linger_seconds = 2;
   static constexpr int max_pauses = 50, pause_ms = 20;  // of a body for which there is no memory
@@ -152,6 +157,14 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
       all_.note_failure("an unknown exception");
       lose();
     }
+  }
+
+  // What a thread does for this connection before it turns to another.
+  template <class F>
+  void turn(F&& f) noexcept {
+    const int64_t begin = thread_cpu_ns();
+    guard(f);
+    all_.note_turn(thread_cpu_ns() - begin);
   }
 
   void doom(bool doomed) {
@@ -205,7 +218,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
     if (reading_ || state_ == State::dead) return;
     reading_ = true;
     socket_.async_read_some(asio::buffer(chunk_),
-                            [self = shared_from_this()](error_code ec, size_t n) { self->guard([&] { self->on_read(ec, n); }); });
+                            [self = shared_from_this()](error_code ec, size_t n) { self->turn([&] { self->on_read(ec, n); }); });
   }
 
   void on_read(error_code ec, size_t n) {
@@ -223,6 +236,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
   void parse() {
     if (!body_ && !parse_head()) return;
     const size_t n = body_->feed(input_);
+    note_held();
     input_.erase(0, n);
     switch (body_->status()) {
       case BodyReader::Status::more:
@@ -242,11 +256,11 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
 
   // Another request may be over in a moment; a client that keeps everyone waiting is cut.
   void wait_for_memory() {
-    all_.make_room(Connections::For::memory);
+    make_room();
     if (++n_pauses_ > max_pauses) return refuse({503, "there is no memory for the request now: clients hold too much", "", "no_memory"});
     pause_.expires_after(std::chrono::milliseconds(pause_ms));
     pause_.async_wait([self = shared_from_this()](error_code ec) {
-      if (!ec && self->state_ == State::reading) self->guard([&] { self->parse(); });
+      if (!ec && self->state_ == State::reading) self->turn([&] { self->parse(); });
     });
   }
 
@@ -317,6 +331,8 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
   }
 
   void begin_answer() {
+    body_.reset();
+    note_held();
     state_ = State::answering;
     enter(Phase::working);
     be_busy(true);
@@ -371,8 +387,12 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
   // Of `more` bytes of output. The client that is slowest may have to go for them.
   [[nodiscard]] bool hold_unread(size_t more) {
     const size_t n = n_unread_ + more;
-    return unread_.set(n > free_output ? n : 0);
+    const bool granted = unread_.set(n > free_output ? n : 0);
+    note_held();
+    return granted;
   }
+
+  void note_held() { n_held_ = (body_ ? body_->charge.size() : 0) + unread_.size(); }
 
   // A write that cannot begin is the end: whoever called may take what is thrown for his own, and answer into nowhere.
   void write(std::string bytes) noexcept {
@@ -387,7 +407,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
 
   void flush() {
     auto rest = asio::buffer(output_.front()) + n_written_;
-    socket_.async_write_some(rest, [self = shared_from_this()](error_code ec, size_t n) { self->guard([&] { self->on_written(ec, n); }); });
+    socket_.async_write_some(rest, [self = shared_from_this()](error_code ec, size_t n) { self->turn([&] { self->on_written(ec, n); }); });
   }
 
   void on_written(error_code ec, size_t n) {
@@ -431,6 +451,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
   std::atomic<Phase> phase_{Phase::idle};
   std::atomic<int64_t> since_{now_ms()};
   std::atomic<bool> doomed_{false};
+  std::atomic<size_t> n_held_{0};
   Charge unread_;
   std::array<char, 8192> chunk_;
   std::string input_;  // read, not yet parsed
@@ -455,7 +476,8 @@ inline bool Connections::make_room(For what) {
     auto rank = [](const Session& s) { return std::pair(s.phase() != Phase::idle, s.since_ms()); };
     for (Session* s : sessions_) {
       if (s->phase() == Phase::working || s->doomed()) continue;
-      if (s->phase() == Phase::idle ? what == For::memory : now - s->since_ms() < options.patience_ms) continue;
+      if (what == For::memory && s->n_held() < worth_cutting) continue;
+      if (s->phase() != Phase::idle && now - s->since_ms() < options.patience_ms) continue;
       if (!best || rank(*s) < rank(*best)) best = s;
     }
     if (best) chosen = best->weak_from_this().lock();

@@ -10,6 +10,7 @@ MILLRACE is the program's path. Attackers run at a low priority: they stand for 
 
 import argparse
 import collections
+import concurrent.futures
 import json
 import multiprocessing
 import os
@@ -25,6 +26,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 
 import attacks
 from attacks import ATTACKS, Wire
@@ -51,12 +53,32 @@ class Shared:
         self.phase = multiprocessing.Value("i", 0)
         self.lives = multiprocessing.Value("i", 0)  # odd: the server is up; it grows with every start and every signal
         self.over = multiprocessing.Value("b", 0)
+        self.pause = multiprocessing.Value("b", 0)  # nobody but /ready asks: what is left behind can be seen
         self.results = multiprocessing.Queue()
 
 
 def resident(pid, field="VmRSS"):
     with open(f"/proc/{pid}/status") as status:
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith(field + ":"))
+
+
+def peak(pid):
+    """The most that was resident since forget_peak()."""
+    return resident(pid, "VmHWM")
+
+
+def forget_peak(pid):
+    with open(f"/proc/{pid}/clear_refs", "w") as file:
+        file.write("5")
+
+
+def told(shared, target, arguments):
+    """One process of the attack: whatever ends it is told."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        shared.results.put(target(shared, *arguments))
+    except BaseException:
+        shared.results.put(("failed", [f"{target.__name__} ended with\n" + traceback.format_exc()]))
 
 
 def choices_of(server_port, path, body):
@@ -76,13 +98,21 @@ def choices_of(server_port, path, body):
 
 def attackers(shared, phases, seed, n_threads):
     os.nice(10)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     lock = threading.Lock()
     counts, slowest, wrong = collections.defaultdict(collections.Counter), collections.Counter(), []
 
     def client(number):
-        rng, wire = random.Random(seed * 1000 + number), Wire(shared.port, 60 * SLOW)
+        try:
+            visit_on(random.Random(seed * 1000 + number), Wire(shared.port, 60 * SLOW))
+        except BaseException:
+            with lock:
+                wrong.append("an attacker ended with\n" + traceback.format_exc())
+
+    def visit_on(rng, wire):
         while not shared.over.value:
+            if shared.pause.value:
+                time.sleep(0.05)
+                continue
             visit = ATTACKS[rng.choice(phases[shared.phase.value][1])]
             lives, begin, outcome = shared.lives.value, time.monotonic(), None
             try:
@@ -108,14 +138,15 @@ def attackers(shared, phases, seed, n_threads):
         t.start()
     for t in threads:
         t.join()
-    shared.results.put(("attackers", dict(counts), dict(slowest), wrong))
+    return "attackers", dict(counts), dict(slowest), wrong
 
 
 def honest_client(shared, expected):
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     counts, wrong = collections.Counter(), []
     while not shared.over.value:
         for i, (path, body) in enumerate(HONEST):
+            while shared.pause.value and not shared.over.value:
+                time.sleep(0.05)
             lives = shared.lives.value
             try:
                 status, choices = choices_of(shared.port, path, body)
@@ -128,11 +159,10 @@ def honest_client(shared, expected):
             if why and shared.lives.value == lives and lives % 2 == 1:
                 wrong.append(f"honest request {i}: {why}")
             time.sleep(0.02)
-    shared.results.put(("honest", dict(counts), wrong))
+    return "honest", dict(counts), wrong
 
 
 def ready_client(shared):
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     latencies, wrong = collections.defaultdict(list), []
     wire = Wire(shared.port, 30 * SLOW)
     while not shared.over.value:
@@ -147,7 +177,7 @@ def ready_client(shared):
             if status != 200:
                 wrong.append(f"/ready: {status} {why}")
         time.sleep(0.01)
-    shared.results.put(("ready", dict(latencies), wrong))
+    return "ready", dict(latencies), wrong
 
 
 # ---- the server
@@ -157,7 +187,9 @@ class Service:
         self.model = tiny_model(attacks.hostile_template())
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
-        self.memory, self.server, self.wrong = memory, None, []
+        self.memory, self.server, self.wrong, self.held = memory, None, [], 0
+        self.turn = 0.0  # seconds of processor time for which a thread that moves bytes was held
+        self.rests = []  # bytes that were resident when nobody was served
 
     def start(self):
         self.server = Server(*self.model, "--http-memory", self.memory, "--threads", 1, "--memory", "64M", "--max-queue", 512, "--log-level", "error",
@@ -173,7 +205,18 @@ class Service:
             self.wrong.append(f"{why}: {seconds:.1f} s from SIGTERM to the end")
         return seconds
 
-    def settle(self):
+    def look(self, when):
+        """What one life of the server has come to: each is looked at before it ends."""
+        self.held = max(self.held, self.server.metric("http_memory_peak_bytes"))
+        if self.held > self.server.metric("http_memory_limit_bytes"):
+            self.wrong.append(f"{when}: {self.held / MB:.0f} MB are held for clients")
+        self.turn = max(self.turn, self.server.metric("http_longest_turn_seconds"))
+        if self.turn > 0.05 * SLOW:
+            self.wrong.append(f"{when}: a connection has held a thread that moves bytes for {self.turn * 1e3:.0f} ms of its processor time")
+        if n := self.server.metric("http_connections_failed_total"):
+            self.wrong.append(f"{when}: {n:.0f} connections ended with an exception:\n" + "".join(self.server.log[-20:]))
+
+    def settle(self, when):
         """Nothing is left behind."""
         def is_quiet():
             return self.server.metric("num_requests_queued") == 0 and self.server.metric("num_requests_running") == 0 and \
@@ -182,9 +225,9 @@ class Service:
             self.server.wait_for(is_quiet, 90 * SLOW)
         except AssertionError:
             names = ["num_requests_queued", "num_requests_running", "http_memory_bytes", "http_connections"]
-            self.wrong.append("left behind: " + ", ".join(f"{name} {self.server.metric(name):.0f}" for name in names))
-        if n := self.server.metric("http_connections_failed_total"):
-            self.wrong.append(f"{n:.0f} connections ended with an exception:\n" + "".join(self.server.log[-20:]))
+            self.wrong.append(f"left behind {when}: " + ", ".join(f"{name} {self.server.metric(name):.0f}" for name in names))
+        self.rests.append(resident(self.server.process.pid))
+        self.look(when)
 
 
 def try_alone(service, n, seed):
@@ -192,31 +235,35 @@ def try_alone(service, n, seed):
     table, rng, wire = {}, random.Random(seed), Wire(service.port, 60 * SLOW)
     pid = service.server.process.pid
     for visit in ATTACKS.values():
-        state = {"health": 0.0, "peak": 0, "over": False}
+        over = threading.Event()
         before = resident(pid)
+        forget_peak(pid)
 
         def beside():
-            while not state["over"]:
+            slowest = 0.0
+            while not over.is_set():
                 begin = time.monotonic()
-                wire.status(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-                state["health"] = max(state["health"], time.monotonic() - begin)
-                state["peak"] = max(state["peak"], resident(pid))
-                time.sleep(0.002)
-
-        watcher = threading.Thread(target=beside)
-        watcher.start()
-        slowest = 0.0
-        try:
-            for _ in range(n):
-                begin = time.monotonic()
-                status = visit.visit(wire, rng)
+                status = wire.status(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
                 slowest = max(slowest, time.monotonic() - begin)
-                if status not in visit.allowed:
-                    service.wrong.append(f"{visit.name} alone: {status}")
-        finally:
-            state["over"] = True
-            watcher.join()
-        table[visit.name] = (visit.kind, None if visit.waits else slowest, state["health"], max(0, state["peak"] - before))
+                if status != 200:
+                    service.wrong.append(f"/health beside {visit.name}: {status}")
+                time.sleep(0.002)
+            return slowest
+
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            watcher = pool.submit(beside)
+            slowest = 0.0
+            try:
+                for _ in range(n):
+                    begin = time.monotonic()
+                    status = visit.visit(wire, rng)
+                    slowest = max(slowest, time.monotonic() - begin)
+                    if status not in visit.allowed:
+                        service.wrong.append(f"{visit.name} alone: {status}")
+            finally:
+                over.set()
+            health = watcher.result()  # and what it threw
+        table[visit.name] = (visit.kind, None if visit.waits else slowest, health, max(0, peak(pid) - before))
     return table
 
 
@@ -275,25 +322,37 @@ def phases_of():
 def run_phases(service, shared, phases, seconds):
     """Peaks of memory and what is left by phase, and the seconds that the drains took."""
     peaks, after, drains = [0] * len(phases), [0] * len(phases), []
-    per_phase = seconds / (len(phases) + 1)  # the last one takes two shares
-    for i in range(len(phases)):
-        shared.phase.value = i
-        last = i == len(phases) - 1
-        end = time.monotonic() + per_phase * (2 if last else 1)
-        signals = [end - per_phase] if last else []
+    share = seconds / (len(phases) + 1)  # the last phase takes two of them
+
+    def attack_on(i, seconds):
+        """False: the server is dead."""
+        forget_peak(service.server.process.pid)
+        end = time.monotonic() + seconds
         while time.monotonic() < end:
             if service.server.process.poll() is not None:
                 service.wrong.append(f"the server died in the phase '{phases[i][0]}': {service.server.process.returncode}\n" + "".join(service.server.log[-200:]))
-                return peaks, after, drains
-            peaks[i] = max(peaks[i], resident(service.server.process.pid))
-            if signals and time.monotonic() > signals[0]:
-                signals.pop()
-                shared.lives.value += 1
-                drains.append(service.stop("SIGTERM under attack"))
-                service.start()
-                shared.lives.value += 1
+                return False
             time.sleep(0.02)
+        peaks[i] = max(peaks[i], peak(service.server.process.pid))
         after[i] = resident(service.server.process.pid)
+        return True
+
+    last = len(phases) - 1
+    for i in range(last):
+        shared.phase.value = i
+        if not attack_on(i, share):
+            return peaks, after, drains
+    shared.pause.value = 1
+    service.settle("before the restart")
+    shared.phase.value = last
+    shared.pause.value = 0
+    if attack_on(last, share):
+        service.look("at the restart")
+        shared.lives.value += 1
+        drains.append(service.stop("SIGTERM under attack"))
+        service.start()
+        shared.lives.value += 1
+        attack_on(last, share)
     return peaks, after, drains
 
 
@@ -328,7 +387,7 @@ def report(args, phases, alone, files, peaks, after, drains, rss, said):
                 slowest[name] = max(slowest[name], seconds)
         elif kind == "honest":
             honest.update(rest[0])
-        else:
+        elif kind == "ready":
             latencies.update(rest[0])
     total = sum(sum(c.values()) for c in counts.values())
     print(f"attack: {total} visits of {args.clients} clients in {args.seconds:.0f} s; seed {args.seed}, --http-memory {args.http_memory}\n")
@@ -346,6 +405,7 @@ def report(args, phases, alone, files, peaks, after, drains, rss, said):
         print(f"| {name} | {percentile(l, 0.5) * 1e3:.1f} | {percentile(l, 0.99) * 1e3:.1f} | {max(l, default=0) * 1e3:.0f} | {peaks[i] / MB:.0f} | {after[i] / MB:.0f} |")
     print(f"\nmemory: {rss['start'] / MB:.0f} MB before, {max(peaks) / MB:.0f} MB at most (allowed: {rss['allowed'] / MB:.0f}), {rss['end'] / MB:.0f} MB after the end;"
           f" held for clients at most: {rss['held'] / MB:.0f} MB of {rss['limit'] / MB:.0f}")
+    print(f"a thread that moves bytes was held for {rss['turn'] * 1e3:.1f} ms of processor time at most")
     print(f"honest requests: {dict(honest)}; SIGTERM to the end of the process: {', '.join(f'{s:.1f} s' for s in drains)}")
     every = [x for l in latencies.values() for x in l]
     print(f"/ready: {len(every)} probes, median {percentile(every, 0.5) * 1e3:.1f} ms, p99 {percentile(every, 0.99) * 1e3:.1f} ms, slowest {max(every, default=0) * 1e3:.0f} ms")
@@ -371,14 +431,14 @@ def main():
         expected.append(answers[0][1])
     rss = {"start": resident(service.server.process.pid)}
     alone = try_alone(service, 2 if args.seconds < 60 else 10, args.seed)
-    service.settle()
+    service.settle("by attacks that came alone")
     files = try_files(service.wrong)
 
     shared, n_processes = Shared(service.port), 4
     shared.lives.value = 1
-    jobs = [(attackers, (shared, phases, args.seed + i, args.clients // n_processes)) for i in range(n_processes)]
-    jobs += [(honest_client, (shared, expected)), (ready_client, (shared,))]
-    processes = [multiprocessing.Process(target=target, args=arguments, daemon=True) for target, arguments in jobs]
+    jobs = [(attackers, (phases, args.seed + i, args.clients // n_processes)) for i in range(n_processes)]
+    jobs += [(honest_client, (expected,)), (ready_client, ())]
+    processes = [multiprocessing.Process(target=told, args=(shared, *job), daemon=True) for job in jobs]
     for p in processes:
         p.start()
     peaks, after, drains = run_phases(service, shared, phases, args.seconds)
@@ -389,12 +449,13 @@ def main():
         wrong.append(f"{len(processes) - len(said)} processes of the attack did not end in time")
     if service.server.process.poll() is None:
         service.wrong = []
-        service.settle()
+        service.settle("at the end")
         for i, (path, body) in enumerate(HONEST):
             if choices_of(service.port, path, body) != (200, expected[i]):
                 wrong.append(f"honest request {i} is answered otherwise after the attack")
         rss["end"] = resident(service.server.process.pid)
-        rss["held"], rss["limit"] = service.server.metric("http_memory_peak_bytes"), service.server.metric("http_memory_limit_bytes")
+        rss["turn"] = service.turn
+        rss["held"], rss["limit"] = service.held, service.server.metric("http_memory_limit_bytes")
         rss["allowed"] = rss["start"] + int(args.http_memory[:-1]) * MB + 64 * MB
         service.stop("the end")
         wrong += service.wrong
@@ -402,10 +463,13 @@ def main():
         if SLOW == 1:
             if max(peaks) > rss["allowed"]:
                 wrong.append(f"memory: {max(peaks) / MB:.0f} MB at most, but {rss['allowed'] / MB:.0f} are allowed")
-            if rss["end"] > rss["start"] + 96 * MB:
-                wrong.append(f"memory: {rss['start'] / MB:.0f} MB before, {rss['end'] / MB:.0f} MB after")
-        if max(every) > 2 * SLOW and not args.strict:
-            wrong.append(f"/ready took {max(every):.2f} s")
+            if max(service.rests) > rss["start"] + 96 * MB:
+                wrong.append(f"memory: {rss['start'] / MB:.0f} MB before, {max(service.rests) / MB:.0f} MB after")
+        for name, (_, _, health, _) in alone.items():
+            if health > (0.1 if args.strict else 2 * SLOW):
+                wrong.append(f"/health beside {name} took {health:.2f} s")
+        if max(every, default=60) > 2 * SLOW and not args.strict:
+            wrong.append(f"/ready took {max(every, default=60):.2f} s")
         if args.strict and percentile(every, 0.99) > 0.1:
             wrong.append(f"/ready: p99 is {percentile(every, 0.99) * 1e3:.0f} ms")
         if honest["equal"] < 10 or total < args.clients:

@@ -112,6 +112,7 @@ def made(name):
             {"function": {"name": "f", "arguments": json.dumps({"a": [{}] * 90000})}}] * 8}]}).encode(),
         "answers": lambda: json.dumps({"prompt": [[1]] * 256, "n": 4, "max_tokens": 2, "logit_bias": {str(i): 1 for i in range(600)}}).encode(),
         "too many answers": lambda: json.dumps({"prompt": [[1]] * 256, "n": 64, "max_tokens": 1}).encode(),
+        "a little less": lambda: b"POST /v1/completions HTTP/1.1\r\nContent-Length: 1048500\r\n\r\n" + b" " * (million - 4096),
         "half a body": lambda: b"POST /v1/completions HTTP/1.1\r\nContent-Length: 8000001\r\n\r\n" + b" " * 4 * million,
         "half a chunk": lambda: b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n700000\r\n" + b" " * 4 * million,
     }[name]()
@@ -245,7 +246,7 @@ def unfinished_bodies(wire, rng):
     with wire.connect() as s:
         s.settimeout(2)
         try:
-            s.sendall(made(rng.choice(["half a body", "half a chunk"])))
+            s.sendall(made(rng.choice(["half a body", "half a chunk", "a little less", "a little less"])))
             return status_of(s)
         except (TimeoutError, BrokenPipeError, ConnectionResetError):  # it waits for the rest, or was cut
             return 0

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <ctime>
 #include <future>
 #include <new>
 #include <thread>
@@ -62,6 +63,25 @@ TEST(HttpLimits, WhateverIsThrownEndsOneConnection) {
   EXPECT_TRUE(soon([&] { return server.n_busy() == 0 && server.stats().n_connections == 0; }));
   EXPECT_GE(server.stats().n_failed, 24);
   EXPECT_EQ(server.stats().memory, 0u);
+}
+
+TEST(HttpLimits, TurnsAreMeasuredInProcessorTime) {
+  auto cpu = [] {
+    timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return double(t.tv_sec) + double(t.tv_nsec) * 1e-9;
+  };
+  HttpServer server(anywhere(), [&](HttpRequest r, std::shared_ptr<Responder> out) {
+    if (r.path == "/sleep") std::this_thread::sleep_for(1s);
+    for (const double end = cpu() + 0.1; r.path == "/work" && cpu() < end;) {
+    }
+    out->send({});
+  });
+  said(server, "GET /sleep HTTP/1.1\r\n\r\n");
+  EXPECT_LT(server.stats().longest_turn_s, 0.1);
+  said(server, "GET /work HTTP/1.1\r\n\r\n");
+  EXPECT_TRUE(soon([&] { return server.stats().longest_turn_s >= 0.1; }));
+  EXPECT_LT(server.stats().longest_turn_s, 0.5);
 }
 
 TEST(HttpLimits, FramingIsBounded) {

@@ -11,6 +11,7 @@ import tempfile
 import unittest
 
 from millrace_server import FIXTURES, PROGRAM, Server
+from tiny_model import tiny_model
 
 TINY = FIXTURES / "llama_gqa"
 ASK = {"prompt": [1, 2, 3], "max_tokens": 4, "ignore_eos": True}
@@ -48,6 +49,16 @@ class Log(unittest.TestCase):
         self.assertEqual((entry["status"], entry["prompt_tokens"], entry["completion_tokens"], entry["level"]), (200, 3, 4, "info"))
         self.assertGreater(entry["ttft_s"], 0)
         self.assertNotIn("[1, 2, 3]", "".join(server.log))
+        self.assertEqual(server.stop(), 0)
+
+    def test_what_a_template_says_of_a_conversation_is_for_the_client_alone(self):
+        server = Server(*tiny_model("{{ raise_exception('I do not like ' ~ messages[0].content) }}"))
+        for path in ["/v1/chat/completions", "/tokenize"]:
+            status, said = server.json("POST", path, {"messages": [{"role": "user", "content": "my secret"}]})
+            self.assertEqual((status, said["error"]["code"]), (400, "template_error"))
+            self.assertIn("I do not like my secret", said["error"]["message"])
+            self.lines(server, path, " 400 ", "the chat template refuses the conversation")
+        self.assertNotIn("secret", "".join(server.log))
         self.assertEqual(server.stop(), 0)
 
     def test_a_log_that_nobody_reads_holds_nobody_up(self):

@@ -170,5 +170,45 @@ TEST(Server, AnEngineThatStandsStillIsNotReady) {
   server.stop();
 }
 
+// Bodies that are small enough for the share that large ones leave, and never end.
+TEST(Server, WorkersGetTheMemoryOfThoseWhoKeepThemWaiting) {
+  ServeOptions options = tiny_options();
+  options.http.memory = 24 << 20;
+  options.http.max_connections = 128;
+  options.http.patience_ms = 100;
+  Server server(options);
+  ASSERT_TRUE(server.load([](Server::Progress) { return tiny_engine(); }));
+  std::jthread running([&] { server.run(); });
+  auto metric = [&](const std::string& name) {
+    const std::string heard = ask(server, "GET", "/metrics"), line = "\nmillrace_" + name + " ";
+    return std::stod(heard.substr(heard.find(line) + line.size()));
+  };
+  const size_t n = Charge::little - 4096;
+  std::vector<std::unique_ptr<SocketClient>> crowd;
+  for (int i = 0; i < 80; i++) {  // these wait longest, but hold nothing
+    crowd.push_back(std::make_unique<SocketClient>(server.port()));
+    crowd.back()->say("POST /v1/completions HTTP/1.1\r\nContent-Length: 9\r\n\r\n{");
+  }
+  auto fill = [&] {
+    for (int i = 0; i < 16 && metric("http_memory_bytes") + 2 * double(n) < metric("http_memory_limit_bytes"); i++) {
+      crowd.push_back(std::make_unique<SocketClient>(server.port()));
+      crowd.back()->try_say(fmt::format("POST /v1/completions HTTP/1.1\r\nContent-Length: {}\r\n\r\n", n + 1) + std::string(n, ' '));
+    }
+  };
+  std::string long_prompt = R"({"max_tokens":1,"prompt":[1)";
+  for (int i = 0; i < 60'000; i++) long_prompt += ",1";  // megabytes as JSON; then too long for the model
+  long_prompt += "]}";
+  for (int round = 0; round < 3; round++) {
+    fill();
+    std::this_thread::sleep_for(200ms);
+    const std::string heard = ask(server, "POST", "/v1/completions", long_prompt);
+    EXPECT_TRUE(is(heard, 400)) << heard;
+    EXPECT_NE(heard.find("context_length_exceeded"), std::string::npos) << heard;
+    EXPECT_TRUE(is(ask(server, "POST", "/v1/completions", two_tokens), 200));
+  }
+  EXPECT_GT(metric("http_connections_cut_total"), 0);
+  server.stop();
+}
+
 }  // namespace
 }  // namespace mr
