@@ -22,6 +22,13 @@ constexpr std::pair<std::string_view, std::string_view> kProducts[] = {
     {"per_layer_projection", "per-layer inputs"},
     {"per_layer_gate", "per-layer gate"},
     {"per_layer_out", "per-layer out"},
+    {"altup_router", "AltUp"},
+    {"altup_predict", "AltUp"},
+    {"altup_correct", "AltUp"},
+    {"altup_in", "AltUp in and out"},
+    {"altup_out", "AltUp in and out"},
+    {"laurel_left", "Laurel"},
+    {"laurel_right", "Laurel"},
 };
 
 std::string product_name(const std::string& name) {
@@ -33,7 +40,7 @@ std::string report_name(const Op& op, bool has_rope) {
   if (op.get<EmbedOp>()) return "embedding";
   if (op.get<LinearOp>()) return product_name(op.name);
   if (op.get<GroupedLinearOp>()) return "experts";
-  if (op.get<RouteOp>() || op.get<CombineOp>()) return "routing";
+  if (auto* c = op.get<CombineOp>(); op.get<RouteOp>() || (c && !c->x.heads)) return "routing";
   if (auto* a = op.get<AttendOp>()) return attention_name(a->args.window);
   if (op.get<AnglesOp>() || op.get<RopeOp>() || op.get<StoreKvOp>()) return has_rope ? "rope, store K/V" : "store K/V";
   if (op.get<ShortConvOp>()) return "convolution";

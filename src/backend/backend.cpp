@@ -11,6 +11,15 @@
 
 namespace mr {
 
+Tensor by_token(Tensor x, int64_t n_tokens) {
+  if (x.rank == 3) return x;
+  const int64_t k = x.shape[0] / n_tokens;
+  x.shape = {n_tokens, k, x.shape[1]};
+  x.stride = {k * x.stride[0], x.stride[0], 1};
+  x.rank = 3;
+  return x;
+}
+
 DeviceMemory Backend::memory() const { return {physical_memory(), false}; }
 
 void Backend::copy_in(void* to, const void* host, size_t bytes) { std::memcpy(to, host, bytes); }
@@ -70,7 +79,8 @@ void Backend::run_op(const Op& op, const Bound& at, const Batch& batch, const St
     void operator()(const SoftplusOp& o) { ops.softplus(at(o.x), o.bias); }
     void operator()(const RouteOp& o) { ops.route(at(o.expert), at(o.weight), at(o.logits), o.renormalize); }
     void operator()(const GroupedLinearOp& o) { ops.grouped_linear(at(o.out), at(o.x), o.experts, at(o.expert)); }
-    void operator()(const CombineOp& o) { ops.combine(at(o.out), at(o.x), at(o.weight)); }
+    void operator()(const CombineOp& o) { ops.combine(at(o.out), at(o.x), at(o.weight), o.add); }
+    void operator()(const MagnitudeOp& o) { ops.magnitude(at(o.out), at(o.x), o.what); }
     void operator()(const GatherOp& o) { ops.gather(at(o.out), at(o.x), batch); }
     void operator()(const SoftcapOp& o) { ops.softcap(at(o.x), o.cap); }
   };

@@ -91,7 +91,7 @@ class Backend {
   virtual bool run_mark(const Mark&, const Bound&, const Batch&, const StateMemory&) { return false; }
   void run_op(const Op&, const Bound&, const Batch&, const StateMemory&);
 
-  // out [T, D] = scale * table[token of each row]
+  // out [T, D] = scale * table[token of each row]; a token beyond the table reads its first row
   virtual void embed(Tensor out, const Weight& table, float scale, const Batch&) = 0;
   // out [..., D] = norm(x) * weight + bias, over the last dimension; out may be x. x may have rank 3 (per-head norms)
   virtual void norm(Tensor out, Tensor x, const Norm&) = 0;
@@ -129,8 +129,11 @@ class Backend {
   virtual void route(Tensor expert, Tensor weight, Tensor logits, bool renormalize) = 0;
   // Row t * k + j of out [T * k, out] = x . experts[expert [t, j]]^T, with row t of x [T, in] or row t * k + j of x [T * k, in]
   virtual void grouped_linear(Tensor out, Tensor x, std::span<const Weight> experts, Tensor expert) = 0;
-  // out [T, D] = the sum over j, ascending, of weight [t, j] times row t * k + j of x [T * k, D]
-  virtual void combine(Tensor out, Tensor x, Tensor weight) = 0;
+  // out [T, n, D] = (add: +=) for each of n the sum over j, ascending, of weight [t, i * k + j] times x [t, j] of [T, k, D]. Of rank 2,
+  // x is [T * k, D] and n is 1. With n = k = 1, out may be x
+  virtual void combine(Tensor out, Tensor x, Tensor weight, bool add) = 0;
+  // out f32 [T, 1] = a number of every row of x [T, D]
+  virtual void magnitude(Tensor out, Tensor x, const Magnitude&) = 0;
 
   // out [n_out, D] = rows out_row of x [T, D]
   virtual void gather(Tensor out, Tensor x, const Batch&) = 0;
@@ -150,6 +153,7 @@ class Backend {
 
 // check_runs() of backends whose kernels hold a convolution's last inputs in registers.
 void check_conv_widths(const Program&, int widest, std::string_view backend);
+Tensor by_token(Tensor x, int64_t n_tokens);  // [T * k, D] as [T, k, D], for combine(); of rank 3 it is so already
 
 std::unique_ptr<Backend> make_ref_backend();  // scalar f32, obviously right
 std::unique_ptr<Backend> make_cpu_backend(Isa isa, int n_threads);

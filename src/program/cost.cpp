@@ -53,7 +53,8 @@ class Counter {
 
   Cost operator()(const EmbedOp& o) const { return {.weights = rows(o.out) * double(o.table->in) * o.table->format().bytes_per_weight()}; }
   Cost operator()(const NormOp& o) const {
-    return {.flops = 5 * values(o.x), .weights = double(o.norm->weight.bytes() + o.norm->bias.bytes())};
+    return {.flops = (o.norm->kind == Norm::Kind::none ? 1 : 5) * values(o.x),
+            .weights = double(o.norm->weight.bytes() + o.norm->bias.bytes())};
   }
   Cost operator()(const LinearOp& o) const {
     return {.flops = product(o.out, *o.weight), .weights = double(o.weight->bytes() + o.bias.bytes())};
@@ -86,7 +87,11 @@ class Counter {
     const double n = double(o.experts.size()), used = double(o.expert.cols);
     return {.flops = product(o.out, w), .weights = experts_read(n, used, rows(o.expert)) * double(w.bytes())};
   }
-  Cost operator()(const CombineOp& o) const { return {.flops = 2 * values(o.x)}; }
+  Cost operator()(const CombineOp& o) const {
+    const double each = double(o.weight.cols) / std::max(o.out.heads, 1);  // terms of a sum
+    return {.flops = 2 * values(o.out) * each};
+  }
+  Cost operator()(const MagnitudeOp& o) const { return {.flops = (o.what.centered ? 4 : 2) * values(o.x)}; }
   Cost operator()(const GatherOp&) const { return {}; }
   Cost operator()(const SoftcapOp& o) const { return {.flops = 4 * values(o.x)}; }
 

@@ -75,6 +75,10 @@ struct Listing {
   void operator()(CombineOp& o) {
     read(o.x);
     read(o.weight);
+    add(o.out, o.add ? Access::update : Access::write);
+  }
+  void operator()(MagnitudeOp& o) {
+    read(o.x);
     write(o.out);
   }
   void operator()(GatherOp& o) {
@@ -86,7 +90,7 @@ struct Listing {
 
 constexpr std::string_view kNames[] = {"embed", "norm",           "linear",  "add",        "gate",      "activate",   "angles",
                                        "rope",  "store_kv",       "attend",  "short_conv", "diag_scan", "outer_scan", "softplus",
-                                       "route", "grouped_linear", "combine", "gather",     "softcap"};
+                                       "route", "grouped_linear", "combine", "magnitude",  "gather",    "softcap"};
 static_assert(std::size(kNames) == std::variant_size_v<OpKind>);
 
 template <class... Kinds>

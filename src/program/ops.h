@@ -18,10 +18,17 @@ namespace mr {
 enum class Activation : uint8_t { none, silu, gelu, gelu_tanh, relu, relu2 };
 
 struct Norm {
-  enum class Kind : uint8_t { rms, layer } kind = Kind::rms;
+  enum class Kind : uint8_t { rms, layer, none } kind = Kind::rms;  // none: weight and bias alone
   float eps = 1e-5f;
   Tensor weight, bias;  // f32 [D]; empty: ones, zeros
   float offset = 0;     // weight is (offset + w): Gemma's 1
+};
+
+// A number of every row: the root of its mean square.
+struct Magnitude {
+  bool centered = false;  // of what is left when the mean is taken away: the standard deviation
+  float floor = 0;        // the mean square counts as at least this
+  bool inverse = false;   // one over it
 };
 
 // What linear does to a sum before it is written: out = residual + scale * (sum + bias).
@@ -193,6 +200,11 @@ struct GroupedLinearOp {
 };
 struct CombineOp {
   Value out, x, weight;
+  bool add = false;
+};
+struct MagnitudeOp {
+  Value out, x;
+  Magnitude what;
 };
 struct GatherOp {
   Value out, x;
@@ -203,7 +215,7 @@ struct SoftcapOp {
 };
 
 using OpKind = std::variant<EmbedOp, NormOp, LinearOp, AddOp, GateOp, ActivateOp, AnglesOp, RopeOp, StoreKvOp, AttendOp, ShortConvOp,
-                            DiagScanOp, OuterScanOp, SoftplusOp, RouteOp, GroupedLinearOp, CombineOp, GatherOp, SoftcapOp>;
+                            DiagScanOp, OuterScanOp, SoftplusOp, RouteOp, GroupedLinearOp, CombineOp, MagnitudeOp, GatherOp, SoftcapOp>;
 
 struct Op {
   OpKind kind;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 namespace mr {
@@ -27,7 +28,8 @@ std::string heads_text(const PagedKv& kv) {
 struct Details {
   std::string operator()(const EmbedOp& o) const { return scale(o.scale); }
   std::string operator()(const NormOp& o) const {
-    return joined({o.norm->kind == Norm::Kind::rms ? "rms" : "layer", o.norm->weight.rank ? "" : "no weight",
+    constexpr std::string_view kinds[] = {"rms", "layer", "scale"};
+    return joined({std::string(kinds[size_t(o.norm->kind)]), o.norm->weight.rank ? "" : "no weight",
                    o.norm->offset != 0 ? fmt::format("{:g} + weight", o.norm->offset) : ""});
   }
   std::string operator()(const LinearOp& o) const { return joined({o.bias.rank ? "bias" : "", scale(o.scale)}); }
@@ -53,7 +55,11 @@ struct Details {
     return fmt::format("{} of {}{}", o.expert.cols, o.logits.cols, o.renormalize ? ", renormalized" : "");
   }
   std::string operator()(const GroupedLinearOp&) const { return ""; }
-  std::string operator()(const CombineOp&) const { return ""; }
+  std::string operator()(const CombineOp& o) const { return o.x.heads ? fmt::format("{} of {}", o.out.heads, o.x.heads) : ""; }
+  std::string operator()(const MagnitudeOp& o) const {
+    return joined({o.what.centered ? "centered" : "", o.what.floor > 0 ? fmt::format("at least {:g}", std::sqrt(o.what.floor)) : "",
+                   o.what.inverse ? "inverse" : ""});
+  }
   std::string operator()(const GatherOp&) const { return ""; }
   std::string operator()(const SoftcapOp& o) const { return fmt::format("{:g}", o.cap); }
 

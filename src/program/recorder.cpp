@@ -1,5 +1,7 @@
 #include "program/recorder.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 
 namespace mr {
@@ -16,8 +18,8 @@ void Recorder::push(OpKind kind, std::string name) {
 
 Value Recorder::input(Rows rows, int64_t cols, ValueType type) { return make(rows, cols, type); }
 
-Value Recorder::embed(const Weight& table, float scale, std::string name) {
-  Value out = make({}, table.in, ValueType::f32);
+Value Recorder::embed(const Weight& table, float scale, std::string name, int64_t columns) {
+  const Value out = make({}, std::max(columns, table.in), ValueType::f32).columns(0, table.in);
   push(EmbedOp{out, &table, scale}, std::move(name));
   return out;
 }
@@ -129,6 +131,22 @@ Value Recorder::grouped_linear(Value x, std::span<const Weight> experts, Value e
 Value Recorder::combine(Value x, Value weight) {
   Value out = make(info(weight).rows, x.cols, ValueType::activation);
   push(CombineOp{out, x, weight});
+  return out;
+}
+
+Value Recorder::mix(Value x, int k, Value weight) {
+  const Value out = make(info(x).rows, weight.cols / k * (x.cols / k), ValueType::f32);
+  mix_onto(out, x, k, weight, false);
+  return out;
+}
+
+void Recorder::mix_onto(Value out, Value x, int k, Value weight, bool add) {
+  push(CombineOp{out.as_heads(int(weight.cols / k)), x.as_heads(k), weight, add});
+}
+
+Value Recorder::magnitude(Value x, const Magnitude& what) {
+  const Value out = make(info(x).rows, 1, ValueType::f32);
+  push(MagnitudeOp{out, x, what});
   return out;
 }
 

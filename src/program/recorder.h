@@ -22,10 +22,11 @@ class Recorder {
 
   int layer = -1;  // that what is recorded belongs to
 
-  Value input(Rows, int64_t cols, ValueType);                       // that whoever runs the program writes before
-  Value embed(const Weight& table, float scale, std::string name);  // f32 [T, in]
-  Value norm(Value x, const Norm&);                                 // of f32 or activations; gives activations
-  void norm_in_place(Value x, const Norm&);                         // of heads too
+  Value input(Rows, int64_t cols, ValueType);  // that whoever runs the program writes before
+  // f32 [T, in], the first columns of a value of `columns`, whose others are for whoever needs them beside.
+  Value embed(const Weight& table, float scale, std::string name, int64_t columns = 0);
+  Value norm(Value x, const Norm&);          // of f32 or activations; gives activations
+  void norm_in_place(Value x, const Norm&);  // of heads too
   // x . weight^T; several weights are one below the other: the columns of their results beside each other.
   Value linear(Value x, std::span<const Weight> weights, const LinearArgs& = {});
   // into + scale * x, written to `into`, which is returned. If x is what linear() just gave, that adds its sums itself: nothing is
@@ -48,7 +49,12 @@ class Recorder {
   Routed route(Value logits, int k, bool renormalize);
   Value grouped_linear(Value x, std::span<const Weight> experts, Value expert, std::string name);  // [T * k, out]
   Value combine(Value x, Value weight);                                                            // [T, D]
-  Value gather(Value x);                                                                           // [n_out, D]
+  // Streams: x [T, k * D] holds k of them beside each other. Row t of the i-th that is made: the sum of weight [t, i * k + j] times the
+  // j-th of x. mix gives f32; mix_onto writes to `out`, which may be x if there is one of each, or adds to it.
+  Value mix(Value x, int k, Value weight);
+  void mix_onto(Value out, Value x, int k, Value weight, bool add);
+  Value magnitude(Value x, const Magnitude&);  // f32 [T, 1]
+  Value gather(Value x);                       // [n_out, D]
   void softcap(Value x, float cap);
 
  private:

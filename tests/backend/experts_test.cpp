@@ -77,7 +77,7 @@ std::vector<float> run(Backend& backend, const Layer& layer, const std::vector<u
     }
   }
   backend.grouped_linear(y, x, layer.experts, r.expert);
-  backend.combine(sum, y, r.weight);
+  backend.combine(sum, y, r.weight, false);
   return sum.values();
 }
 
@@ -131,7 +131,7 @@ TEST_P(Operations, experts) {
         whole(x.fill(2));
         b->route(expert, weight, logits, renormalize);
         b->grouped_linear(y, x, weights, expert);
-        b->combine(sum, y, weight);
+        b->combine(sum, y, weight, false);
         results.push_back(sum.values());
         chosen.push_back(id);
       }
@@ -162,7 +162,7 @@ TEST_P(Operations, every_row_goes_to_its_own_expert) {
   r.expert.data = r.id.data();
   std::copy_n(std::array{1.0f, 2.0f, 0.5f, 1.0f, 4.0f, 0.0f}.data(), 6, r.weight.data.data());
   backend().grouped_linear(y, x, experts, r.expert);
-  backend().combine(sum, y, r.weight);
+  backend().combine(sum, y, r.weight, false);
   const float factor[] = {6 * 1 + 1 * 2, 3 * 0.5f + 6 * 1, 1 * 4};
   for (int t = 0; t < 3; t++)
     for (int i = 0; i < dim; i++) {

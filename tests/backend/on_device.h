@@ -155,9 +155,13 @@ class OnDevice final : public Backend {
     for (const Weight& w : experts) on.push_back(call.weight(w));
     gpu_->grouped_linear(call.out(out), call.in(x), on, call.f32(expert));
   }
-  void combine(Tensor out, Tensor x, Tensor weight) override {
+  void combine(Tensor out, Tensor x, Tensor weight, bool add) override {
     Call call(*this);
-    gpu_->combine(call.out(out), call.in(x), call.f32(weight));
+    gpu_->combine(call.out(out), call.in(x), call.f32(weight), add);
+  }
+  void magnitude(Tensor out, Tensor x, const Magnitude& what) override {
+    Call call(*this);
+    gpu_->magnitude(call.f32_out(out), call.in(x), what);
   }
   void gather(Tensor out, Tensor x, const Batch& b) override {
     Call call(*this, b);

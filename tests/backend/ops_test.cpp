@@ -21,7 +21,7 @@ const std::pair<int, int> kGaps[] = {{0, 0}, {3, 1}, {2, 5}, {3, 3}, {8, 8}};  /
 
 TEST_P(Operations, norm) {
   SKIP_WHERE_REF_IS_THE_DEFINITION();
-  for (auto kind : {Norm::Kind::rms, Norm::Kind::layer})
+  for (auto kind : {Norm::Kind::rms, Norm::Kind::layer, Norm::Kind::none})
     for (int parts = 0; parts < 4; parts++)
       for (auto [x_gap, out_gap] : kGaps)
         for_shapes("norm", [&, x_gap = x_gap, out_gap = out_gap](const std::string& what, int rows, int columns) {
@@ -62,6 +62,64 @@ TEST_P(Operations, norm_of_heads) {
         return x.values();
       });
     });
+}
+
+TEST_P(Operations, magnitude) {
+  SKIP_WHERE_REF_IS_THE_DEFINITION();
+  for (Magnitude how : {Magnitude{}, {.centered = true}, {.floor = 3, .inverse = true}, {.floor = 50}})
+    for (auto [x_gap, out_gap] : kGaps)
+      for_shapes("magnitude", [&, x_gap = x_gap, out_gap = out_gap](const std::string& what, int rows, int columns) {
+        expect_ref(what, {0, bound(2e-6, 4e-6)}, [&](Backend& b) {
+          Array x({rows, columns}, x_gap), out({rows, 1}, out_gap);
+          b.magnitude(out, given(x.fill(1, 5, 2)), how);
+          return out.values();
+        });
+      });
+}
+
+TEST_P(Operations, magnitude_follows_its_definition) {
+  Array x({1, 4}), out({1, 1});
+  std::copy_n(std::array{1.0f, 2.0f, 3.0f, 6.0f}.data(), 4, x.data.data());
+  for (auto [how, want] : {std::pair{Magnitude{}, std::sqrt(50 / 4.0)},
+                           {{.centered = true}, std::sqrt(14 / 4.0)},
+                           {{.floor = 4}, std::sqrt(50 / 4.0)},
+                           {{.floor = 16, .inverse = true}, 0.25}}) {
+    backend().magnitude(out, x, how);
+    expect_close(out.values(), {float(want)}, 0, bound(2e-7, 4e-6), name());
+  }
+}
+
+// Streams lie beside each other in rows that may lie apart; as many are made as there are weights for.
+TEST_P(Operations, combine) {
+  SKIP_WHERE_REF_IS_THE_DEFINITION();
+  for (auto [n, k] : {std::pair{1, 1}, {1, 4}, {3, 3}, {5, 2}})
+    for (bool add : {false, true})
+      for (auto [x_gap, out_gap] : kGaps)
+        for_shapes("combine", [&, n = n, k = k, x_gap = x_gap, out_gap = out_gap](const std::string& what, int rows, int columns) {
+          expect_ref(what, {bound(2e-6, 4e-6), bound(2e-6, 4e-6)}, [&](Backend& b) {
+            Array x({rows, k, columns}, x_gap), weight({rows, n * k}, x_gap), out({rows, n, columns}, out_gap);
+            b.combine(given(out.fill(3)), given(x.fill(1)), weight.fill(2), add);
+            return out.values();
+          });
+        });
+  for_shapes("combine in place", [&](const std::string& what, int rows, int columns) {
+    expect_ref(what, {0, 1e-7}, [&](Backend& b) {
+      Array x({rows, 1, columns}, 3), weight({rows, 1});
+      given(x.fill(1));
+      b.combine(x, x, weight.fill(2, 1e-6f), false);
+      return x.values();
+    });
+  });
+}
+
+TEST_P(Operations, combine_follows_its_definition) {
+  Array x({1, 2, 3}), weight({1, 4}), out({1, 2, 3});
+  std::copy_n(std::array{1.0f, 2.0f, 3.0f, 10.0f, 20.0f, 30.0f}.data(), 6, x.data.data());
+  std::copy_n(std::array{1.0f, 2.0f, 3.0f, -1.0f}.data(), 4, weight.data.data());
+  backend().combine(out, x, weight, false);
+  expect_same_bits(out.values(), {21, 42, 63, -7, -14, -21}, name());  // whole numbers that bf16 holds
+  backend().combine(out, x, weight, true);
+  expect_same_bits(out.values(), {42, 84, 126, -14, -28, -42}, name());
 }
 
 TEST_P(Operations, add) {
@@ -214,13 +272,13 @@ TEST_P(Operations, embed_reads_rows_and_what_the_last_step_sampled) {
     std::vector<Sampled> sampled;
     backend().sample(logits, sampling.batch(), sampled);
     Rows rows;
-    rows.add(0, 3);
-    rows.token = {36, -2, -1};
+    rows.add(0, 4);
+    rows.token = {36, -2, -1, vocab};
     for (float scale : {1.0f, 2.0f, 3.0f}) {
-      Array out({3, dim});
+      Array out({4, dim});
       backend().embed(out, weight, scale, rows.batch());
-      for (int r = 0; r < 3; r++) {
-        int token = std::array{36, 4, 17}[size_t(r)];
+      for (int r = 0; r < 4; r++) {
+        int token = std::array{36, 4, 17, 0}[size_t(r)];  // beyond the table: its first row
         std::vector<float> want(table.view.row<float>(token), table.view.row<float>(token) + dim);
         for (float& v : want) v *= scale;
         const double most = scale == 3 ? step() : 0;  // all but 3 keeps a value's bits

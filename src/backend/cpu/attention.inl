@@ -240,6 +240,8 @@ namespace ops {
 constexpr mr::OpKernels kKernels = {attention::kMaxQueries,
                                     norm,
                                     add_scaled,
+                                    combine,
+                                    mean_square,
                                     gate,
                                     activate,
                                     softplus_row,

@@ -1,6 +1,7 @@
 // The CPU backend: each operation cuts its rows into pieces for the pool and calls the kernels of the chosen instruction
 // set. Pieces never change a row's arithmetic, so neither threads nor neighbours do.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "backend/angles.h"
@@ -78,7 +79,7 @@ class CpuBackend : public Backend {
     rows(batch.n_tokens, table.in, [&](int64_t r) {
       int32_t token = batch.token[r];
       if (token < 0) token = std::max(0, sampled_.at(size_t(-1 - token)));  // a row without finite logits has none
-      table.ops->decode_rows(table, token, 1, out.row<float>(r));
+      table.ops->decode_rows(table, token < table.out ? token : 0, 1, out.row<float>(r));
       if (scale != 1)
         for (int64_t i = 0; i < table.in; i++) out.row<float>(r)[i] *= scale;
     });
@@ -212,11 +213,20 @@ class CpuBackend : public Backend {
     cpu_grouped_linear(out, x, experts, expert, pool_, linear_, linear_scratch_, expert_scratch_);
   }
 
-  void combine(Tensor out, Tensor x, Tensor weight) override {
-    const int64_t n = out.shape[1], k = weight.shape[1];
-    rows(out.shape[0], k * n, [&](int64_t t) {
-      std::fill_n(out.row<float>(t), n, 0.0f);
-      for (int64_t j = 0; j < k; j++) ops_.add(out.row<float>(t), x.row<float>(t * k + j), weight.row<float>(t)[j], n);
+  void combine(Tensor out, Tensor x, Tensor weight, bool add) override {
+    out = by_token(out, weight.shape[0]);
+    x = by_token(x, weight.shape[0]);
+    const int64_t n = out.shape[1], k = x.shape[1], dim = x.shape[2];
+    rows(weight.shape[0], n * k * dim, [&](int64_t t) {
+      for (int64_t i = 0; i < n; i++)
+        ops_.combine(out.row<float>(t) + i * out.stride[1], x.row<float>(t), x.stride[1], weight.row<float>(t) + i * k, k, dim, add);
+    });
+  }
+
+  void magnitude(Tensor out, Tensor x, const Magnitude& what) override {
+    rows(x.shape[0], x.shape[1], [&](int64_t r) {
+      const float root = std::sqrt(std::max(ops_.mean_square(x.row<float>(r), x.shape[1], what.centered), what.floor));
+      *out.row<float>(r) = what.inverse ? 1 / root : root;
     });
   }
 
@@ -236,7 +246,7 @@ class CpuBackend : public Backend {
 
  private:
   static NormRow norm_row(const Norm& norm, int64_t n) {
-    return {norm.weight.as<float>(), norm.bias.as<float>(), n, norm.eps, norm.offset, norm.kind == Norm::Kind::layer};
+    return {norm.weight.as<float>(), norm.bias.as<float>(), n, norm.eps, norm.offset, int(norm.kind)};
   }
 
   // A row's norm is taken when the product after it rounds the row.

@@ -10,7 +10,7 @@ struct NormRow {
   const float *weight, *bias;  // may be null
   int64_t n;
   float eps, offset;
-  bool layer;  // else rms
+  int kind;  // of mr::Norm::Kind: 0 rms, 1 layer, 2 none
 };
 
 // What a query sees: keys [lo, hi), and from `corner` on only those whose bit is set.
@@ -84,6 +84,9 @@ struct OpKernels {
   int max_queries;
   void (*norm)(float* out, const float* x, const NormRow&);
   void (*add)(float* into, const float* x, float scale, int64_t n);
+  // n values: out = (add: +=) the sum over k rows of x, `stride` apart, times their weights
+  void (*combine)(float* out, const float* x, int64_t stride, const float* weight, int64_t k, int64_t n, bool add);
+  float (*mean_square)(const float* x, int64_t n, bool centered);
   void (*gate)(float* out, const float* gate, const float* up, int64_t n, int act);
   void (*activate)(float* x, int64_t n, int act);
   void (*softplus)(float* x, const float* bias, int64_t n);

@@ -77,24 +77,40 @@ inline float row_sum(int64_t n, F f) {
   return sum(add(add(s0, s1), add(s2, s3)));
 }
 
+inline float mean_of(const float* x, int64_t n) {
+  return row_sum(n, [=](Vec s, int64_t i, int64_t m) { return add(s, load_some(x + i, m)); }) / float(n);
+}
+inline float mean_square_of(const float* x, int64_t n) {
+  return row_sum(n,
+                 [=](Vec s, int64_t i, int64_t m) {
+                   Vec v = load_some(x + i, m);
+                   return fma(v, v, s);
+                 }) /
+         float(n);
+}
+inline float mean_square_around(const float* x, int64_t n, Vec center) {
+  return row_sum(n,
+                 [=](Vec s, int64_t i, int64_t m) {
+                   Vec v = sub(load_some(x + i, m), m >= kLanes ? center : first_lanes(center, int(m)));
+                   return fma(v, v, s);
+                 }) /
+         float(n);
+}
+
+[[gnu::flatten]] float mean_square(const float* x, int64_t n, bool centered) {
+  return centered ? mean_square_around(x, n, set1(mean_of(x, n))) : mean_square_of(x, n);
+}
+
 [[gnu::flatten]] void norm(float* out, const float* x, const mr::NormRow& a) {
   const int64_t n = a.n;
-  float mean = 0;
-  if (a.layer) mean = row_sum(n, [=](Vec s, int64_t i, int64_t m) { return add(s, load_some(x + i, m)); }) / float(n);
-  const Vec center = set1(mean);
-  float square = a.layer ? row_sum(n,
-                                   [=](Vec s, int64_t i, int64_t m) {
-                                     Vec v = sub(load_some(x + i, m), m >= kLanes ? center : first_lanes(center, int(m)));
-                                     return fma(v, v, s);
-                                   })
-                         : row_sum(n, [=](Vec s, int64_t i, int64_t m) {
-                             Vec v = load_some(x + i, m);
-                             return fma(v, v, s);
-                           });
-  const Vec inverse = set1(1 / __builtin_sqrtf(square / float(n) + a.eps)), offset = set1(a.offset);
+  const bool layer = a.kind == 1;
+  const Vec center = set1(layer ? mean_of(x, n) : 0);
+  float scale = 1;
+  if (a.kind != 2) scale = 1 / __builtin_sqrtf((layer ? mean_square_around(x, n, center) : mean_square_of(x, n)) + a.eps);
+  const Vec inverse = set1(scale), offset = set1(a.offset);
   each(n, [=](int64_t i, int64_t m) {
     Vec v = load_some(x + i, m);
-    if (a.layer) v = sub(v, center);
+    if (layer) v = sub(v, center);
     v = mul(v, inverse);
     if (a.weight) v = mul(v, a.offset == 0 ? load_some(a.weight + i, m) : add(offset, load_some(a.weight + i, m)));
     if (a.bias) v = add(v, load_some(a.bias + i, m));
@@ -105,6 +121,14 @@ inline float row_sum(int64_t n, F f) {
 [[gnu::flatten]] void add_scaled(float* into, const float* x, float scale, int64_t n) {
   const Vec s = set1(scale);
   each(n, [=](int64_t i, int64_t m) { store_some(into + i, fma(s, load_some(x + i, m), load_some(into + i, m)), m); });
+}
+
+[[gnu::flatten]] void combine(float* out, const float* x, int64_t stride, const float* weight, int64_t k, int64_t n, bool adds) {
+  each(n, [=](int64_t i, int64_t m) {
+    Vec s = adds ? load_some(out + i, m) : zero();
+    for (int64_t j = 0; j < k; j++) s = fma(set1(weight[j]), load_some(x + j * stride + i, m), s);
+    store_some(out + i, s, m);
+  });
 }
 
 [[gnu::flatten]] void gate(float* out, const float* g, const float* up, int64_t n, int act) {

@@ -121,7 +121,7 @@ class Cuda final : public CudaBackend {
   void embed(Tensor out, const Weight& table, float scale, const Batch& batch) override {
     if (packing_of(*table.ops))
       return embed_packed(at_, matrix(out), packed(table), scale, batch.token, gpu_.sampled(direct_, batch.n_out));
-    cuda::embed(at_, matrix(out), table.packed.data, table.in, scale, batch.token, gpu_.sampled(direct_, batch.n_out));
+    cuda::embed(at_, matrix(out), table.packed.data, table.out, table.in, scale, batch.token, gpu_.sampled(direct_, batch.n_out));
   }
   void norm(Tensor out, Tensor x, const Norm& n) override {
     cuda::norm(at_, heads(out), heads(x), n.kind, n.eps, floats(n.weight), floats(n.bias), n.offset);
@@ -169,7 +169,10 @@ class Cuda final : public CudaBackend {
   void grouped_linear(Tensor out, Tensor x, std::span<const Weight> experts, Tensor expert) override {
     gpu_.multiply_grouped(direct_, out, x, experts, {}, expert, Activation::none);
   }
-  void combine(Tensor out, Tensor x, Tensor weight) override { cuda::combine(at_, matrix(out), matrix(x), matrix(weight)); }
+  void combine(Tensor out, Tensor x, Tensor weight, bool add) override {
+    cuda::combine(at_, heads(by_token(out, weight.shape[0])), heads(by_token(x, weight.shape[0])), matrix(weight), add);
+  }
+  void magnitude(Tensor out, Tensor x, const Magnitude& what) override { cuda::magnitude(at_, matrix(out), matrix(x), what); }
 
   void launch_sample(Tensor logits, const Batch& batch) override {
     sampling_->launch(logits, host_, batch, gpu_.step->n_edits(), gpu_.sampled(direct_, batch.n_out));

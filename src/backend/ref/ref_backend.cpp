@@ -105,7 +105,7 @@ class RefBackend : public Backend {
     for (int r = 0; r < batch.n_tokens; r++) {
       int32_t token = batch.token[r];
       if (token < 0) token = std::max(0, sampled_.at(size_t(-1 - token)));  // a row without finite logits has none
-      table.ops->decode_rows(table, token, 1, out.row<float>(r));
+      table.ops->decode_rows(table, token < table.out ? token : 0, 1, out.row<float>(r));
       for (int64_t i = 0; i < table.in; i++) out.row<float>(r)[i] *= scale;
     }
   }
@@ -124,7 +124,7 @@ class RefBackend : public Backend {
         mean /= double(n);
       }
       for (int64_t i = 0; i < n; i++) square += (in[i] - mean) * (in[i] - mean);
-      double inverse = 1 / std::sqrt(square / double(n) + norm.eps);
+      double inverse = norm.kind == Norm::Kind::none ? 1 : 1 / std::sqrt(square / double(n) + norm.eps);
       for (int64_t i = 0; i < n; i++) {
         double w = norm.weight ? double(norm.offset) + norm.weight.as<float>()[i] : 1.0;
         double b = norm.bias ? norm.bias.as<float>()[i] : 0.0;
@@ -290,14 +290,31 @@ class RefBackend : public Backend {
     }
   }
 
-  void combine(Tensor out, Tensor x, Tensor weight) override {
-    const int64_t k = weight.shape[1];
+  void combine(Tensor out, Tensor x, Tensor weight, bool add) override {
+    out = by_token(out, weight.shape[0]);
+    x = by_token(x, weight.shape[0]);
+    const int64_t k = x.shape[1];
     for (int64_t t = 0; t < out.shape[0]; t++) {
-      for (int64_t i = 0; i < out.shape[1]; i++) {
-        double sum = 0;
-        for (int64_t j = 0; j < k; j++) sum += double(weight.row<float>(t)[j]) * x.row<float>(t * k + j)[i];
-        out.row<float>(t)[i] = float(sum);
+      for (int64_t n = 0; n < out.shape[1]; n++) {
+        for (int64_t i = 0; i < out.shape[2]; i++) {
+          float& to = out.row<float>(t)[n * out.stride[1] + i];
+          double sum = add ? to : 0;
+          for (int64_t j = 0; j < k; j++) sum += double(weight.row<float>(t)[n * k + j]) * x.row<float>(t)[j * x.stride[1] + i];
+          to = float(sum);
+        }
       }
+    }
+  }
+
+  void magnitude(Tensor out, Tensor x, const Magnitude& what) override {
+    const int64_t n = x.shape[1];
+    for (int64_t t = 0; t < x.shape[0]; t++) {
+      const float* in = x.row<float>(t);
+      const double mean = what.centered ? std::accumulate(in, in + n, 0.0) / double(n) : 0;
+      double square = 0;
+      for (int64_t i = 0; i < n; i++) square += (in[i] - mean) * (in[i] - mean);
+      const double root = std::sqrt(std::max(square / double(n), double(what.floor)));
+      *out.row<float>(t) = float(what.inverse ? 1 / root : root);
     }
   }
 

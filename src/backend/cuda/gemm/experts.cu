@@ -219,12 +219,6 @@ __device__ float combined(const Matrix& x, const Matrix& weight, int64_t t, int6
     sum += static_cast<const float*>(weight.data)[t * weight.stride + j] * load(x.data, x.dtype, (t * k + j) * x.stride + i);
   return sum;
 }
-__global__ void combine_kernel(Matrix out, Matrix x, Matrix weight) {
-  launch_next();
-  wait_before();
-  const int64_t t = blockIdx.y, i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i < out.cols) store(out.data, out.dtype, t * out.stride + i, combined(x, weight, t, i));
-}
 __global__ void combine_into_kernel(Matrix into, Matrix x, Matrix weight, HalfNorm next) {
   static_assert(kCombinePart == 32);
   launch_next();
@@ -316,9 +310,6 @@ void grouped_sum_one(const Launch& at, Matrix into, Matrix x, const Packed* down
 }
 void combine_into(const Launch& at, Matrix into, Matrix x, Matrix weight, const HalfNorm& next) {
   launch(at, combine_into_kernel, grid2(div_up(into.cols, 128), into.rows), 128, 0, into, x, weight, next);
-}
-void combine(const Launch& at, Matrix out, Matrix x, Matrix weight) {
-  launch(at, combine_kernel, grid2(div_up(out.cols, 256), out.rows), 256, 0, out, x, weight);
 }
 
 }  // namespace mr::cuda

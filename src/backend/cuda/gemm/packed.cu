@@ -48,6 +48,7 @@ __global__ void embed_kernel(Matrix out, Packed table, float scale, const int32_
   wait_before();
   int32_t id = token[blockIdx.x];
   if (id < 0) id = max(0, sampled[-1 - id]);
+  if (id >= table.out) id = 0;
   for (int64_t i = threadIdx.x; i < table.in / 8; i += blockDim.x) {
     float v[8];
     unpack8<F>(table, id, i, v);

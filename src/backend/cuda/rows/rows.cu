@@ -10,11 +10,13 @@ constexpr int kThreads = 256;
 
 // One block a row.
 template <int V>
-__global__ void embed_rows(Matrix out, const bf16* table, int64_t in, float scale, const int32_t* token, const int32_t* sampled) {
+__global__ void embed_rows(Matrix out, const bf16* table, int64_t table_rows, int64_t in, float scale, const int32_t* token,
+                           const int32_t* sampled) {
   launch_next();
   wait_before();
   int32_t id = token[blockIdx.x];
   if (id < 0) id = max(0, sampled[-1 - id]);  // a row without finite logits has none
+  if (id >= table_rows) id = 0;
   for (int64_t i = threadIdx.x * V; i < in; i += blockDim.x * V) {
     float x[V];
     load_n<V>(table, DType::bf16, id * in + i, x);
@@ -38,9 +40,10 @@ __device__ float block_sum_once(float x, float* shared) {
 // needs it; the weight is read once.
 template <int kHold>
 __global__ void __launch_bounds__(kThreads)
-    norm_held(Heads out, Heads x, bool layer, float eps, const float* weight, const float* bias, float offset) {
+    norm_held(Heads out, Heads x, Norm::Kind kind, float eps, const float* weight, const float* bias, float offset) {
   __shared__ float shared[3][kThreads / 32];
   launch_next();
+  const bool layer = kind == Norm::Kind::layer;
   const int64_t n = x.dim, n_vectors = x.rows * x.heads;
   float v[kHold][8], next[kHold][8], w[kHold][8];
   auto each = [&](auto f) {
@@ -74,7 +77,7 @@ __global__ void __launch_bounds__(kThreads)
     each([&](int h, int64_t) {
       for (float e : v[h]) sum += (e - mean) * (e - mean);
     });
-    const float inverse = rsqrtf(block_sum_once(sum, shared[turn]) / float(n) + eps);
+    const float inverse = kind == Norm::Kind::none ? 1.0f : rsqrtf(block_sum_once(sum, shared[turn]) / float(n) + eps);
     const int64_t to = vector / x.heads * out.stride + vector % x.heads * out.head_stride;
     each([&](int h, int64_t i) {
       float b[8];
@@ -86,14 +89,14 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // Any shape: one block a vector, which is read twice (layer norms: three times).
-__global__ void norm_any(Heads out, Heads x, bool layer, float eps, const float* weight, const float* bias, float offset) {
+__global__ void norm_any(Heads out, Heads x, Norm::Kind kind, float eps, const float* weight, const float* bias, float offset) {
   __shared__ float shared[32];
   launch_next();
   wait_before();
   const int64_t row = blockIdx.x / x.heads, head = blockIdx.x % x.heads, n = x.dim;
   const int64_t from = row * x.stride + head * x.head_stride, to = row * out.stride + head * out.head_stride;
   float mean = 0, sum = 0;
-  if (layer) {
+  if (kind == Norm::Kind::layer) {
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) sum += load(x.data, x.dtype, from + i);
     mean = block_sum(sum, shared) / float(n);
     sum = 0;
@@ -102,10 +105,45 @@ __global__ void norm_any(Heads out, Heads x, bool layer, float eps, const float*
     float e = load(x.data, x.dtype, from + i) - mean;
     sum += e * e;
   }
-  float inverse = rsqrtf(block_sum(sum, shared) / float(n) + eps);
+  float inverse = kind == Norm::Kind::none ? 1.0f : rsqrtf(block_sum(sum, shared) / float(n) + eps);
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
     float y = (load(x.data, x.dtype, from + i) - mean) * inverse * (weight ? offset + weight[i] : 1.0f) + (bias ? bias[i] : 0.0f);
     store(out.data, out.dtype, to + i, y);
+  }
+}
+
+// One block a row.
+__global__ void __launch_bounds__(kThreads) magnitude_rows(Matrix out, Matrix x, Magnitude what) {
+  __shared__ float shared[32];
+  launch_next();
+  wait_before();
+  const int64_t from = blockIdx.x * x.stride;
+  float mean = 0, sum = 0;
+  if (what.centered) {
+    for (int64_t i = threadIdx.x; i < x.cols; i += blockDim.x) sum += load(x.data, x.dtype, from + i);
+    mean = block_sum(sum, shared) / float(x.cols);
+    sum = 0;
+  }
+  for (int64_t i = threadIdx.x; i < x.cols; i += blockDim.x) {
+    const float e = load(x.data, x.dtype, from + i) - mean;
+    sum += e * e;
+  }
+  const float square = fmaxf(block_sum(sum, shared) / float(x.cols), what.floor);
+  if (threadIdx.x == 0) static_cast<float*>(out.data)[blockIdx.x * out.stride] = what.inverse ? rsqrtf(square) : sqrtf(square);
+}
+
+// A thread makes one column of every stream of its row: what it overwrites nobody else reads.
+__global__ void __launch_bounds__(kThreads) combine_streams(Heads out, Heads x, Matrix weight, bool add) {
+  launch_next();
+  wait_before();
+  const int64_t t = blockIdx.x, i = int64_t(blockIdx.y) * kThreads + threadIdx.x;
+  if (i >= x.dim) return;
+  const float* w = static_cast<const float*>(weight.data) + t * weight.stride;
+  for (int64_t n = 0; n < out.heads; n++, w += x.heads) {
+    const int64_t to = t * out.stride + n * out.head_stride + i;
+    float sum = add ? load(out.data, out.dtype, to) : 0.0f;
+    for (int64_t j = 0; j < x.heads; j++) sum += w[j] * load(x.data, x.dtype, t * x.stride + j * x.head_stride + i);
+    store(out.data, out.dtype, to, sum);
   }
 }
 
@@ -211,9 +249,10 @@ void apply(const Launch& at, Matrix out, Matrix x, Map map, Activation act, cons
 
 }  // namespace
 
-void embed(const Launch& at, Matrix out, const void* table, int64_t in, float scale, const int32_t* token, const int32_t* sampled) {
+void embed(const Launch& at, Matrix out, const void* table, int64_t table_rows, int64_t in, float scale, const int32_t* token,
+           const int32_t* sampled) {
   auto kernel = in % 8 == 0 && by_eight(out) ? embed_rows<8> : embed_rows<1>;
-  launch(at, kernel, grid2(out.rows), kThreads, 0, out, static_cast<const bf16*>(table), in, scale, token, sampled);
+  launch(at, kernel, grid2(out.rows), kThreads, 0, out, static_cast<const bf16*>(table), table_rows, in, scale, token, sampled);
 }
 
 void norm(const Launch& at, Heads out, Heads x, Norm::Kind kind, float eps, const float* weight, const float* bias, float offset) {
@@ -222,8 +261,7 @@ void norm(const Launch& at, Heads out, Heads x, Norm::Kind kind, float eps, cons
                     reinterpret_cast<uintptr_t>(weight) % 16 == 0 && reinterpret_cast<uintptr_t>(bias) % 16 == 0;
   auto kernel = !held ? norm_any : x.dim <= 8 * kThreads ? norm_held<1> : x.dim <= 8 * kThreads * 2 ? norm_held<2> : norm_held<4>;
   const int64_t most = int64_t(at.n_sm) * (x.dim <= 8 * kThreads * 2 ? 3 : 2), vectors = x.rows * x.heads;  // blocks at a time
-  launch(at, kernel, grid2(held && vectors > 2 * most ? most : vectors), kThreads, 0, out, x, kind == Norm::Kind::layer, eps, weight, bias,
-         offset);
+  launch(at, kernel, grid2(held && vectors > 2 * most ? most : vectors), kThreads, 0, out, x, kind, eps, weight, bias, offset);
 }
 
 void add(const Launch& at, Matrix into, Matrix x, float scale) {
@@ -232,6 +270,13 @@ void add(const Launch& at, Matrix into, Matrix x, float scale) {
   } else {
     for_each<1>(at, into.rows, into.cols, Add<1>{{}, into, x, scale});
   }
+}
+
+void combine(const Launch& at, Heads out, Heads x, Matrix weight, bool add) {
+  launch(at, combine_streams, grid2(x.rows, div_up(x.dim, int64_t(kThreads))), kThreads, 0, out, x, weight, add);
+}
+void magnitude(const Launch& at, Matrix out, Matrix x, const Magnitude& what) {
+  launch(at, magnitude_rows, grid2(x.rows), kThreads, 0, out, x, what);
 }
 
 void gate(const Launch& at, Matrix out, Matrix gate, Matrix up, Activation act) {

@@ -6,9 +6,12 @@
 namespace mr::cuda {
 
 // rows.cu: moves rows * cols elements of each operand once.
-void embed(const Launch&, Matrix out, const void* table_bf16, int64_t in, float scale, const int32_t* token, const int32_t* sampled);
+void embed(const Launch&, Matrix out, const void* table_bf16, int64_t table_rows, int64_t in, float scale, const int32_t* token,
+           const int32_t* sampled);
 void norm(const Launch&, Heads out, Heads x, Norm::Kind, float eps, const float* weight, const float* bias, float offset);
 void add(const Launch&, Matrix into, Matrix x, float scale);
+void combine(const Launch&, Heads out, Heads x, Matrix weight, bool add);
+void magnitude(const Launch&, Matrix out, Matrix x, const Magnitude&);
 void gate(const Launch&, Matrix out, Matrix gate, Matrix up, Activation);
 void activate(const Launch&, Matrix x, Activation);
 void softplus(const Launch&, Matrix x, const float* bias);
