@@ -27,6 +27,7 @@ BUDGET = ("test_serve:MemoryBudget.*:BodyReader.*",)
 QUEUE = ("test_serve:Queue.*", "test_serve:Server.WhoIsRefusedOrAnsweredWaitsNoLonger")
 ROOM = ("test_serve:Server.WorkersGetTheMemoryOfThoseWhoKeepThemWaiting",)
 HUB = ("test_hub",)
+GEMMA3N = ("test_engine:All/Logits.*/gemma3n*",)
 NET = ("test_net",)
 ROPE = ("test_model:Rope.*", "test_engine:All/Logits.*/llama_rope*")
 SAMPLE = ("test_backend:Sample.*:*Operations.*greedy*:*Operations.*masks*:*Operations.*edits*:*Operations.*top_tokens*",)
@@ -254,6 +255,10 @@ MUTANTS = [
     M("src/program/tail.cpp", "if (v.id == g.x.id && access != Access::read) return false;", "", ("test_program:Tail.*",)),
     M("src/backend/cpu/attend.cpp", "n_cut * (spans * results + int64_t(sizeof(int)))", "0", ("test_engine:Memory.*",)),
     M("src/backend/cpu/experts.cpp", "lists + pairs * (experts[0].in + experts[0].out)", "lists + pairs", ("test_engine:Memory.*",)),
+    M("src/model/altup.cpp", "{.floor = 1e-5f, .inverse = true}", "{.inverse = true}", GEMMA3N),
+    M("src/model/altup.cpp", "1 / float(n_) - 1", "0.0f", GEMMA3N),
+    M("src/model/altup.cpp", "for (int i = 1; i < spec_.streams; i++) r.add", "for (int i = 0; i < spec_.streams; i++) r.add", GEMMA3N),
+    M("src/model/ffn/mlp.cpp", "-normal_quantile(spec.sparsity)", "normal_quantile(spec.sparsity)", GEMMA3N),
     M("src/model/rope.cpp", "low = std::max(low, 0.0);", "", ROPE),
     M("src/model/rope.cpp", "high = std::min(high, double(r.dim - 1));", "high = high + 0;", ROPE),
     M("src/model/rope.cpp", "if (low == high) high += 0.001;", "", ROPE),
@@ -288,7 +293,8 @@ MUTANTS = [
     M(cpu + "attention.inl", "s = select_lt(index, set1(float(sight.lo)), never, s);", "", ATTEND),
     M(cpu + "attention.inl", "total = fma(total, scale, exp_of(sink - top));", "total = mul(total, scale);", ATTEND),
     M(cpu + "ops.inl", "if (a.bias) v = add(v, load_some(a.bias + i, m));", "", OPS),
-    M(cpu + "ops.inl", "square / float(n) + a.eps", "square / float(n)", OPS),
+    M(cpu + "ops.inl", "mean_square_of(x, n)) + a.eps", "mean_square_of(x, n))", OPS),
+    M(cpu + "ops.inl", "Vec s = adds ? load_some(out + i, m) : zero();", "Vec s = zero();", OPS),
     M(cpu + "ops.inl", "x[2 * i + 1] = __builtin_fmaf(b, cosine[i], a * sine[i]);", "x[2 * i + 1] = __builtin_fmaf(b, cosine[i], -a * sine[i]);", OPS),
     M(cpu + "ops.inl", "if (j) store(after + (j - 1) * kLanes, v);", "if (j) store(after + j * kLanes, v);", OPS),
     M(cpu + "ops.inl", "dt = dt < a.dt_min ? a.dt_min : dt > a.dt_max ? a.dt_max : dt;", "dt = dt < a.dt_min ? a.dt_min : dt;", OPS),

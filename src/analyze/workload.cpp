@@ -102,6 +102,8 @@ class Counter {
   }
 
   void block(const LayerSpec& layer) {
+    check(!spec_.altup.streams && !layer.laurel,
+          "blocks with AltUp or Laurel are counted as they run, so only the model as it is can be analysed");
     norms(layer.post_norms ? 2 : 1, rows_);
     std::visit([&](const auto& mixer) { mix(mixer); }, layer.mixer);
     all_reduce();

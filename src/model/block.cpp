@@ -13,19 +13,35 @@ Block::Block(const LayerSpec& layer, BuildContext& build) : post_norms_(layer.po
   if (ffn_) ffn_norm_ = norm("ffn_norm");
   if (ffn_ && post_norms_) ffn_post_norm_ = norm("ffn_post_norm");
   if (build.spec.per_layer) per_layer_ = std::make_unique<PerLayerGate>(build.spec, build);
+  if (layer.laurel) laurel_ = std::make_unique<Laurel>(layer.laurel, build);
+  if (build.spec.altup.streams) altup_ = std::make_unique<AltUp>(build);
   if (layer.scaled) scale_ = build.loader.number("layer_scale", build.layer);
 }
 
-void Block::record(Recorder& r, Value residual, Value per_layer) const {
-  auto add = [&](const auto& part, const Norm& norm, const Norm& post_norm) {
-    const Value y = part.record(r, r.norm(residual, norm));
+void Block::compute(Recorder& r, Value residual) const {
+  auto add = [&](const auto& part, Value x, const Norm& post_norm) {
+    const Value y = part.record(r, x);
     if (post_norms_) r.norm_in_place(y, post_norm);
     r.add(residual, y);
   };
-  add(*mixer_, mixer_norm_, mixer_post_norm_);
-  if (ffn_) add(*ffn_, ffn_norm_, ffn_post_norm_);
-  if (per_layer_) per_layer_->record(r, residual, per_layer);
+  const Value x = r.norm(residual, mixer_norm_);
+  add(*mixer_, x, mixer_post_norm_);
+  if (laurel_) laurel_->record(r, residual, x);
+  if (ffn_) add(*ffn_, r.norm(residual, ffn_norm_), ffn_post_norm_);
+}
+
+Value Block::record(Recorder& r, Value residual, Value per_layer) const {
+  if (altup_) {
+    const AltUp::Predicted predicted = altup_->predict(r, residual);
+    compute(r, predicted.active);
+    altup_->correct(r, predicted);
+    if (per_layer_) altup_->add(r, predicted.streams, per_layer_->record(r, altup_->scaled(r, predicted.streams), per_layer));
+    return predicted.streams;
+  }
+  compute(r, residual);
+  if (per_layer_) r.add(residual, per_layer_->record(r, residual, per_layer));
   if (scale_ != 1) r.add(residual, residual, scale_ - 1);
+  return residual;
 }
 
 }  // namespace mr

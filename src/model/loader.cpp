@@ -117,6 +117,8 @@ Tensor Loader::place(const std::vector<float>& values, std::initializer_list<int
   return out;
 }
 
+Tensor Loader::filled(int64_t n, float value) { return place(std::vector<float>(size_t(outlines() ? 0 : n), value), {n}); }
+
 Tensor Loader::vector(std::string_view role, std::string_view suffix, std::initializer_list<int64_t> shape, Place at, float (*map)(float)) {
   std::vector<float> all = values(role, suffix, shape, at);
   if (map) std::ranges::transform(all, all.begin(), map);

@@ -33,6 +33,9 @@ class Loader {
   Tensor vector(std::string_view role, std::string_view suffix, std::initializer_list<int64_t> shape, Place at = {},
                 float (*map)(float) = nullptr);
   float number(std::string_view role, Place at = {});  // a tensor of one value
+  // f32 values of no file, where the backend reads them.
+  Tensor place(const std::vector<float>&, std::initializer_list<int64_t> shape);
+  Tensor filled(int64_t n, float value);
   Norm norm(const NormSpec&, std::string_view role, int64_t dim, Place at = {});
   bool has(std::string_view role, Place at = {}) const;  // is there such a tensor? (random: does the family name one)
 
@@ -49,8 +52,7 @@ class Loader {
   Weight made_up(int64_t rows, int64_t in);
   std::vector<Weight> weights(std::initializer_list<Part>, int64_t in, Place);  // one for each run of equal formats
   std::vector<float> values(std::string_view role, std::string_view suffix, std::initializer_list<int64_t> shape,
-                            Place);                                               // none in an outline
-  Tensor place(const std::vector<float>&, std::initializer_list<int64_t> shape);  // where the backend reads it
+                            Place);  // none in an outline
   void read(Tensor out, const StoredTensor&);
   void done_with(const StoredTensor&);
   bool outlines() const { return store_.mode() == WeightStore::Mode::counts; }

@@ -1,5 +1,8 @@
 #include "model/model.h"
 
+#include <algorithm>
+
+#include "model/altup.h"
 #include "model/block.h"
 #include "model/loader.h"
 #include "model/per_layer.h"
@@ -30,6 +33,7 @@ std::unique_ptr<Model> Model::build(const Checkpoint& files, Backend& backend, c
   for (const RopeSpec& rope : spec.ropes) model->ropes_.push_back(make_rope(rope));
   model->embedding_ = loader.weight("embedding", spec.vocab, spec.dim);
   if (spec.per_layer) model->per_layer_ = std::make_unique<PerLayerInputs>(spec, loader);
+  if (spec.altup.streams) model->streams_ = std::make_unique<Streams>(spec, loader);
   model->kv_dtype_ = options.kv_dtype.value_or(backend.kv_dtype());
   std::vector<StateRef> kv(spec.layers.size());
   for (int i = 0; i < int(spec.layers.size()); i++) {
@@ -47,15 +51,18 @@ Program Model::record(const ProgramOptions& options) const {
   Program program;
   program.activation = activation_;
   Recorder r(program);
-  const Value residual = r.embed(embedding_, spec_.embedding_scale, "embedding");
+  const int64_t width = int64_t(spec_.dim) * std::max(spec_.altup.streams, 1);
+  Value residual = r.embed(embedding_, spec_.embedding_scale, "embedding", width);
   const Value per_layer = per_layer_ ? per_layer_->record(r, residual) : Value{};
+  if (streams_) residual = streams_->split(r, residual);
   for (const RopeTable& rope : ropes_) r.angles(rope);
   for (const auto& block : blocks_) {
     r.layer++;
-    block->record(r, residual, per_layer);
+    residual = block->record(r, residual, per_layer);
   }
   r.layer = -1;
-  const Value last = r.gather(residual);  // only rows whose result is wanted pass through the output layer, the largest of all
+  Value last = r.gather(residual);  // only rows whose result is wanted pass through the output layer, the largest of all
+  if (streams_) last = streams_->join(r, last);
   program.logits =
       r.linear(r.norm(last, final_norm_), {spec_.tied ? &embedding_ : &output_, 1}, {.name = "output", .type = ValueType::f32});
   if (spec_.logit_softcap) r.softcap(program.logits, spec_.logit_softcap);

@@ -22,6 +22,7 @@ struct ModelOptions {
 
 class Block;
 class PerLayerInputs;
+class Streams;
 
 class Model {
  public:
@@ -52,6 +53,7 @@ class Model {
   Weight embedding_, output_;  // output_ is empty when tied
   Norm final_norm_;
   std::unique_ptr<PerLayerInputs> per_layer_;  // may be null
+  std::unique_ptr<Streams> streams_;           // may be null
   std::vector<std::unique_ptr<Block>> blocks_;
   DType activation_;
   Program program_;

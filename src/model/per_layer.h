@@ -1,4 +1,4 @@
-// Gemma 4's inputs of every layer: each token brings, beside its embedding, `width` values for each layer, which the end of
+// Gemma 3n's and 4's inputs of every layer: each token brings, beside its embedding, `width` values for each layer, which the end of
 // that layer's block gates and adds.
 #pragma once
 
@@ -15,22 +15,23 @@ class PerLayerInputs {
 
  private:
   int64_t layers_, width_;
-  Weight table_;       // [vocab, layers * width]
+  Weight table_;       // [per_layer_vocab, layers * width]
   Linear projection_;  // [layers * width, dim]
   Norm norm_;          // over width
 };
 
-// Once a layer: residual += norm(out(act(gate(residual)) * input)).
+// Once a layer: norm(out(act(gate(x)) * input)).
 class PerLayerGate {
  public:
   PerLayerGate(const ModelSpec&, BuildContext&);
-  void record(Recorder&, Value residual, Value inputs) const;
+  Value record(Recorder&, Value x, Value inputs) const;
 
  private:
   int64_t begin_, width_;  // its columns of the inputs
   Linear gate_;            // [width, dim]
   Linear out_;             // [dim, width]
   Norm norm_;
+  Activation act_;
 };
 
 }  // namespace mr

@@ -1,5 +1,7 @@
 #include "model/spec.h"
 
+#include <fmt/format.h>
+
 namespace mr {
 
 int ModelSpec::add_rope(const RopeSpec& rope) {
@@ -14,19 +16,23 @@ int64_t norm_parameters(const ModelSpec& spec) {
   for (const LayerSpec& layer : spec.layers) {
     bool has_ffn = !std::holds_alternative<std::monostate>(layer.ffn);
     n += norm * (has_ffn ? 2 : 1) * (layer.post_norms ? 2 : 1) + (spec.per_layer ? norm : 0);
+    n += (spec.altup.streams ? norm : 0) + (layer.laurel ? norm : 0);
   }
   return n + spec.per_layer;
 }
 
 int64_t table_parameters(const ModelSpec& spec) {
-  return int64_t(spec.vocab) * (spec.dim * (spec.tied ? 1 : 2) + int64_t(spec.layers.size()) * spec.per_layer);
+  return int64_t(spec.vocab) * spec.dim * (spec.tied ? 1 : 2) +
+         int64_t(spec.per_layer_vocab) * int64_t(spec.layers.size()) * spec.per_layer;
 }
 
 static int64_t count(const ModelSpec& spec, bool all_experts) {
   int64_t n = table_parameters(spec) + norm_parameters(spec);
   n += int64_t(spec.layers.size()) * 3 * spec.per_layer * spec.dim;
+  if (spec.altup.streams) n += int64_t(spec.altup.streams - 1) * 2 * spec.dim * spec.dim;
   for (const LayerSpec& layer : spec.layers) {
     n += std::visit([&](const auto& mixer) { return mixer.parameters(spec.dim); }, layer.mixer) + layer.scaled;
+    n += int64_t(layer.laurel) * 2 * spec.dim + spec.altup.parameters(spec.dim);
     if_ffn(layer.ffn, [&](const auto& ffn) { n += ffn.parameters(spec.dim, all_experts); });
   }
   return n;
@@ -59,6 +65,8 @@ StateLayout layout_of(const ModelSpec& spec, DType kv_dtype) {
 std::string text_of(const LayerSpec& layer, const ModelSpec& spec) {
   std::string text = std::visit([&](const auto& mixer) { return mixer.text(spec); }, layer.mixer);
   if_ffn(layer.ffn, [&](const auto& ffn) { text += "; " + ffn.text(); });
+  if (layer.laurel) text += fmt::format("; Laurel of rank {}", layer.laurel);
+  if (spec.altup.streams) text += fmt::format("; AltUp over {} streams", spec.altup.streams);
   return text;
 }
 

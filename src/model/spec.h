@@ -132,6 +132,7 @@ struct MlpSpec {
   Activation activation = Activation::silu;
   bool gated = true;
   bool bias = false;
+  float sparsity = 0;  // the share of the gate's values that is cut off, where they are normally distributed
   int64_t parameters(int64_t dim, bool all_experts) const;
   std::string text() const;
   Division division() const { return {"feed-forward channels", hidden}; }
@@ -168,7 +169,17 @@ struct LayerSpec {
   FfnSpec ffn;
   bool post_norms = false;  // what mixer and feed-forward give is normed too, before it is added
   bool scaled = false;      // what leaves the block is multiplied by a number of its own
+  int laurel = 0;           // rank of a learned residual beside the mixer, see laurel.h; 0: none
   bool operator==(const LayerSpec&) const = default;
+};
+
+// Several residual streams of which every layer computes one, see altup.h.
+struct AltUpSpec {
+  int streams = 0;                        // 0: one, as ever
+  int active = 0;                         // the one that layers compute
+  bool scaled = false;                    // a layer's own input is gated by that one times a vector
+  int64_t parameters(int64_t dim) const;  // of a layer, without norms
+  bool operator==(const AltUpSpec&) const = default;
 };
 
 struct ModelSpec {
@@ -177,8 +188,10 @@ struct ModelSpec {
   NormSpec norm;  // of every layer and before the output
   std::vector<RopeSpec> ropes;
   std::vector<LayerSpec> layers;
-  bool tied = false;  // the output layer is the embedding table
-  int per_layer = 0;  // values that a token brings for each layer, see per_layer.h; 0: none
+  bool tied = false;        // the output layer is the embedding table
+  int per_layer = 0;        // values that a token brings for each layer, see per_layer.h; 0: none
+  int per_layer_vocab = 0;  // tokens that bring values of their own; the others bring the first one's
+  AltUpSpec altup;
   float embedding_scale = 1, logit_softcap = 0;
   std::vector<int32_t> eos;
 

@@ -19,6 +19,7 @@ constexpr int64_t kExpertCells = 1 << 26;  // experts times their width
 constexpr int64_t kVocab = 1 << 24;
 constexpr int64_t kContext = 1 << 30;
 constexpr int64_t kConv = 1024;
+constexpr int64_t kStreams = 64;
 constexpr int64_t kStateCells = int64_t(1) << 30;  // values of one layer's recurrent state
 constexpr int64_t kParameters = int64_t(1) << 50;
 constexpr int64_t kTokenBytes = int64_t(1) << 30;     // times a whole context that is 2^60
@@ -135,7 +136,10 @@ void check_mixer(const Checker& c, const GatedConvSpec& m, const ModelSpec&) {
 
 void check_ffn(const Checker&, std::monostate) {}
 
-void check_ffn(const Checker& c, const MlpSpec& m) { c.size("the width of the feed-forward", m.hidden, 1, kInner); }
+void check_ffn(const Checker& c, const MlpSpec& m) {
+  c.size("the width of the feed-forward", m.hidden, 1, kInner);
+  c.number("the sparsity of the feed-forward", m.sparsity, 0, 0.9999);
+}
 
 void check_ffn(const Checker& c, const MoeSpec& m) {
   c.size("the number of experts", m.experts, 1, kWidth);
@@ -155,6 +159,9 @@ void validate(const ModelSpec& spec, const std::string& where) {
   c.size("the context", spec.max_context, 1, kContext);
   c.size("the size of a layer's own input", spec.per_layer, 0, kWidth);
   c.size("all layers' own inputs", int64_t(spec.per_layer) * int64_t(spec.layers.size()), 0, kInner);
+  c.size("the vocabulary of layers' own inputs", spec.per_layer_vocab, spec.per_layer ? 1 : 0, kVocab);
+  c.size("the number of AltUp's streams", spec.altup.streams, 0, kStreams);
+  if (spec.altup.streams) c.size("AltUp's active stream", spec.altup.active, 0, spec.altup.streams - 1);
   c.number("the epsilon of norms", spec.norm.eps, 1e-20, 1);
   c.number("the scale of embeddings", spec.embedding_scale, 1e-6, 1e6);
   c.number("the cap of logits", spec.logit_softcap, 0, 1e6);
@@ -165,6 +172,7 @@ void validate(const ModelSpec& spec, const std::string& where) {
     std::visit([&](const auto& mixer) { check_mixer(c, mixer, spec); }, layer.mixer);
     std::visit([&](const auto& ffn) { check_ffn(c, ffn); }, layer.ffn);
     if (const auto* moe = std::get_if<MoeSpec>(&layer.ffn)) n_experts += moe->experts;
+    c.size("the rank of Laurel", layer.laurel, 0, kWidth);
     check_owner(c, spec, i);
   }
   c.size("the number of experts of all layers", n_experts, 0, kExperts);

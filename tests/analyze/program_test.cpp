@@ -25,10 +25,11 @@ std::vector<fs::path> fixtures() {
   return paths;
 }
 
-// Attention and Mamba must have them; of other mixers the program is enough.
+// Plain blocks of attention and Mamba must have them; of others the program is enough.
 bool has_closed_forms(const Subject& s) {
-  const bool must =
-      std::ranges::all_of(s.spec.layers, [](const LayerSpec& l) { return l.mixer.index() <= MixerSpec(Mamba2Spec{}).index(); });
+  const bool must = !s.spec.altup.streams && std::ranges::all_of(s.spec.layers, [](const LayerSpec& l) {
+    return l.mixer.index() <= MixerSpec(Mamba2Spec{}).index();
+  });
   try {
     operations(s.spec, s.storage, Phase::generation(1, 1));
   } catch (const Error& e) {

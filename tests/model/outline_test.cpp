@@ -53,7 +53,7 @@ TEST(Outline, EqualsTheLoadedModel) {
 
 TEST(Outline, OfAConfigurationEqualsTheModelWithRandomWeights) {
   auto backend = make_ref_backend();
-  for (const char* name : {"llama_bias", "gemma4", "mixtral", "mamba2", "jamba"}) {
+  for (const char* name : {"llama_bias", "gemma3n", "gemma4", "mixtral", "mamba2", "jamba"}) {
     auto files = Checkpoint::open(fs::path(MR_FIXTURES) / "models" / name, Checkpoint::Want::configuration);
     auto model = Model::load(*files, *backend, {DType::f16, 7});
     expect_same(*Model::outline(*files, *backend, {DType::f16}), *model, name);

@@ -50,6 +50,11 @@ Json gemma4() {
             {"layer_types", {"sliding_attention", "full_attention"}}});
   return j;
 }
+Json gemma3n() {
+  Json j = gemma4();
+  j.update({{"model_type", "gemma3n_text"}, {"num_kv_shared_layers", 0}});
+  return j;
+}
 Json deepseek() {
   Json j = mixtral();
   j.update({{"model_type", "deepseek_v2"},
@@ -80,7 +85,7 @@ std::string sentence_of(const Json& config) {
 }
 
 TEST(Validate, PassesTheModelsThatTheOtherTestsSpoil) {
-  for (const Json& config : {llama(), mixtral(), mamba(), mamba2(), jamba(), gemma4(), deepseek(), lfm2()})
+  for (const Json& config : {llama(), mixtral(), mamba(), mamba2(), jamba(), gemma4(), gemma3n(), deepseek(), lfm2()})
     EXPECT_EQ(sentence_of(config), "");
 }
 
@@ -145,6 +150,20 @@ TEST(Validate, RefusesProductsThatOverflow) {
   expect_refused(deepseek(), {{"qk_rope_head_dim", most - 1}});
   for (double factor : {1e30, -1.0, 1e-9}) expect_refused(lfm2(), {{"block_ffn_dim_multiplier", factor}});
   for (int64_t multiple : {most, int64_t(0)}) expect_refused(lfm2(), {{"block_multiple_of", multiple}});
+}
+
+TEST(Validate, RefusesStreamsRanksAndSharesThatGemma3nCannotHave) {
+  const int64_t most = (int64_t(1) << 31) - 1;
+  expect_refused(gemma3n(), {{"vocab_size_per_layer_input", most}});
+  expect_refused(gemma3n(), {{"vocab_size_per_layer_input", 0}});
+  for (int64_t streams : {int64_t(0), int64_t(65), most}) expect_refused(gemma3n(), {{"altup_num_inputs", streams}});
+  for (int64_t active : {int64_t(4), most}) expect_refused(gemma3n(), {{"altup_active_idx", active}});
+  expect_refused(gemma3n(), {{"laurel_rank", most}});
+  for (double sparsity : {-0.1, 1.0, 1e30}) expect_refused(gemma3n(), {{"activation_sparsity_pattern", Json::array({0.0, sparsity})}});
+  expect_refused(gemma3n(), {{"activation_sparsity_pattern", Json::array({0.5})}});
+  expect_refused(gemma3n(), {{"intermediate_size", Json::array({64})}});
+  expect_refused(gemma3n(), {{"intermediate_size", Json::array({64, 0})}});
+  for (int shared : {1, 2}) expect_refused(gemma3n(), {{"num_kv_shared_layers", shared}});  // of two layers that are not alike
 }
 
 TEST(Validate, RefusesRopesThatGiveNoNumbers) {

@@ -25,7 +25,8 @@ struct NameMap {
     std::string_view role, pattern;
   };
   std::vector<Entry> entries;
-  bool permuted_qk = false;  // GGUF's Llama files: rows of q and k lie in pairs for interleaved rope
+  bool permuted_qk = false;                                     // GGUF's Llama files: rows of q and k lie in pairs for interleaved rope
+  std::string_view model_prefix = "model.", other_prefix = "";  // of patterns that begin with "model.", and of the others
 
   const Entry* find(std::string_view role) const;
   std::string name(std::string_view role, Place) const;  // throws when the family has no such role

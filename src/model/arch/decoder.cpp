@@ -41,6 +41,16 @@ static int window_of(const Config& config, int layer) {
   return int(config.integer("sliding_window"));
 }
 
+// The width of each layer's feed-forward: one for all, or a list.
+static std::vector<int32_t> widths(const Config& config) {
+  const size_t layers = size_t(config.layers());
+  if (!config.json().value("intermediate_size", Json()).is_array())
+    return std::vector<int32_t>(layers, int32_t(config.positive("intermediate_size")));
+  std::vector<int32_t> each = config.integers("intermediate_size");
+  config.require(each.size() == layers, "'intermediate_size' has {} entries for {} layers", each.size(), layers);
+  return each;
+}
+
 ModelSpec decoder_spec(const Config& config, const DecoderTraits& traits) {
   ModelSpec spec;
   spec.dim = int(config.positive("hidden_size"));
@@ -65,12 +75,14 @@ ModelSpec decoder_spec(const Config& config, const DecoderTraits& traits) {
   int rope_index = spec.add_rope(rope);
 
   std::string activation = config.text("hidden_activation", config.text("hidden_act", traits.activation));
-  MlpSpec mlp{int(config.positive("intermediate_size")), activation_from(config, activation), true, traits.mlp_bias};
+  const std::vector<int32_t> hidden = widths(config);
+  MlpSpec mlp{0, activation_from(config, activation), true, traits.mlp_bias};
   std::vector<int32_t> with_rope = config.integers("no_rope_layers");  // 1: this layer has rope
   for (int i = 0; i < config.layers(); i++) {
     bool positions = size_t(i) >= with_rope.size() || with_rope[size_t(i)];
     a.rope = positions ? rope_index : -1;
     a.window = window_of(config, i);
+    mlp.hidden = hidden[size_t(i)];
     spec.layers.push_back({a, mlp});
   }
   return spec;

@@ -1,9 +1,10 @@
 // Gemma 2, 3 and 4 (text): norms before and after mixer and feed-forward, scaled embeddings, layers with a window between
 // layers without. Gemma 2 caps logits; Gemma 3 norms the heads of q and k and has one rope for each kind of layer; in Gemma 4
 // the last layers read the keys and values of earlier ones, and every layer has an input of its own.
+#include "model/arch/gemma.h"
+
 #include <cmath>
 
-#include "model/arch/arch.h"
 #include "model/rope.h"
 
 namespace mr {
@@ -33,8 +34,10 @@ ModelSpec gemma2_spec(const Config& config) { return gemma_spec(config, false, 2
 
 static AttentionSpec& attention(ModelSpec& spec, size_t layer) { return std::get<AttentionSpec>(spec.layers[layer].mixer); }
 
-ModelSpec gemma3_spec(const Config& config) {
-  int pattern = int(config.integer("sliding_window_pattern", 6));
+ModelSpec gemma3_spec(const Config& config) { return gemma3_spec(config, 6); }
+
+ModelSpec gemma3_spec(const Config& config, int otherwise) {
+  int pattern = int(config.integer("sliding_window_pattern", otherwise));
   config.require(pattern > 0, "'sliding_window_pattern' must not be 0");
   ModelSpec spec = gemma_spec(config, true, pattern);
   int head_dim = attention(spec, 0).head_dim;
@@ -62,29 +65,44 @@ static int gemma4_head_dim(const Config& config, size_t layer, const AttentionSp
   return int(own.positive("head_dim"));
 }
 
+void share_last_kv(ModelSpec& spec, const Config& config, int otherwise) {
+  const size_t n = spec.layers.size(), shared = size_t(config.integer("num_kv_shared_layers", otherwise));
+  config.require(shared < n, "{} of {} layers cannot share keys and values", shared, n);
+  for (size_t i = n - shared; i < n; i++) {
+    AttentionSpec& a = attention(spec, i);
+    for (size_t j = 0; j < n - shared; j++)  // the last that is like it
+      if (attention(spec, j).window == a.window) a.kv_owner = int(j);
+    config.require(a.kv_owner >= 0 && attention(spec, size_t(a.kv_owner)).head_dim == a.head_dim,
+                   "layer {} has no earlier layer whose keys and values it could share", i);
+  }
+}
+
+void add_per_layer_inputs(ModelSpec& spec, const Config& config) {
+  spec.per_layer = int(config.integer("hidden_size_per_layer_input", 256));
+  spec.per_layer_vocab = int(config.integer("vocab_size_per_layer_input", 262144));
+}
+
 ModelSpec gemma4_spec(const Config& config) {
   ModelSpec spec = gemma_spec(config, true, 6);
   for (const char* unknown : {"enable_moe_block", "attention_k_eq_v"})
     config.require(!config.boolean(unknown, false), "'{}' is not supported", unknown);
   spec.norm.offset = 0;
-  spec.per_layer = int(config.integer("hidden_size_per_layer_input", 256));
+  add_per_layer_inputs(spec, config);
   spec.ropes.clear();
-  const size_t n = spec.layers.size(), shared = size_t(config.integer("num_kv_shared_layers", 0));
-  config.require(shared < n, "{} of {} layers cannot share keys and values", shared, n);
-  for (size_t i = 0; i < n; i++) {
+  for (size_t i = 0; i < spec.layers.size(); i++) {
     AttentionSpec& a = attention(spec, i);
     a.head_dim = gemma4_head_dim(config, i, a);
     a.scale = 1;
     a.v_norm = true;
     a.rope = spec.add_rope(rope_from(config, a.head_dim, a.window ? "sliding_attention" : "full_attention"));
     spec.layers[i].scaled = true;
-    if (i < n - shared) continue;
-    for (size_t j = 0; j < n - shared; j++)  // the last that is like it
-      if (attention(spec, j).window == a.window) a.kv_owner = int(j);
-    config.require(a.kv_owner >= 0 && attention(spec, size_t(a.kv_owner)).head_dim == a.head_dim,
-                   "layer {} has no earlier layer whose keys and values it could share", i);
-    MlpSpec& mlp = std::get<MlpSpec>(spec.layers[i].ffn);
-    if (config.boolean("use_double_wide_mlp", false)) mlp.hidden = config.narrow(2.0 * mlp.hidden, "twice the 'intermediate_size'");
+  }
+  share_last_kv(spec, config, 0);
+  if (config.boolean("use_double_wide_mlp", false)) {
+    for (size_t i = 0; i < spec.layers.size(); i++) {
+      MlpSpec& mlp = std::get<MlpSpec>(spec.layers[i].ffn);
+      if (attention(spec, i).kv_owner >= 0) mlp.hidden = config.narrow(2.0 * mlp.hidden, "twice the 'intermediate_size'");
+    }
   }
   return spec;
 }

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <tuple>
+
 #include "model/arch/arch.h"
 #include "model/validate.h"
 
@@ -19,8 +21,10 @@ ModelSpec mixtral_spec(const Config&);
 NameMap mixtral_names();
 ModelSpec gemma2_spec(const Config&);
 ModelSpec gemma3_spec(const Config&);
+ModelSpec gemma3n_spec(const Config&);
 ModelSpec gemma4_spec(const Config&);
 NameMap gemma_names();
+NameMap gemma3n_names();
 ModelSpec deepseek_v2_spec(const Config&);
 ModelSpec jamba_spec(const Config&);
 NameMap jamba_names();
@@ -39,6 +43,7 @@ static const Arch kArchs[] = {
     {"mixtral", mixtral_spec, mixtral_names, nullptr},
     {"gemma2", gemma2_spec, gemma_names, nullptr},
     {"gemma3_text", gemma3_spec, gemma_names, nullptr},
+    {"gemma3n_text", gemma3n_spec, gemma3n_names, nullptr},
     {"gemma4_text", gemma4_spec, gemma_names, nullptr},
     {"jamba", jamba_spec, jamba_names, nullptr},
     {"lfm2", lfm2_spec, lfm2_names, nullptr},
@@ -66,7 +71,8 @@ const NameMap::Entry* NameMap::find(std::string_view role) const {
 std::string NameMap::name(std::string_view role, Place at) const {
   const Entry* e = find(role);
   check(e, "this family of models has no tensor for '{}'", role);
-  return fmt::format(fmt::runtime(e->pattern), at.layer, at.expert);
+  const std::string name = fmt::format(fmt::runtime(e->pattern), at.layer, at.expert);
+  return name.starts_with("model.") ? std::string(model_prefix) + name.substr(6) : std::string(other_prefix) + name;
 }
 
 static ModelSpec checked_spec(const Arch& arch, const Config& config) {
@@ -74,6 +80,22 @@ static ModelSpec checked_spec(const Arch& arch, const Config& config) {
   spec.arch = arch.name;
   validate(spec, config.where());
   return spec;
+}
+
+// Models that see or hear too have the configuration of their language model as a part of theirs, and its tensors below a name.
+static const Json& of_language(const Json& json) {
+  return json.contains("text_config") && json["text_config"].is_object() ? json["text_config"] : json;
+}
+
+static void find_prefix(NameMap& names, const Checkpoint& files) {
+  constexpr std::pair<std::string_view, std::string_view> kPrefixes[] = {
+      {"model.", ""}, {"model.language_model.", ""}, {"language_model.model.", "language_model."}};
+  for (auto [model, other] : kPrefixes) {
+    names.model_prefix = model;
+    names.other_prefix = other;
+    if (files.find(names.name("embedding", {}) + ".weight")) return;
+  }
+  std::tie(names.model_prefix, names.other_prefix) = kPrefixes[0];  // who needs a tensor will say that it is not there
 }
 
 Described describe(const Checkpoint& files) {
@@ -88,11 +110,12 @@ Described describe(const Checkpoint& files) {
   }
   ModelSpec spec = spec_from(raw, (files.path() / "config.json").string());
   NameMap names = arch_named(spec.arch).names();
+  find_prefix(names, files);
   return {std::move(spec), std::move(names)};
 }
 
 ModelSpec spec_from(const Json& json, const std::string& where) {
-  Config config(json, where);
+  Config config(of_language(json), where);
   return checked_spec(arch_named(config.text("model_type", "(none given)")), config);
 }
 
