@@ -9,8 +9,8 @@ import sys
 
 import torch
 from transformers import (
-    FalconMambaConfig, Gemma2Config, Gemma3nTextConfig, Gemma3TextConfig, Gemma4TextConfig, JambaConfig, Lfm2Config, LlamaConfig,
-    Mamba2Config, MambaConfig, MistralConfig, MixtralConfig, Qwen2Config, Qwen3Config, SmolLM3Config,
+    FalconMambaConfig, Gemma2Config, Gemma3nTextConfig, Gemma3TextConfig, Gemma4TextConfig, GemmaConfig, JambaConfig, Lfm2Config,
+    LlamaConfig, Mamba2Config, MambaConfig, MistralConfig, MixtralConfig, Qwen2Config, Qwen3Config, SmolLM3Config,
 )
 
 from fixture import Fixture, make
@@ -109,6 +109,7 @@ MODELS = {
     "lfm2_bias": Fixture(config(Lfm2Config, head_dim=..., num_hidden_layers=2, layer_types=["full_attention", "conv"],
                                 conv_L_cache=4, conv_bias=True, block_auto_adjust_ff_dim=False)),
     "mixtral": Fixture(config(MixtralConfig, intermediate_size=40, num_local_experts=4, num_experts_per_tok=2)),
+    "gemma": Fixture(config(GemmaConfig, tie_word_embeddings=True), embedding=0.03, dtype=torch.bfloat16),
     "gemma2": Fixture(config(Gemma2Config, query_pre_attn_scalar=24, sliding_window=24, attn_logit_softcapping=1.0,
                              final_logit_softcapping=0.5, tie_word_embeddings=True), prompt=75, embedding=0.03),
     "gemma3": Fixture(config(Gemma3TextConfig, query_pre_attn_scalar=24, sliding_window=24, num_hidden_layers=3,

@@ -1,6 +1,7 @@
-// Gemma 2, 3 and 4 (text): norms before and after mixer and feed-forward, scaled embeddings, layers with a window between
-// layers without. Gemma 2 caps logits; Gemma 3 norms the heads of q and k and has one rope for each kind of layer; in Gemma 4
-// the last layers read the keys and values of earlier ones, and every layer has an input of its own.
+// Gemma (text). The first is Llama with scaled embeddings and norms by 1 + weight. 2, 3 and 4: norms before and after mixer and
+// feed-forward, scaled embeddings, layers with a window between layers without. Gemma 2 caps logits; Gemma 3 norms the heads of q and k and
+// has one rope for each kind of layer; in Gemma 4 the last layers read the keys and values of earlier ones, and every layer has an input of
+// its own.
 #include "model/arch/gemma.h"
 
 #include <cmath>
@@ -8,6 +9,20 @@
 #include "model/rope.h"
 
 namespace mr {
+
+ModelSpec gemma1_spec(const Config& config) {
+  const bool bias = config.boolean("attention_bias", false);
+  ModelSpec spec = decoder_spec(config, {.qkv_bias = bias, .out_bias = bias, .activation = "gelu_pytorch_tanh"});
+  config.require(!config.boolean("use_bidirectional_attention", false), "attention in both directions is not supported");
+  spec.norm.offset = 1;
+  spec.tied = config.boolean("tie_word_embeddings", true);
+  spec.embedding_scale = std::sqrt(float(spec.dim));
+  for (LayerSpec& layer : spec.layers) {
+    Activation& act = std::get<MlpSpec>(layer.ffn).activation;
+    if (act == Activation::gelu) act = Activation::gelu_tanh;  // what its first files meant
+  }
+  return spec;
+}
 
 // Without layer_types, every `pattern`-th layer sees everything.
 static ModelSpec gemma_spec(const Config& config, bool qk_norm, int pattern) {

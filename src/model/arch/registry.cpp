@@ -19,6 +19,7 @@ NameMap mamba2_names();
 NameMap mamba_gguf_names();
 ModelSpec mixtral_spec(const Config&);
 NameMap mixtral_names();
+ModelSpec gemma1_spec(const Config&);
 ModelSpec gemma2_spec(const Config&);
 ModelSpec gemma3_spec(const Config&);
 ModelSpec gemma3n_spec(const Config&);
@@ -41,6 +42,7 @@ static const Arch kArchs[] = {
     {"mamba2", mamba2_spec, mamba2_names, nullptr},
     {"falcon_mamba", falcon_mamba_spec, mamba_names, nullptr},
     {"mixtral", mixtral_spec, mixtral_names, nullptr},
+    {"gemma", gemma1_spec, decoder_names, nullptr},
     {"gemma2", gemma2_spec, gemma_names, nullptr},
     {"gemma3_text", gemma3_spec, gemma_names, nullptr},
     {"gemma3n_text", gemma3n_spec, gemma3n_names, nullptr},
