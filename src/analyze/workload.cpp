@@ -287,6 +287,7 @@ class Counter {
     o.read += chosen * (spec_.dim + 3 * f + spec_.dim) * a_;
     o.written += chosen * (3 * f + spec_.dim) * a_ + rows_ * spec_.dim * a_;
     set_experts_law(o, rows_, m.experts, m.used, s_.block);
+    elementwise("gate", 5 * f * m.used, 0, 0);  // what it reads and writes is counted with the experts
     if (m.shared) feed(MlpSpec{m.shared});
   }
 

@@ -87,8 +87,8 @@ TEST(ProgramCosts, AgreeWithTheClosedForms) {
       // Softplus is the program's alone: 4 flops a channel beside the 7 n + 3 of a scan of n states, which are 5 or more.
       EXPECT_GE(program.scans, closed.scans) << path;
       EXPECT_LE(program.scans, closed.scans * (1 + 4 / (7 * 5 + 3.0)) * (1 + 1e-9)) << path;
-      // Elementwise work, where the program lists what the closed forms leave out: norms on heads (Qwen 3, Gemma), gates of experts,
-      // their choice and their sum (Mixtral), angles. It is little beside the products of any real model, see below.
+      // Elementwise work, where the program lists what the closed forms leave out: norms on heads (Qwen 3, Gemma), the choice
+      // of experts and their sum (Mixtral), angles. It is little beside the products of any real model, see below.
       EXPECT_GE(program.rest, closed.rest * 0.5) << path;
       EXPECT_LE(program.rest, closed.rest * 1.75) << path;
     }
