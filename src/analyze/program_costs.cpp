@@ -13,8 +13,10 @@ namespace {
 constexpr std::pair<std::string_view, std::string_view> kProducts[] = {
     {"q+k+v", "q, k, v"},
     {"q", "q, k, v"},
+    {"qkv", "q, k, v"},
     {"o", "attention out"},
     {"gate+up", "feed-forward up"},
+    {"gate_up", "feed-forward up"},
     {"up", "feed-forward up"},
     {"down", "feed-forward down"},
     {"x", "dt, B, C"},

@@ -21,7 +21,9 @@ static float normal_quantile(double share) {
 class Mlp final : public Ffn {
  public:
   Mlp(const MlpSpec& spec, BuildContext& build) : spec_(spec) {
-    if (spec.gated) {
+    if (build.loader.has("gate_up", build.layer)) {
+      up_ = build.loader.linear({{"gate_up", 2 * spec.hidden}}, build.spec.dim, spec.bias, build.layer);
+    } else if (spec.gated) {
       up_ = build.loader.linear({{"gate", spec.hidden}, {"up", spec.hidden}}, build.spec.dim, spec.bias, build.layer);
     } else {
       up_ = build.loader.linear({{"up", spec.hidden}}, build.spec.dim, spec.bias, build.layer);

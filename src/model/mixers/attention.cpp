@@ -11,7 +11,9 @@ class Attention final : public Mixer {
   Attention(const AttentionSpec& spec, BuildContext& build) : spec_(spec) {
     Loader& load = build.loader;
     int64_t q = int64_t(spec.heads) * spec.head_dim, kv = int64_t(spec.kv_heads) * spec.head_dim;
-    if (own_kv()) {
+    if (load.has("qkv", build.layer)) {
+      qkv_ = load.linear({{"qkv", q + 2 * kv}}, build.spec.dim, spec.qkv_bias, build.layer);
+    } else if (own_kv()) {
       qkv_ = load.linear({{"q", q, spec.head_dim}, {"k", kv, spec.head_dim}, {"v", kv}}, build.spec.dim, spec.qkv_bias, build.layer);
     } else {
       qkv_ = load.linear({{"q", q, spec.head_dim}}, build.spec.dim, spec.qkv_bias, build.layer);
