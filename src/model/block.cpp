@@ -4,7 +4,7 @@
 
 namespace mr {
 
-Block::Block(const LayerSpec& layer, BuildContext& build) : post_norms_(layer.post_norms) {
+Block::Block(const LayerSpec& layer, BuildContext& build) : post_norms_(layer.post_norms), residual_scale_(build.spec.residual_scale) {
   auto norm = [&](std::string_view role) { return build.loader.norm(build.spec.norm, role, build.spec.dim, build.layer); };
   mixer_norm_ = norm("mixer_norm");
   mixer_ = make_mixer(layer.mixer, build);
@@ -22,7 +22,7 @@ void Block::compute(Recorder& r, Value residual) const {
   auto add = [&](const auto& part, Value x, const Norm& post_norm) {
     const Value y = part.record(r, x);
     if (post_norms_) r.norm_in_place(y, post_norm);
-    r.add(residual, y);
+    r.add(residual, y, residual_scale_);
   };
   const Value x = r.norm(residual, mixer_norm_);
   add(*mixer_, x, mixer_post_norm_);

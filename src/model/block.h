@@ -26,7 +26,7 @@ class Block {
   std::unique_ptr<PerLayerGate> per_layer_;  // may be null
   std::unique_ptr<Laurel> laurel_;           // may be null
   std::unique_ptr<AltUp> altup_;             // may be null
-  float scale_ = 1;
+  float scale_ = 1, residual_scale_;
 };
 
 }  // namespace mr

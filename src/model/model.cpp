@@ -63,8 +63,8 @@ Program Model::record(const ProgramOptions& options) const {
   r.layer = -1;
   Value last = r.gather(residual);  // only rows whose result is wanted pass through the output layer, the largest of all
   if (streams_) last = streams_->join(r, last);
-  program.logits =
-      r.linear(r.norm(last, final_norm_), {spec_.tied ? &embedding_ : &output_, 1}, {.name = "output", .type = ValueType::f32});
+  const LinearArgs args{.name = "output", .scale = spec_.logit_scale, .type = ValueType::f32};
+  program.logits = r.linear(r.norm(last, final_norm_), {spec_.tied ? &embedding_ : &output_, 1}, args);
   if (spec_.logit_softcap) r.softcap(program.logits, spec_.logit_softcap);
   finish(program, options);
   return program;

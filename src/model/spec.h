@@ -192,7 +192,8 @@ struct ModelSpec {
   int per_layer = 0;        // values that a token brings for each layer, see per_layer.h; 0: none
   int per_layer_vocab = 0;  // tokens that bring values of their own; the others bring the first one's
   AltUpSpec altup;
-  float embedding_scale = 1, logit_softcap = 0;
+  float embedding_scale = 1, residual_scale = 1, logit_scale = 1;  // residual: of what mixers and feed-forwards add
+  float logit_softcap = 0;
   std::vector<int32_t> eos;
 
   int add_rope(const RopeSpec&);  // its index; equal ropes are one

@@ -164,6 +164,8 @@ void validate(const ModelSpec& spec, const std::string& where) {
   if (spec.altup.streams) c.size("AltUp's active stream", spec.altup.active, 0, spec.altup.streams - 1);
   c.number("the epsilon of norms", spec.norm.eps, 1e-20, 1);
   c.number("the scale of embeddings", spec.embedding_scale, 1e-6, 1e6);
+  c.number("the scale of residuals", spec.residual_scale, 1e-6, 1e6);
+  c.number("the scale of logits", spec.logit_scale, 1e-6, 1e6);
   c.number("the cap of logits", spec.logit_softcap, 0, 1e6);
   for (const RopeSpec& rope : spec.ropes) check_rope(c, rope);
   int64_t n_experts = 0;
