@@ -10,8 +10,8 @@ import sys
 import torch
 from transformers import (
     FalconMambaConfig, Gemma2Config, Gemma3nTextConfig, Gemma3TextConfig, Gemma4TextConfig, GemmaConfig, GraniteConfig,
-    JambaConfig, Lfm2Config, LlamaConfig, Mamba2Config, MambaConfig, MistralConfig, MixtralConfig, Phi3Config, Qwen2Config,
-    Qwen3Config, Qwen3MoeConfig, SmolLM3Config,
+    JambaConfig, Lfm2Config, LlamaConfig, Mamba2Config, MambaConfig, MistralConfig, MixtralConfig, NemotronConfig, Phi3Config,
+    Qwen2Config, Qwen3Config, Qwen3MoeConfig, SmolLM3Config,
 )
 
 from fixture import Fixture, make
@@ -135,6 +135,7 @@ MODELS = {
                              final_logit_softcapping=0.5, tie_word_embeddings=True), prompt=75, embedding=0.03),
     "granite": Fixture(config(GraniteConfig, head_dim=..., embedding_multiplier=3.0, residual_multiplier=0.4, attention_multiplier=0.2,
                               logits_scaling=2.0), dtype=torch.bfloat16),
+    "nemotron": Fixture(config(NemotronConfig), dtype=torch.bfloat16),
     "phi3": Fixture(config(Phi3Config, head_dim=..., sliding_window=24), prompt=75, dtype=torch.bfloat16),
     "qwen3_moe": Fixture(config(Qwen3MoeConfig, num_hidden_layers=3, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=24,
                                 intermediate_size=40, mlp_only_layers=[1]), dtype=torch.bfloat16),

@@ -14,6 +14,7 @@ ModelSpec qwen3_spec(const Config&);
 ModelSpec qwen3_moe_spec(const Config&);
 NameMap qwen3_moe_names();
 ModelSpec granite_spec(const Config&);
+ModelSpec nemotron_spec(const Config&);
 NameMap phi3_names();
 ModelSpec mamba_spec(const Config&);
 ModelSpec falcon_mamba_spec(const Config&);
@@ -45,6 +46,7 @@ static const Arch kArchs[] = {
     {"qwen3_moe", qwen3_moe_spec, qwen3_moe_names, nullptr},
     {"phi3", llama_spec, phi3_names, nullptr},
     {"granite", granite_spec, decoder_names, nullptr},
+    {"nemotron", nemotron_spec, decoder_names, nullptr},
     {"mamba", mamba_spec, mamba_names, mamba_gguf_names},
     {"mamba2", mamba2_spec, mamba2_names, nullptr},
     {"falcon_mamba", falcon_mamba_spec, mamba_names, nullptr},
