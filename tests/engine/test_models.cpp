@@ -58,9 +58,9 @@ TEST_P(Fixture, GreedyAnswerAndScoresEqualTheOracle) {
 
 TEST(Fixtures, EveryFamilyIsAmongThem) {
   std::vector<std::string> names = fixture_names();
-  for (const char* name : {"llama_gqa", "llama_rope_yarn", "smollm3",   "qwen2", "qwen3",   "mistral_window", "mamba", "falcon_mamba",
-                           "mamba2",    "mixtral",         "qwen3_moe", "phi3",  "granite", "nemotron",       "gemma", "gemma2",
-                           "gemma3",    "gemma3n",         "gemma4",    "jamba", "lfm2",    "gguf_q4_1"})
+  for (const char* name : {"llama_gqa", "llama_rope_yarn", "smollm3",   "qwen2",  "qwen3",   "mistral_window", "mamba",      "falcon_mamba",
+                           "mamba2",    "mixtral",         "qwen3_moe", "phi3",   "granite", "nemotron",       "starcoder2", "gemma",
+                           "gemma2",    "gemma3",          "gemma3n",   "gemma4", "jamba",   "lfm2",           "gguf_q4_1"})
     EXPECT_EQ(std::ranges::count(names, name), 1) << name;
 }
 

@@ -11,7 +11,7 @@ import torch
 from transformers import (
     FalconMambaConfig, Gemma2Config, Gemma3nTextConfig, Gemma3TextConfig, Gemma4TextConfig, GemmaConfig, GraniteConfig,
     JambaConfig, Lfm2Config, LlamaConfig, Mamba2Config, MambaConfig, MistralConfig, MixtralConfig, NemotronConfig, Phi3Config,
-    Qwen2Config, Qwen3Config, Qwen3MoeConfig, SmolLM3Config,
+    Qwen2Config, Qwen3Config, Qwen3MoeConfig, SmolLM3Config, Starcoder2Config,
 )
 
 from fixture import Fixture, make
@@ -141,6 +141,7 @@ MODELS = {
                                 intermediate_size=40, mlp_only_layers=[1]), dtype=torch.bfloat16),
     "qwen3_moe_norm": Fixture(config(Qwen3MoeConfig, num_experts=4, num_experts_per_tok=3, moe_intermediate_size=24,
                                      intermediate_size=40, norm_topk_prob=True), dtype=torch.bfloat16),
+    "starcoder2": Fixture(config(Starcoder2Config, head_dim=..., sliding_window=24), prompt=75, dtype=torch.bfloat16),
 }
 
 

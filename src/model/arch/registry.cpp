@@ -16,6 +16,8 @@ NameMap qwen3_moe_names();
 ModelSpec granite_spec(const Config&);
 ModelSpec nemotron_spec(const Config&);
 NameMap phi3_names();
+ModelSpec starcoder2_spec(const Config&);
+NameMap starcoder2_names();
 ModelSpec mamba_spec(const Config&);
 ModelSpec falcon_mamba_spec(const Config&);
 ModelSpec mamba2_spec(const Config&);
@@ -47,6 +49,7 @@ static const Arch kArchs[] = {
     {"phi3", llama_spec, phi3_names, nullptr},
     {"granite", granite_spec, decoder_names, nullptr},
     {"nemotron", nemotron_spec, decoder_names, nullptr},
+    {"starcoder2", starcoder2_spec, starcoder2_names, nullptr},
     {"mamba", mamba_spec, mamba_names, mamba_gguf_names},
     {"mamba2", mamba2_spec, mamba2_names, nullptr},
     {"falcon_mamba", falcon_mamba_spec, mamba_names, nullptr},
