@@ -1,4 +1,4 @@
-// What the GPU makes of a model's sizes, once, before anything is loaded.
+// Tuning decisions derived from a model's sizes, once, before anything is loaded.
 #pragma once
 
 #include <algorithm>
@@ -8,14 +8,14 @@
 namespace mr::cuda {
 
 struct Choices {
-  int kv_heads = 8;             // of the attention layers: decodes are shared out with them in mind
-  int group = 4;                // query heads of each, at most
-  bool share_prefixes = false;  // a run of pages that sequences of one row begin with alike is read once for all of them
-  int chain_rows = 16;          // steps of up to so many rows may be one kernel; at most 16
+  int kv_heads = 8;             // of the attention layers: sets how decodes are split into items
+  int group = 4;                // most query heads per K/V head
+  bool share_prefixes = false;  // common leading pages of decoding sequences are read once for all of them
+  int chain_rows = 16;          // steps of up to this many rows may run as a chain; at most 16
 };
 
-// Prefixes are shared where every attention layer sees its whole context and has heads that the kernel for it takes. One kernel for a
-// step of several rows pays for its barriers where layers are large and alike: with 8 B parameters it gains 7 %, with 1 B it loses 4 %.
+// Prefixes are shared if no attention layer has a window and the kernel supports every head size. A chain for steps of several rows
+// pays for its grid barriers only if layers are large and uniform: with 8 B parameters it gains 7 %, with 1 B it loses 4 %.
 inline Choices choices_for(const ModelFacts& model) {
   constexpr int64_t large_layer = 128 << 20;  // parameters
   Choices c;

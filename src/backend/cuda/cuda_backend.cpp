@@ -19,7 +19,7 @@ namespace mr {
 
 namespace cuda {
 
-void must(cudaError_t error) { check(error == cudaSuccess, "CUDA says: {}", cudaGetErrorString(error)); }
+void must(cudaError_t error) { check(error == cudaSuccess, "CUDA error: {}", cudaGetErrorString(error)); }
 
 namespace {
 
@@ -75,7 +75,7 @@ class Cuda final : public CudaBackend {
   Buffer allocate(size_t bytes) override {
     void* p = nullptr;
     cudaError_t error = cudaMalloc(&p, std::max<size_t>(bytes, 256));
-    check(error == cudaSuccess, "{} bytes of GPU memory cannot be had: {}", bytes, cudaGetErrorString(error));
+    check(error == cudaSuccess, "cannot allocate {} bytes of GPU memory: {}", bytes, cudaGetErrorString(error));
     must(cudaMemsetAsync(p, 0, bytes, at_.stream));
     return {static_cast<std::byte*>(p), bytes, [](std::byte* data, size_t) { cudaFree(data); }};
   }
@@ -184,7 +184,7 @@ class Cuda final : public CudaBackend {
   }
 
   void prepare(const Program& program, const StepLimits& most) override {
-    forget_graphs();  // a program that is no more may have lain where this one lies
+    forget_graphs();  // graphs are keyed by the program's address, which may be reused
     for (const Op& op : program.whole.ops) {
       if (const AnglesOp* angles = op.get<AnglesOp>()) gpu_.tables->frequencies(*angles->rope);
       if (const GroupedLinearOp* experts = op.get<GroupedLinearOp>()) gpu_.tables->experts(experts->experts);
@@ -194,7 +194,7 @@ class Cuda final : public CudaBackend {
     gpu_.step->reserve(step_bytes(program, most));
   }
 
-  // Steps of one row and one output a sequence are captured as graphs, and replayed.
+  // Steps of one row and one output per sequence are captured as graphs, and replayed.
   Tensor run(const Program& program, const Batch& batch, const StateMemory& state, Arena& arena, Observer* observer) override {
     auto once = [&] { return run_once(program, batch, state, arena, observer); };
     if (observer || !one_each_) return once();
@@ -204,7 +204,7 @@ class Cuda final : public CudaBackend {
       return known->result;
     }
     if (graphs_.full()) forget_graphs();
-    once();  // fills caches and scratch memory
+    once();  // computes this step, and allocates scratch and fills caches before the capture, which only records
     if (gpu_.cublas) gpu_.cublas->decide();
     gpu_.log.note("captured:");
     return graphs_.capture(at_.stream, key, once);
@@ -245,12 +245,12 @@ class Cuda final : public CudaBackend {
     return w;
   }
 
-  void forget_graphs() {  // they know addresses that are no more
+  void forget_graphs() {  // when addresses recorded in them become invalid
     graphs_.forget();
     gpu_.chains->forget();
   }
 
-  // All that a graph knows of a step: its shape, where its arrays lie, and the memory it works in.
+  // All that a graph depends on: the step's shape, the addresses of its arrays, and the memory it works in.
   uint64_t graph_key(const Program& program, const Batch& batch, const StateMemory& state, const Arena& arena) const {
     uint64_t key = gpu_.step->layout();
     auto mix = [&](uint64_t x) { key = (key ^ x) * 0x9e3779b97f4a7c15u; };
@@ -278,7 +278,7 @@ class Cuda final : public CudaBackend {
     return bound(program.logits);
   }
 
-  // Of plain operations.
+  // For plain operations: launches at once.
   struct Direct final : Lane {
     explicit Direct(const Launch& launch) : launch(launch) {}
     const Launch& at() override { return launch; }
@@ -292,8 +292,8 @@ class Cuda final : public CudaBackend {
   Graphs graphs_;
   const Launch& at_;
   Direct direct_{at_};
-  Batch host_;             // what was uploaded last
-  bool one_each_ = false;  // it has one row and one output a sequence
+  Batch host_;             // the batch of the last upload()
+  bool one_each_ = false;  // it has one row and one output per sequence
 };
 
 }  // namespace

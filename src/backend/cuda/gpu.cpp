@@ -33,7 +33,7 @@ void Scratch::grow(Use use, size_t bytes, cudaStream_t stream) {
 }
 
 void Gpu::grow(Lane& lane, Scratch::Use use, size_t bytes) {
-  must(cudaStreamSynchronize(lane.at().stream));  // what waits in a chain knows the old address too
+  must(cudaStreamSynchronize(lane.at().stream));  // at() launches deferred operations, which use the old address
   forget_addresses();
   scratch_.grow(use, bytes, launch.stream);
 }
@@ -157,7 +157,7 @@ void Gpu::decode(Lane& lane, const AttendCall& call) {
   d.shared_room = plan.shared_room;
   if (d.shared_room) {
     check(call.window == 0 && call.heads / call.pages.kv_heads <= choices.group && can_prefill(call),
-          "prefixes are shared by attention of whole contexts with {} query heads a K/V head alone", choices.group);
+          "shared prefixes need attention without a window and at most {} query heads per K/V head", choices.group);
     attend_shared(lane.at(), call, d);
   }
   attend_decode(lane.at(), call, d);

@@ -1,5 +1,5 @@
-// Steps that were captured as graphs, by a key of whoever runs them. The driver does not say what a graph will take, so the memory
-// plan leaves them room, and what they have taken is measured.
+// Steps captured as CUDA graphs, by the caller's key. The driver does not tell a graph's memory in advance, so the memory
+// plan reserves room for them, and each capture is measured.
 #pragma once
 
 #include <unordered_map>
@@ -18,7 +18,7 @@ class Graphs {
   ~Graphs() { forget(); }
   static constexpr int64_t kRoom = int64_t(1) << 30;  // bytes
   bool full() const { return graphs_.size() >= kMost || taken_ >= kRoom; }
-  int64_t bytes() const { return taken_; }  // of the device, with what their chains know
+  int64_t bytes() const { return taken_; }  // device memory, including that of chains made during capture
   const Graph* find(uint64_t key) const;
   Tensor capture(cudaStream_t, uint64_t key, FunctionRef<Tensor()> step);
   void forget();

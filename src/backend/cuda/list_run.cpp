@@ -28,7 +28,7 @@ bool ListRun::take(const Mark& mark) {
       return experts_gate(mark);
     case Rule::experts_combine:
       return experts_combine(mark);
-    case Rule::gate_linear:  // nothing is rounded ahead here
+    case Rule::gate_linear:  // these two serve the CPU's rounding ahead
     case Rule::attend_linear:
       return false;
   }
@@ -100,7 +100,7 @@ void ListRun::multiply(int writer, const Product& p, const Weight& weight, Tenso
   gpu_.multiply(*this, p, weight, both);
 }
 
-// In deterministic mode norms are always shared, so that a row's bits are the same whoever does which half.
+// In deterministic mode norms are always split this way, so that a row's bits do not depend on which kernels do the halves.
 bool ListRun::share_norm(int norm, Product& p, const Weight& weight) {
   if (packing_of(*weight.ops) || gpu_.to_library(p) || !shape_fits(p)) return false;
   const bool done = half_.norm == norm && half_.x.rows == p.x.rows;
@@ -124,7 +124,7 @@ bool ListRun::halve(int i) {
   return true;
 }
 
-// In deterministic mode of what is not rounded when it is stored, and in parts that all kernels make alike.
+// In deterministic mode only for y in f32, which is stored unrounded, and in the part size that all kernels share.
 HalfNorm ListRun::half_norm(int writer, const Matrix& y, int part, int64_t least) {
   const int at = bound_.list().next_norm[size_t(writer)];
   if (at < 0) return {};
@@ -233,7 +233,7 @@ bool ListRun::outer_scan(int first) {
                 floats(op<SoftplusOp>(first)->bias),
                 matrix(bound_(op<GateOp>(first + 2)->gate))};
   const Slots place = slots(scan.state, batch_, state_);
-  // Its many parts are too much for products of more rows.
+  // One row only: a scan leaves many parts, too many for products of more rows to sum.
   if (rows.out.rows == 1 && outer_can_norm(shape, place)) rows.next = half_norm(first + 2, rows.out, kScanPart);
   if (rows.out.rows == 1 && !gpu_.options.deterministic && wait(ChainStep(OuterStep{rows, shape, place, recurrence(batch_)}))) return true;
   cuda::outer_scan(at(), rows, shape, place, recurrence(batch_));

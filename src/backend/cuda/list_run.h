@@ -1,5 +1,5 @@
-// One run of a program's list on a GPU. Its marks: what is one kernel there. What an operation prepares for a later one (half of a
-// norm, the rows of each expert) and the operations that wait to be launched as one chain are known to the run alone.
+// One run of a program's list on a GPU. Accepts the marks that have a fused kernel. The run holds all state between operations: what
+// one prepares for a later one (half a norm, the rows of each expert), and the operations deferred to be launched as one chain.
 #pragma once
 
 #include <vector>
@@ -14,20 +14,20 @@ class ListRun final : public Lane {
 
   bool take(const Mark&);
   void run(int op);
-  void flush();  // launches what waits
+  void flush();  // launches the deferred operations
   const Launch& at() override;
 
  private:
-  // A product or scan whose result is to be normed leaves, beside it, what the product after it needs to do the norm in passing.
+  // A product or scan whose result is normalized next also writes the inputs that let the next product apply the norm in its epilogue.
   struct HalfNormed {
-    int norm = -1;  // the operation that need not run
+    int norm = -1;  // the norm operation that is skipped
     Matrix x;       // bf16
     const float* squares = nullptr;
     int64_t n_squares = 0;
   };
-  struct Routed {     // the choice of experts that waits in the chain
-    int expert = -1;  // value
-    int normed = -1;  // what it was made for
+  struct Routed {     // the routing deferred in the chain
+    int expert = -1;  // value id
+    int normed = -1;  // value id of its normalized input
     float eps = 0;
     HalfNormed half;
   };
@@ -50,10 +50,10 @@ class ListRun final : public Lane {
   bool wait(const AttendCall&);
   void alone(const ChainStep&);
 
-  // Lets the product that reads a norm do its second half, where it can: p reads what the first half left.
+  // If possible, fuses the second half of a norm into the product p that reads it: p then reads the first half's outputs.
   bool share_norm(int norm, Product& p, const Weight&);
-  bool halve(int norm);  // does the first half now
-  // Half of the norm after operation `writer`, which makes y in parts of so many columns, or in at least `least` parts; may be none.
+  bool halve(int norm);  // launches the first half as a separate kernel
+  // First half of the norm after operation `writer`, which writes y in parts of `part` columns, at least `least` parts; may be empty.
   HalfNorm half_norm(int writer, const Matrix& y, int part, int64_t least = 0);
   bool one_row_of(Tensor x, Tensor expert, const Weight&) const;
   ExpertsStep chosen(Tensor x, std::span<const Weight>, Tensor expert);
@@ -68,12 +68,12 @@ class ListRun final : public Lane {
   const Batch& batch_;
   const StateMemory& state_;
   std::vector<ChainStep> waiting_;
-  DecodePlan plan_;  // of the attentions of several rows that wait
+  DecodePlan plan_;  // of the deferred attentions of several rows
   HalfNormed half_;
-  int half_turn_ = 0;  // two places in turn: who reads one may write the other
-  int writer_ = -1;    // the operation that the product at hand is for
+  int half_turn_ = 0;  // double buffering: a product may read one half norm while it writes the next
+  int writer_ = -1;    // the operation that the current product implements
   Routed routed_;
-  int listed_ = -1;  // the choice of experts (a value) whose rows are listed
+  int listed_ = -1;  // id of the `expert` value whose rows are listed by expert
 };
 
 }  // namespace mr::cuda

@@ -32,7 +32,7 @@ class Counter {
     return (r.base == Rows::Base::outputs ? most_.outputs : most_.tokens) * r.times;
   }
 
-  // Rows that are not bf16 where a product can read them are copied.
+  // Rows that are not bf16, or not aligned as a product reads them, are copied.
   void copied(const Value& x, bool if_apart) {
     const ValueInfo& info = program_.values[size_t(x.id)];
     const bool apart = x.first % 8 || info.cols % 8;
@@ -58,12 +58,12 @@ class Counter {
     need(Scratch::arrived, arrived_room(most_.sequences, shares) * 4);
   }
 
-  // While one is read, the next is written.
+  // Double buffered: one is read while the next is written.
   void half_norms(int64_t cols) {
     const int64_t parts = std::max<int64_t>((cols + kSumPartOne - 1) / kSumPartOne, gpu_.launch.n_sm);
     for (int i = 0; i < 2; i++) {
       need(Scratch::Use(Scratch::half_norm_x + i), kFewRows * cols * 2);
-      need(Scratch::Use(Scratch::squares + i), std::max(kFewRows * parts, most_.tokens) * 4);  // norms of many rows have one part each
+      need(Scratch::Use(Scratch::squares + i), std::max(kFewRows * parts, most_.tokens) * 4);  // with many rows, one part per row
     }
   }
 

@@ -1,5 +1,5 @@
-// What a program's steps need of device memory beside weights, state and arena, known before any of them runs: it is reserved when
-// the program is prepared, so that nothing moves under a captured graph, and the memory plan counts it.
+// Device memory that a program's steps need beside weights, state and arena, computed before any of them runs: it is reserved when
+// the program is prepared, so that no buffer moves under a captured graph, and the memory plan counts it.
 #pragma once
 
 #include <array>
@@ -13,6 +13,6 @@ ScratchNeeds scratch_needs(const Gpu&, const Program&, const StepLimits&);
 
 StateGroups groups_of(const Program&);
 
-int64_t table_bytes(const Program&);  // of Tables, at most
+int64_t table_bytes(const Program&);  // upper bound of Tables
 
 }  // namespace mr::cuda

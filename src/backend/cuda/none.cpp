@@ -1,4 +1,4 @@
-// In the place of the GPU's backend where no CUDA compiler was found.
+// Replaces the CUDA backend in builds without a CUDA compiler.
 #include "backend/cuda/cuda_backend.h"
 #include "core/error.h"
 

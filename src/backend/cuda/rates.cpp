@@ -12,11 +12,11 @@ std::string why_no_gpu() {
   cudaDeviceProp properties{};
   cudaError_t error = cudaGetDeviceCount(&n);
   if (error == cudaSuccess && n > 0) error = cudaGetDeviceProperties(&properties, 0);
-  if (error != cudaSuccess) return fmt::format("CUDA says: {}", cudaGetErrorString(error));
+  if (error != cudaSuccess) return fmt::format("CUDA error: {}", cudaGetErrorString(error));
   return n == 0 ? "there is none" : properties.major == 9 ? "" : fmt::format("the first is {}", properties.name);
 }
 
-// The best of five: a copy of 1 GiB, and a product of 8192 rows with a weight of [8192, 8192].
+// Best of five: a copy of 1 GiB, and a product of 8192 rows with a weight of [8192, 8192].
 DeviceRates rates_of(CudaBackend& gpu) {
   const int64_t n = 8192, bytes = int64_t(1) << 30;
   WeightStore store(WeightStore::Mode::holds, [&](size_t size) { return gpu.allocate(size); });

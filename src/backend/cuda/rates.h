@@ -1,4 +1,4 @@
-// Whether there is a GPU that the kernels are for, and what it reads and multiplies, measured.
+// Whether there is a supported GPU, and its measured memory bandwidth and matrix product rate.
 #pragma once
 
 #include "backend/cuda/cuda_backend.h"

@@ -70,7 +70,7 @@ void Sampling::launch(Tensor logits, const Batch& host, const Batch& device, int
   Launched& l = launched_[n_launched_++ % std::size(launched_)];
   try {
     fill(l, logits, host, device, n_edits, sampled);
-  } catch (...) {  // whoever collects it finds nothing
+  } catch (...) {  // collect() then returns an empty result for this step
     l.n = 0;
     l.drawn.clear();
     throw;
@@ -89,7 +89,7 @@ void Sampling::fill(Launched& l, Tensor logits, const Batch& host, const Batch& 
   Choice* choice = take(choice_, l.n);
   TopToken* top = take(top_, int64_t(l.n) * kMostTop);
   fetch_logits(logits, host, l);                     // before they are edited
-  if (more || host.mask_row || at_.deterministic) {  // one way for all rows, so that what others ask for changes nobody's last bits
+  if (more || host.mask_row || at_.deterministic) {  // deterministic: one kernel always, so that a row's bits do not depend on other rows
     SampleCall call{x, device.out, device.sample, device.edit};
     call.unchanged = take(unchanged_, n_edits);
     call.choice = choice;

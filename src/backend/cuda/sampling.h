@@ -1,5 +1,5 @@
-// The tokens of steps that were launched: chosen on the device, or on the host where a row wants more alternatives than the device
-// reports. Results come in the order of the launches.
+// Samples the tokens of launched steps: on the device, or on the host for rows that request more logprobs than the device
+// reports. Results are collected in launch order.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,24 +15,24 @@ class Sampling {
  public:
   Sampling(const Launch& at, ThreadPool& pool);
   ~Sampling();
-  // host: the batch as the engine wrote it; device: as it lies there. The tokens are written to `sampled` on the device, too.
+  // host and device: the same batch in either memory. The tokens are also written to `sampled` on the device.
   void launch(Tensor logits, const Batch& host, const Batch& device, int64_t n_edits, int32_t* sampled);
   void collect(std::vector<Sampled>&);
   static int64_t needs(int64_t n_out, int64_t n_edits);  // bytes on the device, without masks
-  int64_t bytes() const;                                 // that were taken
+  int64_t bytes() const;                                 // allocated on the device so far
 
  private:
   struct Launched {
     int n = 0, room = 0;
-    int most_top = 0;          // alternatives that there are
+    int most_top = 0;          // alternatives that the device reports per row
     Choice* choice = nullptr;  // [room], pinned
     TopToken* top = nullptr;   // [room, kMostTop], pinned
     std::vector<SampleRow> row;
-    std::vector<int> drawn;        // rows that the host chooses for
+    std::vector<int> drawn;        // rows sampled on the host
     std::vector<Sampled> sampled;  // [drawn]
     cudaEvent_t done;
   };
-  // Memory on the device that grows.
+  // A device buffer that grows.
   template <class T>
   struct Room {
     T* data = nullptr;
@@ -55,7 +55,7 @@ class Sampling {
   Room<uint32_t> mask_;
   Launched launched_[4];
   size_t n_launched_ = 0, n_collected_ = 0;
-  std::vector<float> logits_;  // of rows that the host chooses for
+  std::vector<float> logits_;  // of rows sampled on the host
 };
 
 }  // namespace mr::cuda

@@ -73,9 +73,9 @@ void Staging::send(std::byte* device, const FormatOps& format, std::span<const s
 
 namespace {
 
-// A format's blocks in a file, and chunks as packed.cu's head tells.
+// Layout of a format's blocks in a file, and of chunks as described in packed.cu.
 struct BlockForm {
-  int headers, bits, chunk;  // f16 values before the quants; blocks a chunk
+  int headers, bits, chunk;  // f16 values before the quants; bits per weight; blocks per chunk
   int64_t stored() const { return 2 * headers + 4 * bits; }
   int64_t chunks(int64_t in) const { return (in / kBlock + chunk - 1) / chunk; }
   int64_t scale_bytes() const { return int64_t(kPanel) * chunk * headers * 2; }  // of a chunk
@@ -101,7 +101,7 @@ void eight_bits(const uint8_t* quants, int t, uint32_t* words) {
   }
 }
 
-// Up to 16 rows; quants and scales are zero.
+// Packs up to 16 rows; quants and scales must be zeroed.
 void pack_tile(std::byte* quants, std::byte* scales, Packing packing, std::span<const std::byte* const> rows, int64_t in) {
   const BlockForm form = form_of(packing);
   for (size_t r = 0; r < rows.size(); r++)

@@ -1,4 +1,4 @@
-// Weights on their way to the device: threads write rows, as bf16 or packed, into one pinned buffer while the others are being
+// Uploads weights through a ring of pinned buffers: threads write rows, as bf16 or packed, into one while the others are being
 // copied.
 #pragma once
 
@@ -29,7 +29,7 @@ class Staging {
     size_t bytes = 0;
     cudaEvent_t copied;
   };
-  Pinned& next(size_t bytes);  // one that is free
+  Pinned& next(size_t bytes);  // waits until its last copy is done
 
   cudaStream_t stream_;
   ThreadPool& pool_;

@@ -11,17 +11,17 @@
 
 namespace mr::cuda {
 
-static constexpr int kTile = 16;          // tokens that a warp of a decode takes at a time
-static constexpr int kShortest = 64;      // tokens of an item
-static constexpr int kFixed = 100;        // what an item costs beside its tokens, counted in tokens
-static constexpr int kMostItems = 128;    // of a sequence
-static constexpr int kSharedLeast = 256;  // tokens that are worth a tile of their own, if at least kSharers have them in common
+static constexpr int kTile = 16;          // tokens that a warp of a decode processes at a time
+static constexpr int kShortest = 64;      // fewest tokens of an item
+static constexpr int kFixed = 100;        // fixed cost of an item, in tokens
+static constexpr int kMostItems = 128;    // per sequence
+static constexpr int kSharedLeast = 256;  // shortest prefix worth sharing, among at least kSharers sequences
 static constexpr int kSharers = 4, kSharedTile = 128;
 static constexpr int64_t kLeastBytes = 4 << 20;
 static constexpr int kMostParts = 8;   // of a shared prefix
-static constexpr int kMostRounds = 8;  // of items for the workers, but for sequences that are one item each
+static constexpr int kMostRounds = 8;  // waves of items over the workers, unless every sequence is a single item
 
-// A sequence's tokens in pieces of equal length, of at most `longest` or a little more.
+// Length of a sequence's pieces: equal, at most `longest` rounded up to kTile.
 static int piece(int length, int longest) {
   const int n = (length + longest - 1) / longest;
   return ((length + n - 1) / n + kTile - 1) / kTile * kTile;
@@ -36,8 +36,8 @@ StepMemory::~StepMemory() {
   cudaFree(device_);
 }
 
-// Cuts everybody into pieces of at most `most` tokens or a little more, longest first. Returns how long the workers take, counted in
-// tokens: whole rounds, each as long as its longest piece, and some of a piece, since workers are not equally fast.
+// Splits all sequences into pieces of about `most` tokens at most, longest first. Returns the estimated time of the workers in
+// tokens: whole waves, each as long as its longest piece, and a fraction of a piece for imbalance between workers.
 int64_t StepMemory::cut_into(int most, int workers) {
   for (Own& own : own_) {
     own.piece = piece(own.length, most);
@@ -53,7 +53,7 @@ int64_t StepMemory::cut_into(int most, int workers) {
   return cost;
 }
 
-// Cuts what each sequence of one row sees for itself into pieces of the length that takes the least time.
+// Splits the keys after the shared prefix of each sequence of one row into pieces of the length that minimizes the estimated time.
 void StepMemory::cut(const Batch& b, int workers) {
   own_.clear();
   int longest = 0;
@@ -64,7 +64,7 @@ void StepMemory::cut(const Batch& b, int workers) {
     }
   int best = longest;
   int64_t least = INT64_MAX;
-  const int hurry = std::max(1, 2048 / std::max(1, int(own_.size())));  // many sequences: fewer lengths are tried
+  const int hurry = std::max(1, 2048 / std::max(1, int(own_.size())));  // with many sequences, tries fewer lengths
   for (int n = 1; n <= kMostItems && (n == 1 || longest / n >= kShortest); n += 1 + n / hurry) {
     const int most = (longest + n - 1) / n;
     const int64_t cost = cut_into(most, workers);
@@ -85,7 +85,7 @@ int64_t StepMemory::n_items() const {
 
 int64_t StepMemory::most_items(int64_t n_seqs, int workers) { return std::max<int64_t>(n_seqs, int64_t(kMostRounds) * workers); }
 
-// Few grids, so that few graphs are captured; the rest is empty.
+// Grid sizes are rounded up, so that few graphs are captured; the padding items are empty.
 static int64_t grid_of(int64_t n_items) {
   const int64_t step = std::max<int64_t>(16, int64_t(std::bit_floor(uint64_t(n_items))) / 8);
   return (n_items + step - 1) / step * step;
@@ -99,7 +99,7 @@ int64_t StepMemory::most_slots(int64_t n_seqs) const {
 
 int64_t StepMemory::most_bytes(const StepLimits& most, const StateGroups& groups) const {
   constexpr int64_t word = sizeof(int32_t), smallest_page = 16, gaps = 4096;
-  const int64_t a_token = (3 + groups.slots) * word + sizeof(uint64_t);  // with a tree's parents and ancestors
+  const int64_t a_token = (3 + groups.slots) * word + sizeof(uint64_t);  // including a tree's parents and ancestors
   const int64_t a_sequence = (4 + groups.paged + groups.slots) * word + sizeof(SharedRow);
   const int64_t an_output = 2 * word + sizeof(SampleRow) + kUsualEdits * sizeof(LogitEdit);
   const int64_t items = 2 * most_slots(most.sequences) * sizeof(DecodeItem);
@@ -111,7 +111,7 @@ int64_t StepMemory::most_bytes(const StepLimits& most, const StateGroups& groups
   return std::max(arrays + items + shared + tiles + groups.paged * table + gaps, kLeastBytes);
 }
 
-// Sequences of one row whose first pages are the same: these are cut into tiles of sequences and parts of tokens.
+// Finds sequences of one row with common leading pages, and splits these into tiles of sequences and parts of tokens.
 void StepMemory::share_prefixes(const Batch& b, const StateMemory& state) {
   prefix_.assign(size_t(b.n_seqs), {});
   shared_.clear();
@@ -141,12 +141,12 @@ void StepMemory::share_prefixes(const Batch& b, const StateMemory& state) {
       for (int p = 0; p * size < tokens; p++)
         shared_.push_back({int32_t(shared_rows_.size() + i), int32_t(std::min(seqs.size() - i, size_t(rules_.share))), seqs[0], p * size,
                            std::min(tokens, (p + 1) * size), p});
-    for (int s : seqs) shared_rows_.push_back({b.row_begin[s], s});  // the slot is known later
+    for (int s : seqs) shared_rows_.push_back({b.row_begin[s], s});  // `slot` holds the sequence until make_plan() knows the slot
   }
   n_shared_ = int32_t(shared_.size());
 }
 
-// Sequences of one row as items for so many workers, longest first; returns how many results there are.
+// Items of the sequences of one row for this many workers, longest first; returns the number of partial results.
 int32_t StepMemory::make_items(const Batch& b, const StateMemory& state, int workers, std::vector<DecodeItem>& items) {
   items.clear();
   cut(b, workers);
@@ -170,7 +170,7 @@ int32_t StepMemory::make_items(const Batch& b, const StateMemory& state, int wor
   return n_slots;
 }
 
-// Sequences of one row are cut into items, the others into tiles of rows; both longest first.
+// Sequences of one row are split into items, the others into tiles of rows; both longest first.
 void StepMemory::make_plan(const Batch& b, const StateMemory& state) {
   items_.clear();
   chained_.clear();
@@ -202,7 +202,7 @@ void StepMemory::make_plan(const Batch& b, const StateMemory& state) {
   plan_.slots = std::max(plan_.grid, plan_.n_chained) + (plan_.shared_room ? b.n_seqs * kMostParts : 0);
 }
 
-// Room for `room` elements, of which the first n are copied from `from`; null stays null.
+// Reserves `room` elements (at least n), the first n copied from `from`; null stays null.
 template <class T>
 const T* StepMemory::put(const T* from, int64_t n, int64_t room) {
   if (!from && n) return nullptr;
@@ -245,7 +245,7 @@ void StepMemory::write(const Batch& h, Batch& b, const StateMemory& state) {
     const int64_t n = h.group[g].begin[h.n_seqs];
     tables_[g].unit = put(h.group[g].unit, n, int64_t(std::bit_ceil(uint64_t(std::max<int64_t>(n, 64)))));
   }
-  // What sampling reads, which no graph holds.
+  // Sampling's arrays: no graph reads them, so they are not part of the layout.
   const uint64_t layout = layout_;
   n_edits_ = 0;
   for (int i = 0; h.sample && i < h.n_out; i++) n_edits_ = std::max<int64_t>(n_edits_, h.sample[i].edit_begin + h.sample[i].n_edits);
@@ -274,7 +274,7 @@ Batch StepMemory::upload(const Batch& h, const StateMemory& state) {
   turn_ ^= 1;
   must(cudaEventSynchronize(copied_[turn_]));
   write(h, b, state);
-  if (used_ > size_) {  // the first pass has counted
+  if (used_ > size_) {  // too small: the first pass has computed the size
     reserve(std::max(int64_t(used_ * 2), kLeastBytes));
     write(h, b, state);
   }

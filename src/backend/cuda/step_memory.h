@@ -1,5 +1,5 @@
-// A step's arrays on the device, and the plan of its attention. All of it is written into one pinned buffer and copied at once to
-// a fixed address; tables of pages come last, each with room for a power of two, so that steps of one shape find every array
+// A step's arrays on the device, and the plan of its attention. All of it is written into one pinned buffer and copied in one transfer
+// to a fixed address; block tables come last, each padded to a power of two, so that in steps of one shape every array is
 // where a captured graph expects it.
 #pragma once
 
@@ -10,48 +10,48 @@
 
 namespace mr::cuda {
 
-// Of how many groups of layers a step has tables.
+// Number of state groups that a step has tables for.
 struct StateGroups {
   int64_t paged = 0, slots = 0;
 };
 
-inline constexpr int kUsualEdits = 64;                      // of a row's logits; more make memory grow
-inline constexpr int64_t kUsualContext = int64_t(1) << 17;  // tokens of every sequence at once, likewise
+inline constexpr int kUsualEdits = 64;                      // reserved logit edits per row; more make the memory grow
+inline constexpr int64_t kUsualContext = int64_t(1) << 17;  // reserved tokens per sequence, likewise
 
 class StepMemory {
  public:
   struct Plan {
     const DecodeItem* item = nullptr;     // on the device
-    int n_items = 0, grid = 0;            // grid: items that steps of this layout have at most
-    int slots = 0;                        // for their results, and those of what is shared
-    const DecodeItem* chained = nullptr;  // the same sequences cut for blocks of a chain, where all are few and have one row
+    int n_items = 0, grid = 0;            // grid: most items of steps with this layout
+    int slots = 0;                        // partial results, of items and of shared prefixes
+    const DecodeItem* chained = nullptr;  // the same sequences split for the blocks of a chain; only few sequences of one row
     int n_chained = 0;
     const SharedTile* shared = nullptr;
     const SharedRow* shared_row = nullptr;
     const int32_t* n_shared = nullptr;
     int shared_room = 0;
     const PrefillTile* tile = nullptr;
-    int n_tiles = 0, n_single = 0;  // the first n_single tiles are the one row of their sequence
+    int n_tiles = 0, n_single = 0;  // the first n_single tiles are sequences of a single row
   };
 
   struct Rules {
-    bool deterministic = false;  // every sequence is attended to in tiles, whatever its number of rows
-    int share = 0;               // sequences of a tile that reads shared keys; 0: nothing is shared
-    int workers = 1;             // blocks of a decode that run at a time, for every K/V head
-    int chained = 1;             // blocks of a chain, likewise
-    int chain_rows = 1;          // sequences of which a chain is at most
+    bool deterministic = false;  // every sequence is attended to in prefill tiles, even one of a single row
+    int share = 0;               // sequences per tile of shared keys; 0: prefixes are not shared
+    int workers = 1;             // concurrent blocks of a decode per K/V head
+    int chained = 1;             // blocks of a chain per K/V head
+    int chain_rows = 1;          // most sequences in a chain
   };
   StepMemory(cudaStream_t, const Rules&);
   ~StepMemory();
   Batch upload(const Batch& host, const StateMemory&);
-  int64_t most_slots(int64_t n_seqs) const;                         // of any plan for so many sequences
-  int64_t most_bytes(const StepLimits&, const StateGroups&) const;  // of a step's arrays, unless what is usual is exceeded
+  int64_t most_slots(int64_t n_seqs) const;                         // of any plan for this many sequences
+  int64_t most_bytes(const StepLimits&, const StateGroups&) const;  // of a step's arrays with at most the usual edits and context
   void reserve(int64_t bytes);
   int64_t bytes() const { return int64_t(size_); }
   const Plan& plan() const { return plan_; }
-  uint64_t layout() const { return layout_; }   // equal: every array lies where it lay
+  uint64_t layout() const { return layout_; }   // a hash: equal if every array has the same address
   int64_t n_edits() const { return n_edits_; }  // of all output rows
-  int moves() const { return moves_; }          // how often the memory had to grow, and so moved
+  int moves() const { return moves_; }          // times the memory grew, and so moved
 
  private:
   void make_plan(const Batch&, const StateMemory&);
@@ -79,13 +79,13 @@ class StepMemory {
   std::vector<SharedRow> shared_rows_;
   struct Prefix {
     int tokens = 0, parts = 0;
-    int32_t slot = 0;  // of the sequence's first result
+    int32_t slot = 0;  // of the sequence's first partial result
   };
-  std::vector<Prefix> prefix_;  // [n_seqs] what attend_shared() does of it
+  std::vector<Prefix> prefix_;  // [n_seqs] the part that attend_shared() computes
   int32_t n_shared_ = 0;
   struct Own {
-    int seq, length;       // tokens that no other sequence reads with it
-    int piece = 0, n = 0;  // n items of `piece` tokens, the last one may be shorter
+    int seq, length;       // tokens after its shared prefix
+    int piece = 0, n = 0;  // n items of `piece` tokens, the last may be shorter
   };
   std::vector<Own> own_;  // the sequences of one row
   std::vector<GroupTable> tables_;

@@ -1,4 +1,4 @@
-// Small tables that kernels read and that stay on the device once they are there: lists of experts, frequencies of rotations.
+// Small tables that kernels read, uploaded once and kept on the device: lists of experts, rotary frequencies.
 #pragma once
 
 #include <functional>
@@ -19,7 +19,7 @@ class Tables {
   explicit Tables(CopyIn copy_in) : copy_in_(std::move(copy_in)) {}
   const Packed* experts(std::span<const Weight>);  // all of one format
   Frequencies frequencies(const RopeTable&);
-  int64_t bytes() const;  // of the device
+  int64_t bytes() const;  // device memory
 
  private:
   template <class T>

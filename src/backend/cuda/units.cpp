@@ -4,9 +4,9 @@ namespace mr::cuda {
 
 using Memory = StateMemory::GroupMemory;
 
-// A unit's blocks of all layers, which lie n_units blocks apart on the device and side by side on the host.
+// Copies a unit's blocks of all layers, which are n_units blocks apart on the device and contiguous on the host.
 static void copy_page(cudaStream_t stream, const UnitCopy& copy, const Memory& memory, const Memory& host) {
-  int64_t before = 0;  // bytes of a unit that the layers so far take
+  int64_t before = 0;  // bytes of a unit's preceding layers
   for (size_t i = 0, n; i < memory.layers.size(); i += n) {
     for (n = 1; i + n < memory.layers.size() && memory.layers[i + n] == memory.layers[i];) n++;
     const int64_t block = memory.layers[i] * memory.page_tokens;
@@ -22,7 +22,7 @@ static void copy_page(cudaStream_t stream, const UnitCopy& copy, const Memory& m
   }
 }
 
-// Pages need no zeros: what lies behind the last token is multiplied by nothing, and never other than a number.
+// Fresh pages need no zeroing: the attention kernels mask keys and clear values past the last token.
 void copy_units(cudaStream_t stream, std::span<const UnitCopy> copies, const StateMemory& state, const StateMemory& host) {
   for (const UnitCopy& copy : copies) {
     const Memory& memory = state.group[size_t(copy.group)];

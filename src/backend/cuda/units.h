@@ -1,4 +1,4 @@
-// Units of state, copied on the device and to and from the host.
+// Copies units of state within the device and to and from the host.
 #pragma once
 
 #include <span>

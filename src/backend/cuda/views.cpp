@@ -85,8 +85,8 @@ AttendCall call_of(Tensor out, Tensor q, const PagedKv& kv, const Batch& batch, 
   return call;
 }
 
-// Up to a few hundred rows it gains by forming act(gate) * up in passing and by adding to the residual stream; up to some thousand it
-// gains all in all, since the next kernel begins under it. It takes 256 rows at a time, be they there or not.
+// Up to a few hundred rows its fused epilogues win, act(gate) * up and the residual add; up to a few thousand it wins in total,
+// since the next kernel can overlap its end. It computes tiles of 256 rows, so little of the last one may be padding.
 bool suits_many(const Product& p) {
   if (p.x.rows <= kFewRows || p.x.rows > 2048 || !shape_fits(p)) return false;
   if (p.x.rows <= kSomeRows) return p.gated || (p.residual && p.residual == p.y.data);

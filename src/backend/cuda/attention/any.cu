@@ -1,12 +1,12 @@
-// Attention for any head size, stored type and corner: one warp a row and head, one key after the other. For what the fast
-// kernels do not cover, and as a check on them.
+// Attention for any head size, stored type and corner: one warp per row and head, key by key. For shapes that the fast kernels do
+// not support.
 #include "backend/cuda/attention/pages.cuh"
 
 namespace mr::cuda {
 
 namespace {
 
-constexpr int kMost = 32;  // dimensions a lane holds: heads of up to 1024
+constexpr int kMost = 32;  // dimensions per lane: heads of up to 1024
 
 __global__ void any_kernel(AttendCall call) {
   launch_next();

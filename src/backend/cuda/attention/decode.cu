@@ -1,7 +1,7 @@
-// Attention of one new token a sequence over its pages (Flash-Decoding, Dao et al. 2023): the keys of a sequence are cut into
-// items, a block takes one item for up to kGroup query heads of one K/V head, and the block that finishes a sequence last merges
-// its items in their order. The new key is rotated and stored on the way. Reads (k_dim + v_dim) * 2 bytes a token and K/V head.
-// Every warp has a ring of its own in shared memory, which bulk copies fill with 16 tokens at a time.
+// Attention of one new token per sequence over its pages (Flash-Decoding, Dao et al. 2023): the keys of a sequence are split into
+// items, a block computes one item for up to kGroup query heads of one K/V head, and the last block of a sequence to finish merges
+// its items in order. The new key is also rotated and stored. Reads (k_dim + v_dim) * 2 bytes per token and K/V head.
+// Every warp has a separate ring in shared memory, filled by bulk copies of 16 tokens at a time.
 #include "backend/cuda/attention/warp.cuh"
 
 namespace mr::cuda {
@@ -9,22 +9,22 @@ namespace mr::cuda {
 namespace {
 
 template <int D>
-constexpr int kWarps = D > 128 ? 2 : 4;  // so that kDecodeBlocks rings fit
+constexpr int kWarps = D > 128 ? 2 : 4;  // so that the rings of kDecodeBlocks blocks fit
 template <int D>
 constexpr int kThreads = 32 * kWarps<D>;
-constexpr int kWeights = 128;     // items whose factors are kept at hand for merging
-constexpr int kHeld = 16;         // items whose values are
-constexpr int kItemPages = 1024;  // page numbers of an item that are kept at hand
+constexpr int kWeights = 128;     // items whose factors are kept in shared memory for merging
+constexpr int kHeld = 16;         // items whose values are kept in registers
+constexpr int kItemPages = 1024;  // entries of the block table kept in shared memory
 
-constexpr int kStages = 3;  // tiles of a warp on their way
+constexpr int kStages = 3;  // tiles in flight per warp
 
 template <int D>
 struct Shared {
   union {
-    bf16 ring[kWarps<D>][kStages][2][kTile * D];  // of each stage k, then v
+    bf16 ring[kWarps<D>][kStages][2][kTile * D];  // per stage k, then v
     struct {
       float o[kWarps<D>][kGroup][D + 4];
-      float weight[kGroup][kWeights];  // of the items that are merged
+      float weight[kGroup][kWeights];  // merge factors of the items
     };
   };
   float m[kWarps<D>][kGroup], l[kWarps<D>][kGroup];
@@ -37,7 +37,7 @@ __device__ uint32_t rotated(uint32_t x, uint32_t other, float2 c, float2 s) {  /
   return pack(low(x) * c.x + low(other) * s.x, high(x) * c.y + high(other) * s.y);
 }
 
-// Rotates eight dimensions of a head, from `at` on, and their partners D / 2 on.
+// Rotates eight dimensions of a head from `at`, and their partners D / 2 further.
 template <int D>
 __device__ void rotate(uint4& x, uint4& partner, const float* cosine, int at) {
   const float2* cs = reinterpret_cast<const float2*>(cosine + at);
@@ -53,14 +53,14 @@ __device__ void rotate(uint4& x, uint4& partner, const float* cosine, int at) {
   }
 }
 
-// This step's key, once turned by the rotation, and value, in the registers of one warp: lane l < D / 16 has dimensions 8 l .. 8 l + 7
-// of the key and those D / 2 on, lane 16 + l the same of the value.
+// This step's key and value, in the registers of one warp: lane l < D / 16 has dimensions 8 l .. 8 l + 7 of the key and those D / 2
+// further, lane 16 + l the same of the value.
 template <int D>
 struct Fresh {
   uint4 x[2];
 
   template <class F>
-  __device__ void each(int lane, F f) {  // f(the eight of the lane, whether they are the value's, where they begin)
+  __device__ void each(int lane, F f) {  // f(eight dimensions, whether they are the value's, the first dimension)
     if (lane % 16 >= D / 16) return;
     f(x[0], lane >= 16, lane % 16 * 8);
     f(x[1], lane >= 16, D / 2 + lane % 16 * 8);
@@ -79,14 +79,14 @@ struct Fresh {
   }
 };
 
-// A block's item, and the query heads that it takes: `group` of them from head0 on, which share a K/V head.
+// A block's item and its query heads: `group` of them from head0 on, which share a K/V head.
 struct Work {
   int seq, row, context, begin, end, index, count, slot, shared;
-  int seen_from;  // the first token inside the window, of those from begin on
+  int seen_from;  // the first token of the item inside the window
   int share, shares, kv_head, head0, group;
   const int32_t* table;
 
-  // A K/V head's query heads are shared by as many blocks as it takes.
+  // A K/V head's query heads are split evenly among as many blocks as needed.
   __device__ Work(const AttendCall& call, const DecodeItem& item)
       : seq(item.seq),
         row(item.row),
@@ -108,17 +108,17 @@ struct Work {
     seen_from = max(begin, call.window ? context + 1 - call.window : 0);
     table = call.pages.unit + (call.pages.group < 5 ? table_begin : call.pages.begin[seq]);
   }
-  __device__ bool alone() const { return count - shared == 1; }  // no other block works for this sequence and these heads
+  __device__ bool alone() const { return count - shared == 1; }  // the only block for this sequence and these heads
 };
 
-// A warp's tiles of an item, and the ring through which they come.
+// A warp's tiles of an item, and its ring.
 template <int D>
 struct Tiles {
   Shared<D>& shared;
   const AttendCall& call;
   const Work& work;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, first_page;
-  const int first, n;  // tiles of kTile tokens, those of the other warps between them
+  const int first, n;  // tiles of kTile tokens, interleaved with those of the other warps
   int fetched = 0;
 
   __device__ Tiles(Shared<D>& to, const AttendCall& of, const Work& w)
@@ -128,7 +128,7 @@ struct Tiles {
         first_page(page_number(of.pages, w.begin)),
         first(w.seen_from / kTile * kTile + warp * kTile),
         n(first < w.end ? (w.end - first - 1) / (kWarps<D> * kTile) + 1 : 0) {}
-  __device__ void begin() {  // by the whole block
+  __device__ void begin() {  // called by the whole block
     for (int i = threadIdx.x; i <= page_number(call.pages, work.end - 1) - first_page; i += kThreads<D>)
       if (i < kItemPages) shared.unit[i] = work.table[first_page + i];
     if (lane == 0) {
@@ -160,7 +160,7 @@ struct Tiles {
   }
 };
 
-// The sums of a warp over its tiles. The new key, rotated, and value go into their tile when that has come, and into their page.
+// The partial softmax of a warp over its tiles. Writes the new key, rotated, and value to their tile once it is loaded, and to their page.
 template <int D>
 __device__ Sums<D> attend_tiles(Tiles<D>& tiles) {
   const AttendCall& call = tiles.call;
@@ -221,7 +221,7 @@ __device__ void leave(Shared<D>& shared, Sums<D>& sums) {
   __syncthreads();
 }
 
-// The partial results of a sequence and a block's heads: item j's lies j * step on.
+// The partial results of a sequence for a block's heads: item j's is at j * step.
 template <int D>
 struct Parts {
   float* first;
@@ -233,7 +233,7 @@ struct Parts {
   __device__ float2 weight(int item, int head) const { return __ldcg(reinterpret_cast<const float2*>(at(item, head, D))); }
 };
 
-// The warps' sums become the item's, and, where no other block works for them, with what is shared the heads' results.
+// Merges the warps' partial softmaxes into the item's; if this is the only block, merges the shared prefix and writes the result.
 template <int D>
 __device__ void merge_warps(Shared<D>& shared, const AttendCall& call, const Work& work, const Parts<D>& parts) {
   for (int i = threadIdx.x; i < work.group * D / 2; i += kThreads<D>) {
@@ -253,12 +253,12 @@ __device__ void merge_warps(Shared<D>& shared, const AttendCall& call, const Wor
   }
 }
 
-// All items of a sequence, first to last, four neighbouring values a thread; a warp has the weights of a head's items.
+// Merges all items of a sequence, first to last, four consecutive values per thread; one warp computes the factors of a head's items.
 template <int D>
 __device__ void merge_items(Shared<D>& shared, const AttendCall& call, const Work& work, const Parts<D>& parts) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, first = threadIdx.x * 4, n = work.count;
   auto value_at = [&](int i, int j) { return __ldcg(reinterpret_cast<const float4*>(parts.at(j, i / D, i % D))); };
-  const bool few = n <= kHeld;  // their values are loaded before their factors are known
+  const bool few = n <= kHeld;  // prefetches their values before their factors are known
   float4 held[kHeld];
   if (few && first < work.group * D) {
 #pragma unroll

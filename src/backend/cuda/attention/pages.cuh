@@ -1,4 +1,4 @@
-// Where keys and values lie, and who sees them.
+// Page lookup and the attention mask.
 #pragma once
 
 #include "backend/cuda/attention/attention.h"
@@ -8,7 +8,7 @@ namespace mr::cuda {
 
 __device__ inline int page_number(const Pages& p, int token) { return p.page_shift >= 0 ? token >> p.page_shift : token / p.page_tokens; }
 
-// Does row `row` (of the batch) of sequence `seq` see the token at `place` of that sequence? `first`: the sequence's first row.
+// Whether batch row `row` of sequence `seq` attends to the token at index `place` of that sequence. `first`: the sequence's first row.
 __device__ inline bool sees(const Spots& s, int seq, int row, int first, int context, int place, int window) {
   int own = place - context;
   if (window) {

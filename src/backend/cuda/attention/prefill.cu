@@ -1,9 +1,9 @@
-// Attention of many rows of a sequence over its pages (FlashAttention, Dao 2022; on Hopper as in Shah et al. 2024). A block takes 128
-// rows of one query head, each of two groups of four warps 64 of them; three more warps bring keys and values in tiles of 128
-// tokens, or 64 where heads are wide (bulk tensor copies of a page or of 16 tokens each), and the queries. The values of a tile are
-// multiplied under the softmax of the next one, be it of the next 128 rows, and the two groups take turns, so that one multiplies while the
-// other takes exponentials. A row's tiles begin at absolute places, and a tile that it does not see changes nothing: its bits do not depend
-// on the rows beside it. Flops: 4 * D for every pair of a row and a key it sees.
+// Attention of many rows of a sequence over its pages (FlashAttention, Dao 2022; on Hopper as in Shah et al. 2024). A block computes
+// 128 rows of one query head, 64 per warpgroup; three producer warps copy keys, values and queries, in tiles of 128 tokens, or 64
+// for wide heads (bulk tensor copies of a page or of 16 tokens each). The product with a tile's values overlaps the softmax of the
+// next tile, even across items, and the two warpgroups alternate, so that one multiplies while the other computes exponentials. A
+// row's tiles begin at absolute positions, and a masked tile changes nothing: its bits do not depend on the other rows.
+// Flops: 4 * D per row and visible key.
 #include <cuda.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace mr::cuda {
 
 namespace {
 
-// The running softmax of a group's 64 rows; a lane holds parts of two of them, rows token[0] and token[1] of the sequence.
+// The online softmax of a warpgroup's 64 rows; a lane holds parts of two of them, rows token[0] and token[1] of the sequence.
 template <int D>
 struct Softmax {
   float m[2] = {-INFINITY, -INFINITY}, l[2] = {}, shrink[2];
@@ -31,7 +31,7 @@ struct Softmax {
     const bool below = key + kKeys<D> - 1 <= work.context + work.row,
                inside = !call.window || key > work.context + work.row + kPrefillRows - 1 - call.window;
     if (work.causal && below && inside) return;
-    auto hide = [&](auto hidden) {  // of the key's place in the tile, less 2 t, and whose of the two rows
+    auto hide = [&](auto hidden) {  // hidden(index of the key in the tile - 2 t, which of the two rows)
 #pragma unroll
       for (int i = 0; i < kKeys<D> / 2; i++)
         if (hidden(i / 4 * 8 + i % 2, (i >> 1) & 1)) s[i] = -INFINITY;
@@ -51,9 +51,9 @@ struct Softmax {
     for (int i = 0; i < kKeys<D> / 2; i++)
       if (!(seen >> i & 1)) s[i] = -INFINITY;
   }
-  // Scores become weights; shrink is what earlier sums are to be multiplied with.
+  // Turns scores into weights; earlier sums must be multiplied by `shrink`.
   __device__ void take(float (&s)[kKeys<D> / 2], float factor) {
-    float base[2], most[2][4], sum[2][4];  // several chains of each, so that they overlap
+    float base[2], most[2][4], sum[2][4];  // four independent chains each, for instruction-level parallelism
 #pragma unroll
     for (int i = 0; i < kKeys<D> / 2; i++) {
       float& to = most[(i >> 1) & 1][(i & 1) + 2 * ((i >> 2) & 1)];
@@ -65,7 +65,7 @@ struct Softmax {
       top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
       top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
       base[h] = top == -INFINITY ? 0.0f : __fmul_rn(top, factor);
-      shrink[h] = exp2_fast(__fmul_rn(m[h], factor) - base[h]);  // one where nothing has changed
+      shrink[h] = exp2_fast(__fmul_rn(m[h], factor) - base[h]);  // exactly 1 if the maximum is unchanged
       m[h] = top;
     }
 #pragma unroll
@@ -79,7 +79,7 @@ struct Softmax {
   }
 };
 
-// A lane's part of one row's result: `most` and `total` are the largest score (a power of two) and the sum of weights.
+// Writes a lane's part of one row's result: `most` and `total` are the largest score (base 2) and the sum of weights.
 template <int D>
 __device__ void write_row(const AttendCall& call, const Work<D>& work, int token, int head, const float (&o)[D / 2], int h, float most,
                           float total, int t) {
@@ -96,7 +96,7 @@ __device__ void write_row(const AttendCall& call, const Work<D>& work, int token
     }
   }
 }
-// The same as an item of attend_decode().
+// The same as a partial result for attend_decode().
 template <int D>
 __device__ void write_part(const AttendCall& call, const DecodePlan& plan, const Work<D>& work, int token, int head,
                            const float (&o)[D / 2], int h, float most, float total, int t) {
@@ -111,7 +111,7 @@ __device__ void write_part(const AttendCall& call, const DecodePlan& plan, const
   }
 }
 
-// One of the two groups of four warps: its 64 rows of an item, sums in registers. A lane has parts of rows row0 and row0 + 8.
+// One of the two warpgroups: 64 rows of an item, accumulators in registers. A lane has parts of rows row0 and row0 + 8.
 template <int D>
 struct Group {
   using Size = Sizes<D>;
@@ -120,12 +120,12 @@ struct Group {
   Barriers& b;
   const uint32_t q_at, v_at;
   const int wg, lane, t, row0, n_items;
-  const float factor;                        // scores to powers of two
-  const uint64_t q_rows, k_rows, v_columns;  // descriptors; their addresses count in sixteens
+  const float factor;                        // converts scores to base-2 exponents
+  const uint64_t q_rows, k_rows, v_columns;  // descriptors; their addresses are in units of 16 bytes
   float o[D / 2], s[kKeys<D> / 2];
   uint32_t p[kKeys<D> / 16][4];
 
-  __device__ static int uniform(int x) { return __shfl_sync(~0u, x, 0); }  // which the compiler then knows
+  __device__ static int uniform(int x) { return __shfl_sync(~0u, x, 0); }  // tells the compiler that x is warp-uniform
   __device__ Group(const AttendCall& of, const Layout& how, uint32_t q, uint32_t k, uint32_t v, Barriers& barriers)
       : call(of),
         layout(how),
@@ -183,7 +183,7 @@ struct Group {
 #pragma unroll
       for (int i = 0; i < 4; i++) p[k][i] = pack(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
   }
-  // Whatever lies behind the last token of an item may be no number: it must not be multiplied with a weight of zero.
+  // V past the last token of an item may be NaN, which a weight of zero would not cancel: clears it.
   __device__ void clear_rest(const Work<D>& work, int stage) const {
     const int there = (work.end - work.begin - 1) % kKeys<D> + 1;
     if (there == kKeys<D>) return;
@@ -242,15 +242,15 @@ __device__ void attend_rows(const AttendCall& call, const Layout& layout, uint32
   int turn = 0, next = item_at(1, n_items);  // the next item
   if (item_at(0, n_items) < 0) return;
   Work<D> work(call, layout, item_at(0, n_items));
-  Raw raw = load_raw(call, layout, max(next, 0));  // of the next one, long before it is needed
+  Raw raw = load_raw(call, layout, max(next, 0));  // prefetches the next item
   int n = work.n(), token[2] = {work.token(group.row0), work.token(group.row0 + 8)};
-  auto leave_q = [&] {  // all scores of an item are there
+  auto leave_q = [&] {  // an item's scores are complete: its queries may be replaced
     if (!layout.copies_q()) return group.arrive(&b.q_empty[wg]);
     group.sync();
     if (next >= 0) group.copy_q(Work<D>(call, layout, next, raw));
   };
   Softmax<D> softmax;
-  int done = 0, i = 0;      // tiles of K: of all items so far, of this one
+  int done = 0, i = 0;      // tiles of K so far: of all items, of this one
   auto take_scores = [&] {  // of tile i
     settle(group.s);
     group.arrive(&b.empty[2 * (done % kStages<D>)]);
@@ -263,7 +263,7 @@ __device__ void attend_rows(const AttendCall& call, const Layout& layout, uint32
   group.pack_weights();
   if (turns && wg == 1 && (n > 1 || next >= 0)) turn_give(0);  // group 0 begins
   done = i = 1;
-  // One more tile, with the values of the one before it. Fresh: it is the first of its item; `before` and `sums` are of the last item.
+  // Scores of a tile, and the values of the previous one. fresh: first tile of its item; `before` and `sums` are the previous item's.
   auto step = [&](auto fresh, const Work<D>& before, Softmax<D>& sums) {
     group.wait(done, 0);
     group.wait(done - 1, 1);
@@ -275,7 +275,7 @@ __device__ void attend_rows(const AttendCall& call, const Layout& layout, uint32
     if (turns && (wg == 0 || i + 1 < n || next >= 0)) turn_give(wg ^ 1);
     wgmma_wait<1>();
     take_scores();
-    // Exponentials are to be taken while values are multiplied: a never taken turn that needs their sums holds the wait back.
+    // Exponentials must overlap the value product: a never-taken branch on their sums keeps the compiler from hoisting the wait.
     if (softmax.l[0] + softmax.l[1] < 0) asm volatile("nanosleep.u32 0;" ::: "memory");
     wgmma_wait<0>();
     settle(group.o);

@@ -1,4 +1,4 @@
-// What prefill.cu's blocks do: items of 128 rows, and the warps that bring their queries, keys and values.
+// Work items of prefill.cu's blocks, 128 rows each, and the producer warps that copy their queries, keys and values.
 #pragma once
 
 #include <cuda.h>
@@ -14,8 +14,8 @@ constexpr int kGroups = 2, kThreads = 128 * (kGroups + 1), kMostStages = 3;
 
 template <int D>
 struct Sizes {
-  static constexpr int keys = D > 128 ? 64 : 128, stages = D > 128 ? 2 : kMostStages;  // of a tile; tiles on their way
-  static constexpr int sides = D / 64;                                                 // blocks of 64 dimensions, 128 bytes a row
+  static constexpr int keys = D > 128 ? 64 : 128, stages = D > 128 ? 2 : kMostStages;  // tokens per tile; tiles in flight
+  static constexpr int sides = D / 64;                                                 // blocks of 64 dimensions, 128 bytes per row
   static constexpr int q = sides * kPrefillRows * 128, tile = sides * keys * 128;
   static constexpr int all = q + stages * 2 * tile + 1024;
 };
@@ -30,17 +30,17 @@ __device__ void copy16(uint32_t to, const void* from, bool there) {
 __device__ void turn_wait(int group) { asm volatile("bar.sync %0, 256;" ::"r"(2 + group) : "memory"); }
 __device__ void turn_give(int group) { asm volatile("bar.arrive %0, 256;" ::"r"(2 + group) : "memory"); }
 
-// How tiles are laid out: `pack` query heads of a K/V head side by side for each row of a sequence, `groups` times 64 rows of both.
+// Layout of tiles: `pack` query heads of a K/V head per row of a sequence, `groups` times 64 (row, head) pairs.
 struct Layout {
   const PrefillTile* tiles;
-  DecodePlan shared;  // instead of tiles, where sequences begin alike
+  DecodePlan shared;  // replaces tiles, for shared prefixes
   int n_tiles, pack, groups;
-  int piece;  // tokens of K or V that lie together and are copied at once
+  int piece;  // contiguous tokens of K or V per copy
   __device__ bool is_shared() const { return shared.shared_room > 0; }
-  __device__ bool copies_q() const { return pack > 1 || is_shared(); }  // the groups copy it, else it is brought
+  __device__ bool copies_q() const { return pack > 1 || is_shared(); }  // consumers copy q themselves, else a producer does
 };
 
-// An item as it lies in memory: PrefillTile or SharedTile.
+// An item as stored: PrefillTile or SharedTile.
 struct Raw {
   int v[6];
 };
@@ -54,8 +54,8 @@ __device__ Raw load_raw(const AttendCall& call, const Layout& layout, int item) 
   return raw;
 }
 
-// What a block works on at a time. Its rows r stand for row token(r) of the sequence, or for the token(r)-th of the sequences that
-// share the keys, and query head head(r).
+// A work item of a block. Its row r is row token(r) of the sequence, or the token(r)-th of the sequences that share the keys,
+// and query head head(r).
 template <int D>
 struct Work {
   int head0, seq, row, first, n_rows, context, begin, end, pack, part;
@@ -73,7 +73,7 @@ struct Work {
       part = raw.v[5];
       row = 0;
       context = end;
-      causal = true;  // everybody sees all of it
+      causal = true;  // all rows see all of it
       return;
     }
     seq = raw.v[0];
@@ -99,7 +99,7 @@ __device__ int count_items(const AttendCall& call, const Layout& layout) {
   return (layout.is_shared() ? *layout.shared.n_shared : layout.n_tiles) * (call.heads / layout.pack);
 }
 
-// The items of a block, longest first, so that all blocks have about the same to do; -1: no more.
+// The items of a block, longest first in boustrophedon order, which balances the blocks; -1: no more.
 __device__ int item_at(int turn, int n_items) {
   const int n = gridDim.x, at = turn * n + (turn % 2 ? n - 1 - int(blockIdx.x) : int(blockIdx.x));
   return at < n_items ? at : -1;
@@ -110,7 +110,7 @@ struct Barriers {
   uint64_t q_full[kGroups], q_empty[kGroups];
 };
 
-// A thread asks for the queries of both groups.
+// Producer thread of the queries of both warpgroups.
 template <int D>
 __device__ void bring_queries(const AttendCall& call, const CUtensorMap& map, const Layout& layout, uint32_t to, Barriers& b) {
   const int n_items = count_items(call, layout);
@@ -126,7 +126,7 @@ __device__ void bring_queries(const AttendCall& call, const CUtensorMap& map, co
   }
 }
 
-// One warp asks for all tiles of K (side 0) or V (side 1), each lane of it for one piece of a tile.
+// Producer warp of all tiles of K (side 0) or V (side 1); each lane copies one piece of a tile.
 template <int D>
 __device__ void bring_tiles(const AttendCall& call, const CUtensorMap& map, const Layout& layout, int side, uint32_t to, Barriers& b) {
   using Size = Sizes<D>;
@@ -139,7 +139,7 @@ __device__ void bring_tiles(const AttendCall& call, const CUtensorMap& map, cons
     const int32_t* table = pages.unit + pages.begin[work.seq];
     for (int key = work.begin; key < work.end; key += kKeys<D>) {
       const int token = key + lane * layout.piece, page = page_number(pages, token);
-      const int unit = lane < n_pieces && token < work.end ? table[page] : -1;  // -1: outside the tensor, so zeros
+      const int unit = lane < n_pieces && token < work.end ? table[page] : -1;  // -1: out of bounds, filled with zeros
       uint64_t* barrier = &b.full[2 * stage + side];
       if (lane == 0) {
         barrier_wait(&b.empty[2 * stage + side], parity);

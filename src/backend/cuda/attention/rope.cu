@@ -1,4 +1,4 @@
-// Rotary positions and the storing of keys and values in their pages.
+// Rotary embeddings, and storing keys and values in their pages.
 #include <algorithm>
 
 #include "backend/cuda/attention/pages.cuh"
@@ -26,7 +26,7 @@ __device__ std::byte* page_of(const Pages& p, int seq, int place) {
   return p.base + p.unit[p.begin[seq] + place / p.page_tokens] * p.unit_bytes;
 }
 
-// The angle is the f32 product of position and frequency, its cosine and sine are taken in double.
+// The angle is the f32 product of position and frequency; its cosine and sine are computed in double.
 __global__ void angles_kernel(Matrix out, Frequencies f, Spots s, const int32_t* prompt_len) {
   launch_next();
   wait_before();
@@ -79,7 +79,7 @@ __global__ void store_kv_kernel(Pages p, Heads k, Heads v, Spots s) {
   }
 }
 
-// One block a row, one thread eight pairs of a head of q or k, or sixteen values of v. Those of q need not know where the row is stored.
+// One block per row; a thread handles eight pairs of a head of q or k, or sixteen values of v. Only k and v look up the row's page.
 __global__ void rope_store_kernel(AttendCall call) {
   launch_next();
   wait_before();

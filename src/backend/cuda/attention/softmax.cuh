@@ -1,4 +1,4 @@
-// Partial softmaxes, of some of a head's keys each, and how they become one.
+// Partial softmaxes over parts of a head's keys, and their merge.
 #pragma once
 
 #include "backend/cuda/attention/attention.h"
@@ -8,17 +8,17 @@ namespace mr::cuda {
 
 inline constexpr float kLog2e = 1.44269504f;
 
-// A partial result of a head: its sums, then the largest score and the sum of weights.
+// A partial result of a head: its values, then the largest score and the sum of weights.
 template <int D>
 inline constexpr int kPart = D + kPartExtra;
 
-// Two neighbouring sums of a head over some of its keys: the largest score, as a power of two, the sum of weights, the values.
+// A partial softmax for two consecutive dimensions: the largest score (base 2), the sum of weights, the values.
 struct Found {
   float most = -INFINITY, total = 0, x = 0, y = 0;
 };
 
-// Merges n partial softmaxes into f, first to last; some may have seen nothing. kAtOnce of them are loaded at a time.
-// weight(i): the largest score and the sum of weights; values(i): the sums.
+// Merges n partial softmaxes into f, first to last; some may be empty. kAtOnce of them are loaded at a time.
+// weight(i): the largest score and the sum of weights; values(i): the values.
 template <int kAtOnce, class Weight, class Values>
 __device__ Found merged(int n, Weight weight, Values values, Found f = {}) {
 #pragma unroll 1
@@ -49,7 +49,7 @@ __device__ Found merged(int n, Weight weight, Values values, Found f = {}) {
   return f;
 }
 
-// Adds the weight of a head's sink, a score without a value, to `total`; returns the factor of the head's sums.
+// Adds the weight of a head's sink, a score without a value, to `total`; returns the factor for the head's values.
 __device__ inline float add_sink(float sink, float most, float& total) {
   sink *= kLog2e;
   const float top = fmaxf(most, sink), shrink = exp2_fast(most - top);
@@ -57,7 +57,7 @@ __device__ inline float add_sink(float sink, float most, float& total) {
   return shrink;
 }
 
-// Two neighbouring dimensions of a head's result.
+// Writes two consecutive dimensions of a head's result.
 __device__ inline void write_head(const AttendCall& call, int row, int head, int d, Found f) {
   if (call.sinks) {
     const float shrink = add_sink(call.sinks[head], f.most, f.total);
@@ -69,7 +69,7 @@ __device__ inline void write_head(const AttendCall& call, int row, int head, int
   store(call.out.data, call.out.dtype, to + 1, f.y / f.total);
 }
 
-// One thread of each of n blocks that share a head: publishes what its block wrote, and is true for the last, which sees what all wrote.
+// Called by one thread of each of n blocks that share a head: releases its block's writes; true for the last, which acquires them all.
 __device__ inline bool arrives_last(int32_t* arrived, int n) {
   int32_t before;
   asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;" : "=r"(before) : "l"(arrived) : "memory");

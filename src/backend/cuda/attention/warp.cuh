@@ -1,6 +1,6 @@
-// What a warp does of the attention of one new token (Flash-Decoding, Dao et al. 2023) with 16 tokens at a time that lie in shared
-// memory: scores and the running softmax. Dimensions of q and k are permuted alike, so that lane 4 g + t holds 8 t .. 8 t + 7 of every
-// 32 of query head g, or of token g; and of v lane 4 g + t holds dimensions 8 g .. 8 g + 7 of tokens 2t, 2t + 1, 2t + 8 and 2t + 9.
+// A warp's part of the attention of one new token (Flash-Decoding, Dao et al. 2023), over 16 tokens at a time in shared memory:
+// scores and the online softmax. Dimensions of q and k are permuted alike: lane 4 g + t holds 8 t .. 8 t + 7 of every 32 of
+// query head g, or of token g; and of v lane 4 g + t holds dimensions 8 g .. 8 g + 7 of tokens 2t, 2t + 1, 2t + 8 and 2t + 9.
 #pragma once
 
 #include "backend/cuda/attention/pages.cuh"
@@ -9,14 +9,14 @@
 
 namespace mr::cuda {
 
-inline constexpr int kTile = 16;  // tokens a warp takes at a time
+inline constexpr int kTile = 16;  // tokens per step of a warp
 
-// What a warp reads of one tile.
+// A lane's part of one tile.
 template <int D>
 struct Tile {
   uint4 k[2][D / 32], v[4][D / 64];
 
-  // From a stage of the ring; values of tokens outside [begin, end) become zero.
+  // From a stage of the ring; values of tokens outside [begin, end), which may be NaN, become zero.
   __device__ void load(const bf16 (&stage)[2][kTile * D], int begin, int end, int g, int t) {
 #pragma unroll
     for (int n = 0; n < 2; n++)
@@ -41,10 +41,10 @@ struct Tile {
   __device__ uint4 value(int i, int h) const { return v[i][h]; }
 };
 
-// Of wide heads registers do not hold a tile: what is asked for is read then.
+// A tile of wide heads does not fit in registers: it is read from shared memory on demand.
 template <>
 struct Tile<256> {
-  uint32_t k, v;  // where the lane's part begins
+  uint32_t k, v;  // addresses of the lane's part
   int t, begin, end;
 
   __device__ void load(const bf16 (&stage)[2][kTile * 256], int from, int to, int g, int of) {
@@ -61,14 +61,14 @@ struct Tile<256> {
   }
 
  private:
-  __device__ static uint4 read(uint32_t at) {  // in its place among the products: volatile
+  __device__ static uint4 read(uint32_t at) {  // volatile, so that it is not hoisted, which would need registers
     uint4 x;
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(at) : "memory");
     return x;
   }
 };
 
-// The running softmax of a warp: row g is query head g.
+// The online softmax of a warp: row g is query head g.
 template <int D>
 struct Sums {
   float m = -INFINITY, l = 0, o[D / 64][8][2] = {};

@@ -1,5 +1,5 @@
-// Attention of new tokens by the eight working warps of a block that runs a chain of operations: parts of sequences, whose keys and
-// values come through the block's ring, four tiles of 16 tokens a stage. The new key is rotated and stored on the way. Parts of a
+// Attention of new tokens by the eight worker warps of a block that runs a chain of operations: parts of sequences, whose keys and
+// values come through the block's ring, four tiles of 16 tokens per stage. The new key is also rotated and stored. Parts of a
 // sequence are merged, first to last, by the block that finishes last.
 #pragma once
 
@@ -9,25 +9,25 @@
 namespace mr::cuda {
 
 // A block's part of an attention: n_tiles tiles of 16 tokens of one sequence and K/V head, from first_tile on, of which tokens
-// [begin, end) are seen; the index-th of `count` such parts; count 0: none.
+// [begin, end) are visible; the index-th of `count` such parts; count 0: empty.
 struct Part {
   int seq, row, context, begin, end, index, count, slot, kv_head, first_tile, n_tiles;
-  int table;       // where the sequence's pages begin
-  bool newest;     // is this step's token in it?
-  int64_t stored;  // where its key goes, counted in values from the first page
+  int table;       // offset of the sequence's block table
+  bool newest;     // whether it contains this step's token
+  int64_t stored;  // address of that token's key, in values from the first page
 };
 
-// Where a token's key lies, counted in values from the first page.
+// Address of a token's key, in values from the first page.
 __device__ inline int64_t place_of(const Pages& pages, int table, int kv_head, int token) {
   const int page = page_number(pages, token), in_page = token - page * pages.page_tokens;
   return pages.unit[table + page] * (pages.unit_bytes / 2) + (int64_t(kv_head) * pages.page_tokens + in_page) * pages.k_dim;
 }
 
-// What the warps of an attention share, beside their partial softmaxes' weights.
+// Shared by the warps of an attention, beside Softmaxes.
 template <int D>
 struct Mixing {
   uint4 turned[kGroup + 2][D / 8];  // the query heads of a group, rotated; then the new key, and the new value
-  // The sums of warp w and head h; [kWarps][heads of a group] of them follow this.
+  // The values of warp w and head h; [kWarps][heads of a group] of them follow this struct.
   __device__ float* found(int w, int group, int h) { return reinterpret_cast<float*>(this + 1) + (w * group + h) * kPart<D>; }
 };
 struct Softmaxes {
@@ -35,7 +35,7 @@ struct Softmaxes {
   int last;
 };
 
-// Which page each of the part's tiles is in: a warp reads of 32 tiles at a time, and of the next 32 ahead.
+// Block table lookups of the part's tiles: a warp reads 32 entries at a time, and prefetches the next 32.
 struct TilePages {
   const AttendCall& call;
   const Part& part;
@@ -44,7 +44,7 @@ struct TilePages {
   __device__ int unit_of(int tile) const {
     return tile < part.n_tiles ? call.pages.unit[part.table + page_number(call.pages, (part.first_tile + tile) * kTile)] : 0;
   }
-  // Where this lane's tile of [tile, tile + kTiles) begins: keys for the first kTiles lanes, values for the next.
+  // Address of this lane's tile of [tile, tile + kTiles): keys for the first kTiles lanes, values for the next.
   __device__ const std::byte* at(int tile) {
     const Pages& pages = call.pages;
     const int lane = threadIdx.x % 32, own = lane % kTiles, token = (part.first_tile + tile + own) * kTile;
@@ -59,7 +59,7 @@ struct TilePages {
   }
 };
 
-// Fetches a part's keys and values, kTiles tiles a stage, those of this step among them, which are replaced when they have come.
+// Copies a part's keys and values, kTiles tiles per stage. Those of this step's token are stale, and replaced on arrival.
 // ring: of `stages` stages, stage_bytes each.
 __device__ inline void fetch_part(uint32_t ring, int stage_bytes, int stages, uint64_t* full, uint64_t* empty, const AttendCall& call,
                                   const Part& part, Fetching& fetching) {
@@ -75,7 +75,7 @@ __device__ inline void fetch_part(uint32_t ring, int stage_bytes, int stages, ui
   }
 }
 
-// Rotates the queries of a group, and the new key where it is in the part, which lies in shared memory then with its value.
+// Rotates the queries of a group, and the new key if it is in the part, into shared memory, together with the new value.
 template <int D>
 __device__ void turn_heads(uint4 (&turned)[kGroup + 2][D / 8], const AttendCall& call, const Part& mine, int group) {
   const bf16* q = static_cast<const bf16*>(call.q.data) + mine.row * call.q.stride + mine.kv_head * group * call.q.head_stride;
@@ -100,11 +100,11 @@ __device__ void turn_heads(uint4 (&turned)[kGroup + 2][D / 8], const AttendCall&
   if (mine.newest && threadIdx.x < D / 8) turned[kGroup + 1][threadIdx.x] = __ldcg(reinterpret_cast<const uint4*>(v) + threadIdx.x);
 }
 
-// The new key and value, into their tile in the ring and into their page.
+// Writes the new key and value to their tile in the ring and to their page.
 template <int D>
 __device__ void put_newest(bf16 (&stage)[2][kTile * D], const uint4 (&turned)[kGroup + 2][D / 8], const AttendCall& call,
                            const Part& mine) {
-  const int lane = threadIdx.x % 32, part = lane / 16, i = lane % 16;  // the lower lanes have the key's, the upper ones the value's
+  const int lane = threadIdx.x % 32, part = lane / 16, i = lane % 16;  // lower lanes: key, upper lanes: value
   if (i < D / 8) {
     const uint4 x = turned[kGroup + part][i];
     bf16* page = reinterpret_cast<bf16*>(call.pages.base) + mine.stored + int64_t(part) * call.pages.kv_heads * call.pages.page_tokens * D;
@@ -114,7 +114,7 @@ __device__ void put_newest(bf16 (&stage)[2][kTile * D], const uint4 (&turned)[kG
   __syncwarp();
 }
 
-// A warp's sums, to where the others find them.
+// Writes a warp's partial softmax to shared memory.
 template <int D>
 __device__ void leave(Softmaxes& shared, Mixing<D>& room, Sums<D>& sums, int group) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -136,7 +136,7 @@ __device__ void leave(Softmaxes& shared, Mixing<D>& room, Sums<D>& sums, int gro
     }
 }
 
-// The warps' sums become the part's, and, by whoever comes last, the parts the sequence's.
+// Merges the warps' partial softmaxes into the part's; the last block of a sequence merges its parts.
 template <int D>
 __device__ void merge_parts(Softmaxes& shared, Mixing<D>& room, const AttendCall& call, const DecodePlan& plan, const Part& mine,
                             int group) {
@@ -171,12 +171,12 @@ __device__ void merge_parts(Softmaxes& shared, Mixing<D>& room, const AttendCall
   }
 }
 
-// By all workers, none of whom needs `room` any more for what was before. stages(f) calls f(number, where it lies) for every stage of the
-// part, when it has come.
+// Called by all workers once `room` is free. stages(f) calls f(index, address) for every stage of the part once it is
+// loaded.
 template <int D, class Stages>
 __device__ void attend_part(Softmaxes& shared, Mixing<D>& room, const AttendCall& call, const DecodePlan& plan, const Part& mine,
                             Stages stages) {
-  constexpr int kTeams = kWarps / kTiles;  // each takes whole stages in turn
+  constexpr int kTeams = kWarps / kTiles;  // each processes whole stages in turn
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, group = call.heads / call.pages.kv_heads;
   turn_heads<D>(room.turned, call, mine, group);
   workers_meet();

@@ -1,25 +1,25 @@
-// What both chains of operations have in common, that of one row and that of several: blocks of eight working warps, rings of barriers,
-// the pace of fetching.
+// Shared by both chains of operations, of one row and of several: blocks of eight worker warps, rings of mbarriers, the producer's
+// pacing.
 #pragma once
 
 #include "backend/cuda/device/copies.cuh"
 
 namespace mr::cuda {
 
-inline constexpr int kWarps = 8, kWorkers = 32 * kWarps;  // that work
-inline constexpr int kTiles = 4;                          // of keys and values in a stage
-inline constexpr int kSteps = 8, kStepsAhead = 5;         // steps that are at hand; of these, at most so many that nobody has begun
+inline constexpr int kWarps = 8, kWorkers = 32 * kWarps;  // worker warps, and their threads
+inline constexpr int kTiles = 4;                          // of keys and values per stage
+inline constexpr int kSteps = 8, kStepsAhead = 5;         // steps in shared memory; how far they are prefetched
 
-// A block on every multiprocessor, which wait for each other. A cooperative launch would begin when all before it has ended; these begin
-// beside its end and prefetch. Every one finds room in the end: what runs before them does not wait for them, and what comes after begins
-// when all of them have called launch_next(). That holds for one engine a GPU: two at once may take half of the multiprocessors each and
-// wait for ever.
+// Launches one block per multiprocessor; the blocks synchronize with a grid barrier. A cooperative launch would start only when all
+// previous kernels have ended; these blocks overlap their end and prefetch. All of them become resident eventually: earlier kernels do
+// not wait for them, and later ones start only when all have called launch_next(). This holds for one engine per GPU: two chains at
+// once may hold half of the multiprocessors each, and deadlock.
 template <class... Params, class... Args>
 void launch_on_all(const Launch& at, void (*kernel)(Params...), int threads, size_t shared, Args&&... args) {
   launch(at, kernel, dim3(unsigned(at.n_sm)), threads, shared, args...);
 }
 
-// Where a walk through a ring of barriers is.
+// Cursor in a ring of barriers.
 struct Turn {
   int at = 0, parity = 0;
   __device__ void next(int size) {
@@ -30,13 +30,13 @@ struct Turn {
   }
 };
 
-// The warp that fetches: only kInFlight stages are under way at a time. That is enough to keep memory busy, and more would stand in the
-// way of what blocks tell each other (measured of one row: 1 reads at 3.0 TB/s, 2 at 4.2, 3 to 6 at 3.8 to 4.0).
+// State of the producer warp: only kInFlight stages are in flight at a time. That is enough to keep memory busy, and more would delay
+// the traffic of the grid barrier (measured with one row: 1 reads at 3.0 TB/s, 2 at 4.2, 3 to 6 at 3.8 to 4.0).
 inline constexpr int kInFlight = 2;
 struct Fetching {
   Turn turn, first;
   int n = 0;
-  // The next stage, of so many bytes, once it is free.
+  // Waits until the next stage is free, and expects `bytes` in it.
   __device__ void begin(uint64_t* full, uint64_t* empty, int stages, int bytes) {
     barrier_wait(&empty[turn.at], turn.parity ^ 1);
     if (n == kInFlight) {
@@ -57,7 +57,7 @@ __device__ inline unsigned peek(const unsigned* p) {
 }
 __device__ inline void workers_meet() { asm volatile("bar.sync 1, %0;" ::"n"(kWorkers) : "memory"); }
 
-// Steps begin at another block each, so that no block always has the larger share.
+// Each step starts at a different block, so that no block always has the larger share.
 __device__ inline int rank_at(int step) { return int((blockIdx.x + unsigned(step) * 37) % gridDim.x); }
 
 }  // namespace mr::cuda

@@ -1,10 +1,10 @@
-// Products, attentions and scans of one row, one after the other in one kernel that fills the GPU: a block on every multiprocessor runs the
-// whole program. One warp of a block fetches the weights, keys and values of all steps in turn, as far ahead as a ring in shared
-// memory has room, whatever the sums before them are; others multiply, and one finishes outputs. Blocks meet after every step, and
-// while they do, what the ring waits for keeps memory busy. Reads every weight and every key and value once.
+// Products, attentions and scans of one row, one after the other in one persistent kernel: a block on every multiprocessor runs the
+// whole program. A producer warp prefetches the weights, keys and values of all steps in turn, as far ahead as a ring in shared
+// memory has room, across step boundaries; eight warps multiply; one runs epilogues. A grid barrier ends each step, and the producer
+// keeps memory busy meanwhile. Reads every weight and every key and value once.
 //
 // A stage of the ring is 16 rows of a weight (gated: 8 of each half) by kPiece inputs, or four tiles of 16 keys and values. In each
-// stage every multiplying warp takes its own kPiece / kWarps inputs; their order inside 32 is permuted alike in weight and x, so that
+// stage every worker warp multiplies its kPiece / kWarps inputs; their order inside 32 is permuted alike in weight and x, so that
 // lane 4 g + t holds 8 t .. 8 t + 7 of row g.
 #include <algorithm>
 
@@ -14,7 +14,7 @@ namespace mr::cuda {
 
 namespace {
 
-// Fetches a product's weights. row_of(part, output, second): a row, by all lanes together; second: a gated output's other.
+// Copies a product's weights. row_of(part, output, second): address of a row, called by all lanes; second: a gated output's up row.
 template <class RowOf>
 __device__ void fetch(const Program& program, Shared& shared, uint32_t ring, const Product& p, int parts, const Share& mine,
                       Fetching& fetching, RowOf row_of) {
@@ -40,7 +40,7 @@ __device__ void fetch(const Program& program, Shared& shared, uint32_t ring, con
   fetch(program, shared, ring, p, 1, mine, fetching,
         [&](int, int output, bool second) { return weight + (second ? half + output : output) * p.in; });
 }
-// The tables are loaded before wait(), which returns when the experts are chosen.
+// Loads the expert tables before wait(), which returns when the experts are chosen.
 template <class Wait>
 __device__ void fetch(const Program& program, Shared& shared, uint32_t ring, const ExpertsStep& e, const Share& mine, Fetching& fetching,
                       Wait wait) {
@@ -49,7 +49,7 @@ __device__ void fetch(const Program& program, Shared& shared, uint32_t ring, con
   const void* first = lane < e.n ? e.first[lane].quants : nullptr;
   const void* second = lane < e.n && e.second ? e.second[lane].quants : nullptr;
   wait();
-  const int mine_is = lane < e.k ? min(max(shared.choice.expert[lane], 0), e.n - 1) : 0;  // rows of NaN choose none
+  const int mine_is = lane < e.k ? min(max(shared.choice.expert[lane], 0), e.n - 1) : 0;  // rows of NaN have no valid expert
   fetch(program, shared, ring, p, p.gated ? 1 : e.k, mine, fetching, [&](int part, int output, bool other) {
     const int expert = __shfl_sync(~0u, mine_is, p.gated ? output / each : part);
     const uint64_t a = __shfl_sync(~0u, uint64_t(first), expert), b = __shfl_sync(~0u, uint64_t(second), expert);
@@ -57,13 +57,13 @@ __device__ void fetch(const Program& program, Shared& shared, uint32_t ring, con
   });
 }
 
-// Fetches the keys and values of the block's tiles.
+// Copies the keys and values of the block's tiles.
 __device__ void fetch(const Program& program, Shared& shared, uint32_t ring, const AttendCall& call, const Share& mine,
                       Fetching& fetching) {
   fetch_part(ring, kStage, program.stages, shared.full, shared.empty, call, mine, fetching);
 }
 
-// Makes outputs of a product's sums. by: the weights of its parts, or null.
+// Epilogue of a product. by: the weights of its parts, or null.
 template <bool Mixed>
 __device__ void finish(Shared& shared, const Product& p, int parts, const float* by, const Share& mine, Turn& turn) {
   const int lane = threadIdx.x % 32;
@@ -73,12 +73,12 @@ __device__ void finish(Shared& shared, const Product& p, int parts, const float*
     src = p.conv.slots.src[0];
     to = p.conv.slots.dst[0];
   }
-  // What a tile's outputs need beside their sums is asked for two tiles ahead: memory is busy.
+  // The epilogue's other inputs are prefetched two tiles ahead, as memory latency is high under load.
   struct Beside {
     float residual, bias, weight;
     Tap tap;
   };
-  auto ask = [&](Beside& b, int tile) {
+  auto prefetch = [&](Beside& b, int tile) {
     const int at = tile + lane;
     b.residual = b.bias = b.weight = 0;
     b.tap.there = false;
@@ -116,8 +116,8 @@ __device__ void finish(Shared& shared, const Product& p, int parts, const float*
   };
   Beside even, odd;
   if (Mixed) {
-    ask(even, mine.begin);
-    ask(odd, mine.begin + mine.per);
+    prefetch(even, mine.begin);
+    prefetch(odd, mine.begin + mine.per);
   }
   if (p.squares) {
     float of = 0;
@@ -125,24 +125,24 @@ __device__ void finish(Shared& shared, const Product& p, int parts, const float*
     factor = rsqrtf(warp_sum(of) / float(p.in) + p.eps);
   }
   for (int tile = mine.begin; !Mixed && tile < mine.end; tile += mine.per) {
-    ask(even, tile);
+    prefetch(even, tile);
     finish_tile(tile, even);
   }
 #pragma unroll 1
   for (int tile = mine.begin; Mixed && tile < mine.end; tile += 2 * mine.per) {
     finish_tile(tile, even);
-    ask(even, tile + 2 * mine.per);
+    prefetch(even, tile + 2 * mine.per);
     if (tile + mine.per >= mine.end) break;
     finish_tile(tile + mine.per, odd);
-    ask(odd, tile + 3 * mine.per);
+    prefetch(odd, tile + 3 * mine.per);
   }
   if (!p.next.x) return;
   put_squares(p.next, 0, int(blockIdx.x), int(gridDim.x), warp_sum(squares), lane, 32);
 }
 
-// This warp's inputs of x, in whole pieces, for itself alone.
+// Copies this warp's inputs of x to shared memory, in whole pieces.
 __device__ void take_x(bf16* to, const void* x, int in) {
-  constexpr int lanes = kShare / 8, kAtOnce = 8;  // lanes that hold a share; pieces asked for at a time by each
+  constexpr int lanes = kShare / 8, kAtOnce = 8;  // lanes per share; loads in flight per lane
   const int first = threadIdx.x % 32 / lanes * kPiece + threadIdx.x / 32 * kShare + threadIdx.x % lanes * 8;
 #pragma unroll 1
   for (int from = first; from / kPiece * kPiece < in; from += 32 / lanes * kPiece * kAtOnce) {
@@ -164,7 +164,7 @@ __device__ void take_x(bf16* to, const void* x, int in) {
 __device__ void multiply(const Program& program, Shared& shared, const char* ring, bf16* x, const Product& p, int parts, const Share& mine,
                          Turn& turn, Turn& slot) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, in = int(p.in);
-  const int apart = (in + kPiece - 1) / kPiece * kPiece;  // from a part's x to the next one's
+  const int apart = (in + kPiece - 1) / kPiece * kPiece;  // stride between the parts' x
   for (int part = 0; part < parts && mine.begin < mine.end; part++)
     take_x(x + part * apart, static_cast<const bf16*>(p.x.data) + part * p.x.stride, in);
   const int first = warp * kShare + 8 * t;
@@ -179,7 +179,7 @@ __device__ void multiply(const Program& program, Shared& shared, const char* rin
         uint4 a = *reinterpret_cast<const uint4*>(rows + row_at(g) + j * 2);
         uint4 b = *reinterpret_cast<const uint4*>(rows + row_at(g + 8) + j * 2);
         const uint4 v = *reinterpret_cast<const uint4*>(x + part * apart + k + first + j);
-        if (k + first + j >= in) a = b = uint4{};  // whatever lies there
+        if (k + first + j >= in) a = b = uint4{};  // stale contents of the stage
         mma(sum, a.x, b.x, a.y, b.y, v.x, v.y);
         mma(sum, a.z, b.z, a.w, b.w, v.z, v.w);
       }
@@ -197,7 +197,7 @@ __device__ void multiply(const Program& program, Shared& shared, const char* rin
   }
 }
 
-// The block's tiles of a K/V head; whoever finishes last merges those of all blocks.
+// The block's tiles of a K/V head; the last block to finish merges those of all blocks.
 template <int D>
 __device__ void attend(const Program& program, Shared& shared, char* ring, char* room, const AttendCall& call, const Share& mine,
                        Turn& turn) {
@@ -236,7 +236,7 @@ __device__ void begin(Shared& shared, int stages) {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-// The warp that fetches steps, weights, keys and values.
+// The producer warp: steps, weights, keys and values.
 template <bool Mixed>
 __device__ void fetch_steps(const Program& program, Shared& shared, uint32_t ring) {
   const int lane = threadIdx.x % 32;
@@ -272,7 +272,7 @@ __device__ void fetch_steps(const Program& program, Shared& shared, uint32_t rin
   }
 }
 
-// The warp that finishes outputs, and knows when all blocks have done a step.
+// The epilogue warp, which also runs the grid barrier.
 template <bool Mixed>
 __device__ void finish_steps(const Program& program, Shared& shared) {
   const int lane = threadIdx.x % 32;
@@ -280,7 +280,7 @@ __device__ void finish_steps(const Program& program, Shared& shared) {
   unsigned *arrived = program.memory.arrived, before;
   Turn slot;
   int worked = 0;
-  bool routed = false;  // by the step before: experts need that of their own block alone
+  bool routed = false;  // previous step was a route: experts then depend only on their own block
   for (int i = 0; i < program.n; i++) {
     const int at = i % kSteps;
     barrier_wait(&shared.step_full[at], i / kSteps & 1);
@@ -306,10 +306,10 @@ __device__ void finish_steps(const Program& program, Shared& shared) {
   }
   if (lane > 0) return;
   asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(arrived + 1) : "memory");
-  if (before == gridDim.x - 1) arrived[0] = arrived[1] = 0;  // all have seen the end
+  if (before == gridDim.x - 1) arrived[0] = arrived[1] = 0;  // all blocks have passed the last barrier
 }
 
-// The warps that multiply, attend and scan. room: for x, or what the warps of an attention found.
+// The worker warps: multiply, attend and scan. room: scratch for x, or for the partial softmaxes of an attention.
 template <bool Mixed>
 __device__ void work_steps(const Program& program, Shared& shared, char* ring, char* room) {
   const int lane = threadIdx.x % 32;
@@ -352,7 +352,7 @@ __device__ void work_steps(const Program& program, Shared& shared, char* ring, c
 template <bool Mixed>
 __global__ void __launch_bounds__(kThreads, 1) chain_kernel(const Program program) {
   extern __shared__ __align__(128) char ring[];
-  __shared__ __align__(16) char shared_room[sizeof(Shared)];  // nothing of it is initialized
+  __shared__ __align__(16) char shared_room[sizeof(Shared)];  // raw bytes: __shared__ objects may not have constructors
   Shared& shared = *reinterpret_cast<Shared*>(shared_room);
   const int warp = threadIdx.x / 32;
   if (threadIdx.x == 0) begin(shared, program.stages);

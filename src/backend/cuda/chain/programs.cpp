@@ -56,7 +56,7 @@ ChainPrograms::~ChainPrograms() {
 
 int64_t rows_of(const ChainStep& s) { return s.attends() ? s.attend.q.rows : s.kind == ChainStep::Kind::product ? s.product.x.rows : 1; }
 
-// In deterministic mode one row goes the way of several.
+// In deterministic mode one row uses the chain of several rows.
 bool ChainPrograms::can_take(const ChainStep& step) const {
   return rows_of(step) == 1 && !at_.deterministic ? can_chain(at_, step) : can_chain_rows(at_, step);
 }
@@ -86,14 +86,14 @@ void ChainPrograms::forget() {
   captured_.clear();
 }
 
-// Lets memory be had while a graph is captured: none of it becomes part of the graph.
+// Allows allocations while a graph is captured; they do not become part of the graph.
 struct Relaxed {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   Relaxed() { must(cudaThreadExchangeStreamCaptureMode(&mode)); }
   ~Relaxed() { cudaThreadExchangeStreamCaptureMode(&mode); }
 };
 
-// A program that a graph is to know has a place of its own, and is there before the graph runs.
+// A program recorded in a graph gets memory of its own, and is copied there before the graph runs.
 template <class Step>
 const Step* ChainPrograms::on_device(const std::vector<Step>& steps) {
   const size_t bytes = (steps.size() * sizeof(Step) + 127) / 128 * 128;

@@ -1,5 +1,5 @@
-// What the warps of one_row.cu's blocks share: the program's steps and a block's share of each, and the ring through which weights, keys
-// and values come.
+// Shared by the warps of one_row.cu's blocks: the program's steps, a block's share of each, and the ring of weights, keys and
+// values.
 #pragma once
 
 #include "backend/cuda/chain/attend.cuh"
@@ -10,11 +10,11 @@ namespace mr::cuda {
 
 namespace {
 
-constexpr int kPiece = 1024;  // inputs of a stage
+constexpr int kPiece = 1024;  // inputs per stage
 constexpr int kShare = kPiece / kWarps;
-constexpr int kRows = 16;                                                            // of a stage: even ones, then odd ones in other banks
+constexpr int kRows = 16;                                                            // per stage: even ones, then odd ones in other banks
 constexpr int kOdd = kRows / 2 * kPiece * 2 + 64, kStage = kRows * kPiece * 2 + 64;  // bytes
-constexpr int kLeastStages = 4, kMostStages = 6, kSlots = 2;                         // kSlots: tiles whose sums wait to be finished
+constexpr int kLeastStages = 4, kMostStages = 6, kSlots = 2;                         // kSlots: tiles whose sums await the epilogue
 constexpr int kThreads = 32 * (kWarps + 2);
 static_assert(kWorkers == kScanWorkers);
 constexpr int kMostShared = 227 << 10;
@@ -43,13 +43,13 @@ __device__ int parts_of(const ChainStep& s) {
   return Mixed && s.kind == Kind::experts && !s.experts.product.gated ? s.experts.k : 1;
 }
 
-// A block's share of a step. Of a product: outputs [begin, end), `per` in a tile of rows, the same in all but the last. Of a scan: slices
-// or channels [begin, end). Of an attention: a part of the one sequence there is.
+// A block's share of a step. Of a product: outputs [begin, end), `per` in each tile of rows but the last. Of a scan: slices or
+// channels [begin, end). Of an attention: a part of the only sequence.
 struct Share : Part {
   int per;
 };
 
-// Do the workers leave sums, whose coming says that all of them have begun the step? Not where a product has fewer outputs than blocks.
+// Whether the workers pass sums to the epilogue, which implies that all of them have started the step. Not if the block has no outputs.
 template <bool Mixed>
 __device__ bool leaves_sums(const ChainStep& s, const Share& mine) {
   return multiplies<Mixed>(s) && mine.begin < mine.end;
@@ -61,16 +61,16 @@ struct Shared {
   uint64_t step_full[kSteps], step_empty[kSteps], share_full[kSteps];
   uint64_t full[kMostStages], empty[kMostStages];
   uint64_t sums_full[kSlots], sums_empty[kSlots];
-  uint64_t go, worked, routed;  // a step's inputs are there; the workers did it, where nothing is left to finish; experts are chosen
+  uint64_t go, worked, routed;  // a step's inputs are ready; workers are done (steps without epilogue); experts are chosen
   float sums[kSlots][kWarps][kRows];
   Softmaxes softmaxes;
   Chosen choice;
 };
 
-// Outputs that a tile has room for: of a gated one, row 8 + i is the second of output i.
+// Outputs per tile: in a gated one, row 8 + i is the up row of output i.
 __device__ int lanes_of(const Product& p) { return p.gated ? kRows / 2 : kRows; }
 
-// The rank-th part of n, of one for each block.
+// This block's part of n, split evenly among the blocks.
 __device__ Share part_of(int64_t n, int step) {
   const int64_t rank = rank_at(step);
   Share s{};

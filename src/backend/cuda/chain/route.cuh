@@ -1,4 +1,4 @@
-// The choice of experts for one row, which every block of a chain makes for itself, from a row whose norm is half done.
+// Routing of one row whose norm is half done; every block of a chain computes it redundantly.
 #pragma once
 
 #include "backend/cuda/chain/steps.h"
@@ -6,7 +6,7 @@
 
 namespace mr::cuda {
 
-constexpr int kMostChosen = 8, kMostExperts = 32, kRouterAhead = 8;  // ahead: vectors of eight inputs that a thread asks for before wait()
+constexpr int kMostChosen = 8, kMostExperts = 32, kRouterAhead = 8;  // ahead: vectors of eight inputs prefetched per thread before wait()
 
 struct Chosen {
   int32_t expert[kMostChosen];
@@ -17,14 +17,14 @@ inline bool can_chain_route(const RouteStep& s) {
   return s.call.n_experts <= kMostExperts && s.call.expert.cols <= kMostChosen && s.call.x.cols % 8 == 0;
 }
 
-// wait() returns when the steps before are done; meet() lets the block's eight warps of workers meet, which hold an expert each at a time.
-// logits [n_experts]; the block writes inputs [begin, end) of the normed row, and the first block the choice.
+// wait() returns when the previous steps are done; meet() is a barrier of the block's eight worker warps, which compute one expert each
+// at a time. logits: scratch [n_experts]; the block writes inputs [begin, end) of the normalized row, block 0 also the choice.
 template <class Wait, class Meet>
 __device__ void route_one(float* logits, Chosen& choice, const RouteStep& s, int begin, int end, Wait wait, Meet meet) {
   const RouteCall& r = s.call;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n = int(r.x.cols);
   const bf16 *router = static_cast<const bf16*>(r.router) + lane * 8, *x = static_cast<const bf16*>(s.x) + lane * 8;
-  uint4 ahead[kRouterAhead];  // of this warp's first expert
+  uint4 ahead[kRouterAhead];  // prefetched weights of this warp's first expert
 #pragma unroll
   for (int i = 0; i < kRouterAhead; i++)
     if (warp < r.n_experts && i * 256 + lane * 8 < n) ahead[i] = stream16(router + int64_t(warp) * n + i * 256);

@@ -1,11 +1,11 @@
-// Products and attentions of up to 16 rows, each the next of its sequence, in one kernel that fills the GPU, as one_row.cu has them of one
-// row: a block on every multiprocessor runs the whole program, one warp asks for the weights, keys and values of all steps in turn, as
-// far ahead as a ring has room, and blocks meet after every step. Another warp asks for x, as soon as everybody has finished the step
-// before, through a ring of its own. Reads every weight, key and value once, and x from the L2 cache once a pass of each block.
+// Products and attentions of up to 16 rows of different sequences in one persistent kernel, as one_row.cu does for one row: a block on
+// every multiprocessor runs the whole program, a producer warp prefetches the weights, keys and values of all steps in turn, as far
+// ahead as a ring has room, and a grid barrier ends each step. A second producer warp copies x, once all blocks have finished the
+// previous step, through a separate ring. Reads every weight, key and value once, and x from L2 once per pass of each block.
 //
-// A stage of the ring is some boxes of eight weight rows by some chunks of 64 inputs, swizzled for Hopper's matrix instruction, or four
-// tiles of 16 keys and values. Each of the two groups of four warps multiplies 64 of a pass's rows, or half of the inputs of all, and
-// all eight finish the outputs, which lie in shared memory then.
+// A stage of the ring is some boxes of eight weight rows by some chunks of 64 inputs, swizzled for wgmma, or four tiles of 16 keys and
+// values. Each of the two warpgroups multiplies 64 of a pass's rows, or half of the inputs of all, and all eight warps run the
+// epilogue from sums in shared memory.
 #include "backend/cuda/chain/rows_product.cuh"
 #include "backend/cuda/gemm/norm_factors.cuh"
 
@@ -20,7 +20,7 @@ struct Program {
   DecodePlan plan;
 };
 
-__device__ void fence_copies() { asm volatile("fence.proxy.async;" ::: "memory"); }  // between what threads and copies read and write
+__device__ void fence_copies() { asm volatile("fence.proxy.async;" ::: "memory"); }  // orders generic and async-proxy accesses
 
 __device__ inline Part part_of(const AttendCall& call, const DecodePlan& plan, int unit) {
   const Pages& pages = call.pages;
@@ -36,7 +36,7 @@ __device__ inline Part part_of(const AttendCall& call, const DecodePlan& plan, i
   return p;
 }
 
-// Fetches the keys and values of the block's parts, and says which these are.
+// Copies the keys and values of the block's parts, and publishes the parts to the workers.
 __device__ void fetch(Shared& shared, uint32_t ring, const Program& program, const AttendCall& call, int step, Turn& part_turn,
                       Fetching& fetching) {
   const int n = program.plan.grid * call.pages.kv_heads;
@@ -73,13 +73,13 @@ __device__ void begin(Shared& shared) {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-// The warp that fetches weights, keys and values.
+// The producer warp: steps, weights, keys and values.
 template <bool Fixed>
-__device__ void ask(const Program& program, Shared& shared, uint32_t ring) {
+__device__ void fetch_steps(const Program& program, Shared& shared, uint32_t ring) {
   const int lane = threadIdx.x % 32;
   Fetching fetching;
   Turn part_turn;
-  auto ask_step = [&](int i) {
+  auto fetch_step = [&](int i) {
     if (i >= program.n) return;
     barrier_wait(&shared.step_empty[i % kSteps], (i / kSteps & 1) ^ 1);
     const RowsStep* step = program.step + i;
@@ -90,7 +90,7 @@ __device__ void ask(const Program& program, Shared& shared, uint32_t ring) {
   };
   for (int i = lane; i < program.n; i += 32) acquire_map(program.step[i].weight);
   __syncwarp();
-  for (int i = 0; i <= kStepsAhead; i++) ask_step(i);
+  for (int i = 0; i <= kStepsAhead; i++) fetch_step(i);
   for (int i = 0; i < program.n; i++) {
     const int at = i % kSteps;
     barrier_wait(&shared.step_full[at], i / kSteps & 1);
@@ -102,11 +102,11 @@ __device__ void ask(const Program& program, Shared& shared, uint32_t ring) {
       fetch<Fixed>(shared, ring, program.step[i].weight, work, i, fetching);
     }
     __syncwarp();
-    ask_step(i + 1 + kStepsAhead);
+    fetch_step(i + 1 + kStepsAhead);
   }
 }
 
-// The warp that knows when everybody has finished a step, and fetches x.
+// The second producer warp: waits at the grid barrier, then copies x.
 template <int N, bool Fixed>
 __device__ void lead(const Program& program, Shared& shared, uint32_t x_ring) {
   const int lane = threadIdx.x % 32;
@@ -144,7 +144,7 @@ __device__ void attend_parts(const Program& program, Shared& shared, char* ring,
         if (lane == 0) barrier_arrive(&shared.empty[turn.at]);
       }
     };
-    workers_meet();  // nobody reads what the part before left
+    workers_meet();  // the previous part's scratch is free
     if (part.count > 0 && call.pages.k_dim == 128) {
       attend_part(shared.softmaxes, *reinterpret_cast<Mixing<128>*>(room), call, program.plan, part, stages);
     } else if (part.count > 0) {
@@ -173,7 +173,7 @@ __device__ void work(const Program& program, Shared& shared, char* ring) {
     } else {
       run_product<N, Fixed>(shared, base, room, work, i, mine, turn, x_turn);
     }
-    barrier_wait(&shared.factors, i & 1);  // whoever makes them has seen this step
+    barrier_wait(&shared.factors, i & 1);  // the norm warp is done with this step
     fence_copies();
     workers_meet();
     if (threadIdx.x == 0) asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(arrived) : "memory");
@@ -182,14 +182,14 @@ __device__ void work(const Program& program, Shared& shared, char* ring) {
   if (threadIdx.x > 0) return;
   unsigned before;
   asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(arrived + 1) : "memory");
-  if (before == gridDim.x - 1) arrived[0] = arrived[1] = 0;  // all have seen the end
+  if (before == gridDim.x - 1) arrived[0] = arrived[1] = 0;  // all blocks have passed the last barrier
 }
 
 template <int N, bool Fixed>
 __global__ void __launch_bounds__(kThreads, 1) rows_kernel(const Program program) {
   extern __shared__ char raw[];
   char* ring = raw + (-shared_address(raw) & 1023u);
-  __shared__ __align__(16) char shared_room[sizeof(Shared)];  // nothing of it is initialized
+  __shared__ __align__(16) char shared_room[sizeof(Shared)];  // raw bytes: __shared__ objects may not have constructors
   Shared& shared = *reinterpret_cast<Shared*>(shared_room);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (threadIdx.x == 0) begin(shared);
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(kThreads, 1) rows_kernel(const Program program
   if (warp < kWarps) {
     work<N, Fixed>(program, shared, ring);
   } else if (warp == kWarps) {
-    ask<Fixed>(program, shared, shared_address(ring));
+    fetch_steps<Fixed>(program, shared, shared_address(ring));
   } else if (warp == kWarps + 1) {
     lead<N, Fixed>(program, shared, shared_address(ring) + kStages * kStage);
   } else {
@@ -216,7 +216,7 @@ __global__ void __launch_bounds__(kThreads, 1) rows_kernel(const Program program
   }
 }
 
-// Boxes of a pass, and passes.
+// Boxes per pass, and number of passes.
 std::pair<int64_t, int64_t> boxes_of(const Launch& at, const Product& p) {
   const int64_t each = p.gated ? 2 : 1, unit = p.next.fixed ? kFixedPart / 8 : 1;
   const int64_t units = div_up(p.out / (8 * each * unit), at.n_sm), passes = div_up(units * unit * each, kMostBoxes);
@@ -251,7 +251,7 @@ RowsStep rows_step(const Launch& at, const ChainStep& s) {
   const int most = int(std::min<int64_t>({kMostChunks, kStageBoxes / boxes, r.work.part}));
   auto too_many = [&](int chunks) { return div_up(r.work.part, chunks) * chunks - r.work.part; };
   r.work.chunks = most;
-  for (int chunks = most; r.work.split > 1 && chunks > most / 2; chunks--)  // what a stage has of the next part is read for nothing
+  for (int chunks = most; r.work.split > 1 && chunks > most / 2; chunks--)  // chunks of a stage beyond the part are read in vain
     if (too_many(chunks) < too_many(r.work.chunks)) r.work.chunks = chunks;
   r.weight = tensor_map(p.weight, {kChunk, p.out, n_chunks}, {p.in * 2, kChunk * 2}, {kChunk, 8, r.work.chunks});
   r.x = tensor_map(p.x.data, {kChunk, p.x.rows, n_chunks}, {p.x.stride * 2, kChunk * 2}, {kChunk, 8, r.work.chunks});

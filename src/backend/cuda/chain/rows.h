@@ -1,4 +1,4 @@
-// Products and attentions of a few rows, each of another sequence, one after the other in one kernel.
+// Products and attentions of a few rows of different sequences, one after the other in one kernel.
 #pragma once
 
 #include <cuda.h>
@@ -11,13 +11,13 @@ namespace mr::cuda {
 
 inline constexpr int kChainRows = 16;  // at most
 
-// A step as the kernel reads it. A product's outputs are shared out in units of eight (gated: eight gates and eight values), or of
-// sixteen, where fixed parts of a norm are made of them.
+// A step as the kernel reads it. A product's outputs are split among the blocks in units of eight (gated: eight gates and eight ups),
+// or of sixteen if they form fixed parts of a half norm.
 struct alignas(16) RowsWork {
   ChainStep step;
-  int boxes = 0, chunks = 0, passes = 0;  // boxes of eight weight rows in a pass; chunks of 64 inputs in a stage; passes over x
+  int boxes = 0, chunks = 0, passes = 0;  // boxes of eight weight rows per pass; chunks of 64 inputs per stage; passes over x
   int unit = 1;                           // times eight outputs
-  int split = 1, part = 0;                // of deterministic products: parts of the inputs; chunks of one
+  int split = 1, part = 0;                // deterministic products: parts of the inputs; chunks per part
 };
 struct alignas(128) RowsStep {
   CUtensorMap weight, x;
@@ -26,7 +26,7 @@ struct alignas(128) RowsStep {
 
 bool can_chain_rows(const Launch&, const ChainStep&);
 RowsStep rows_step(const Launch&, const ChainStep&);
-// The steps on the device, all of `rows` rows; the plan's items are those of every attention.
+// Runs n steps in device memory, all of `rows` rows; the plan applies to every attention.
 void chain_rows(const Launch&, const RowsStep* device, int n, int rows, const ChainMemory&, const DecodePlan&);
 
 }  // namespace mr::cuda

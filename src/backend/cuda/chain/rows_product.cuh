@@ -1,7 +1,7 @@
-// What the warps of rows.cu's blocks share, and its products.
+// Shared state of the warps of rows.cu's blocks, and its products.
 //
-// Fixed: the products of deterministic mode, whose sums are those of product(). Parts of the inputs come two by two, a stage of each in
-// turn, and each group of warps has one of the two.
+// Fixed: the products of deterministic mode, whose sums are those of product(). Parts of the inputs come in pairs, with stages of the
+// two alternating, and each warpgroup computes one of the two.
 #pragma once
 
 #include "backend/cuda/chain/attend.cuh"
@@ -16,10 +16,10 @@ namespace {
 
 constexpr int kChunk = 64, kBox = 8 * kChunk * 2;             // inputs; bytes of a box of one chunk
 constexpr int kStageBoxes = 32, kStage = kStageBoxes * kBox;  // of one chunk each
-constexpr int kMostBoxes = 16, kMostChunks = 8;               // of a pass; of a stage
+constexpr int kMostBoxes = 16, kMostChunks = 8;               // per pass; per stage
 constexpr int kStages = 5, kRoom = 3 * 2 * kMostChunks * kBox;
 constexpr int kThreads = 32 * (kWarps + 3);
-constexpr int kParts = 2;  // of attentions that are at hand
+constexpr int kParts = 2;  // parts of attentions in shared memory
 static_assert(kStage >= kTiles * 2 * kTile * 128 * 2);
 
 struct Shared {
@@ -27,15 +27,15 @@ struct Shared {
   uint64_t step_full[kSteps], step_empty[kSteps];
   uint64_t full[kStages], empty[kStages];
   uint64_t x_full[2 * 3], x_empty[2 * 3];
-  uint64_t go, factors;  // a step's inputs are there; the factors of its norm
+  uint64_t go, factors;  // a step's inputs are ready; its norm factors are ready
   float factor[kChainRows];
   Part part[kParts];
   uint64_t part_full[kParts], part_empty[kParts];
   Softmaxes softmaxes;
 };
 
-// The ring of x for N rows; a stage is as long as the step's chunks. A pass's sums lie at the end of its room: x of a product of several
-// passes does not reach so far, and of one pass it has been read by then.
+// The ring of x for N rows; a stage holds the step's chunks. A pass's sums reuse the end of its memory: the x of a product of several
+// passes does not extend that far, and with one pass it has been read by then.
 template <int N>
 struct XRing {
   static constexpr int stages = kRoom / (N / 8 * kMostChunks * kBox);
@@ -53,7 +53,7 @@ __device__ Units units_of(const RowsWork& work, int step) {
           p.gated ? work.boxes / 2 : work.boxes};
 }
 
-// The stages of a pass, in the order in which they come: f(its first chunk, how many chunks of it count, the part they are of).
+// Calls f(first chunk, number of valid chunks, part) for the stages of a pass, in order.
 template <bool Fixed, class F>
 __device__ void each_stage(const RowsWork& work, F f) {
   const int n = __shfl_sync(~0u, int(work.step.product.in / kChunk), 0), chunks = __shfl_sync(~0u, work.chunks, 0);
@@ -74,7 +74,7 @@ __device__ void each_stage(const RowsWork& work, F f) {
   }
 }
 
-// Fetches a product's weights.
+// Copies a product's weights.
 template <bool Fixed>
 __device__ void fetch(Shared& shared, uint32_t ring, const CUtensorMap& map, const RowsWork& work, int step, Fetching& fetching) {
   const Product& p = work.step.product;
@@ -93,7 +93,7 @@ __device__ void fetch(Shared& shared, uint32_t ring, const CUtensorMap& map, con
   }
 }
 
-// Fetches x, once it is there.
+// Copies x, which must be complete.
 template <int N, bool Fixed>
 __device__ void fetch_x(Shared& shared, uint32_t ring, const CUtensorMap& map, const RowsWork& work, Turn& turn) {
   using X = XRing<N>;
@@ -109,19 +109,19 @@ __device__ void fetch_x(Shared& shared, uint32_t ring, const CUtensorMap& map, c
     });
 }
 
-// Boxes of eight rows follow each other, each of all chunks of a stage. The loop's bounds are the same for all lanes, and are said to
-// be, or the compiler would let every matrix instruction wait for the one before.
+// Boxes of eight rows are consecutive, each with all chunks of a stage. Loop bounds around wgmma pass through __shfl_sync so that the
+// compiler knows they are warp-uniform; otherwise it serializes the instructions.
 __device__ uint64_t boxes_descriptor(uint32_t address, int chunks) {
   return uint64_t((address & 0x3ffff) >> 4) | uint64_t(1) << 16 | uint64_t(chunks * kBox >> 4) << 32 | uint64_t(1) << 62;
 }
 
-// A thread's sums of a pass; where its group has two parts of the inputs, `before` has those of the first.
+// A thread's accumulators of a pass; if its warpgroup has two parts of the inputs, `before` has those of the first.
 template <int N>
 struct Summed {
   float d[N / 2] = {}, before[N / 2] = {};
 };
 
-// One pass of a product. Of more than 64 rows each group of warps has half, else half of the inputs.
+// One pass of a product. With more than 64 weight rows each warpgroup has half of them, else half of the inputs.
 template <int N, bool Fixed>
 __device__ void multiply(Shared& shared, uint32_t ring, uint32_t x_ring, const RowsWork& work, bool halves, Summed<N>& sums, Turn& turn,
                          Turn& x_turn) {
@@ -163,7 +163,7 @@ __device__ void multiply(Shared& shared, uint32_t ring, uint32_t x_ring, const R
   });
 }
 
-// What all threads have of a pass, to shared memory: [N][pitch] sums of its rows; of parts of the inputs one after the other.
+// Sums of a pass in shared memory: [N][pitch], for parts of the inputs one after the other.
 template <int N, bool Fixed>
 struct PassSums {
   float* data;
@@ -173,7 +173,7 @@ struct PassSums {
       : data(reinterpret_cast<float*>(room + kSumsAt)), halves(__shfl_sync(~0u, work.boxes, 0) <= 8), parts(work.split) {
     if (Fixed && halves) data = reinterpret_cast<float*>(room + kRoom - 2 * kSums);
   }
-  __device__ int pitch() const { return halves ? 68 : 132; }  // so that banks differ
+  __device__ int pitch() const { return halves ? 68 : 132; }  // avoids bank conflicts
   __device__ void put(const float (&d)[N / 2], int part) {
     const int group = threadIdx.x / 128, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     float* to = data + (halves ? part * N * pitch() : group * 64) + threadIdx.x / 32 % 4 * 16 + g + 2 * t * pitch();
@@ -183,7 +183,7 @@ struct PassSums {
   __device__ void leave(const Summed<N>& sums) {
     const int group = threadIdx.x / 128;
     const bool two = Fixed && halves && parts > 2;
-    workers_meet();  // nobody reads what was there
+    workers_meet();  // the memory is free
     if (two) put(sums.before, group);
     put(sums.d, two ? 2 + group : group);
     workers_meet();
@@ -198,13 +198,13 @@ struct PassSums {
   }
 };
 
-// The outputs of a pass, from sums: a warp has rows `warp` and warp + 8 of x, a lane every 32nd output.
+// Epilogue of a pass: a warp has rows `warp` and warp + 8 of x, a lane every 32nd output.
 struct Finish {
   const Product& p;
   int first, n;  // outputs of the pass
   float residual[2] = {}, squares[2] = {}, bias, weight;
 
-  __device__ void ask() {  // what the first 32 outputs need
+  __device__ void prefetch() {  // prefetches the inputs of the first 32 outputs
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int h = 0; h < 2; h++) residual[h] = residual_at(lane, threadIdx.x / 32 + 8 * h);
@@ -232,7 +232,7 @@ struct Finish {
         if (row >= int(p.x.rows)) break;
         const float by = p.squares ? factor[row] : 1.0f;
         float y = 0;
-        if constexpr (Fixed) {  // as product() rounds
+        if constexpr (Fixed) {  // rounds as product() does
           const float sum = __fmul_rn(sums.at(row, place), by);
           y = __fmul_rn(sum + bias, p.scale);
           if (p.gated) y = activated(p.activation, sum) * __fmul_rn(sums.at(row, place + 8), by);
@@ -245,7 +245,7 @@ struct Finish {
         store(p.y.data, p.y.dtype, row * p.y.stride + at, y);
         if (p.next.x) put_half(p.next, row * p.out + at, y, weight);
         if (!Fixed) squares[h] += y * y;
-        if (Fixed && p.next.x) put_fixed_squares(p.next, row, at, y);  // n is a multiple of its columns
+        if (Fixed && p.next.x) put_fixed_squares(p.next, row, at, y);  // n is a multiple of kFixedPart
       }
     }
   }
@@ -264,13 +264,13 @@ template <int N, bool Fixed>
 __device__ void run_product(Shared& shared, uint32_t ring, char* room, const RowsWork& work, int step, const Units& mine, Turn& turn,
                             Turn& x_turn) {
   const Product& p = work.step.product;
-  PassSums<N, Fixed> sums(room, work);  // of one pass, if they are halves
+  PassSums<N, Fixed> sums(room, work);
   Finish outputs{p};
   for (int pass = 0; pass < work.passes; pass++) {
     const int first = mine.begin + pass * mine.per;
     outputs.first = first * 8;
     outputs.n = max(0, min(mine.per, mine.end - first)) * 8;
-    outputs.ask();
+    outputs.prefetch();
     Summed<N> own;
     multiply<N, Fixed>(shared, ring, shared_address(room), work, sums.halves, own, turn, x_turn);
     sums.leave(own);

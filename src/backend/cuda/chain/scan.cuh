@@ -1,6 +1,6 @@
-// Scans of one row, for the blocks of a chain: each takes a range of channels. What a scan reads of before the chain, it asks for ahead
-// of wait(), which returns when the steps before it are done; meet() lets the block's workers meet; done() says that the outputs of this
-// warp are written: states are kept behind it, since nobody waits for them.
+// Scans of one row, for the blocks of a chain: each computes a range of channels. Inputs from before the chain are prefetched before
+// wait(), which returns when the previous steps are done; meet() is a barrier of the block's workers; done() signals that this warp's
+// outputs are written: states are stored after it, since no step of the chain reads them.
 #pragma once
 
 #include "backend/cuda/chain/steps.h"
@@ -9,9 +9,9 @@
 namespace mr::cuda {
 
 constexpr int kScanWorkers = 256;                  // threads
-constexpr int kHeldStates = 128, kHeldGroups = 2;  // a group: so many states of kScanPart channels; groups that a block holds at most
+constexpr int kHeldStates = 128, kHeldGroups = 2;  // states per group of kScanPart channels; most groups per block
 
-// What another block wrote in this kernel: past the L1 cache.
+// Loads what another block wrote in this kernel: bypasses L1.
 __device__ inline float fresh(const Matrix& m, int64_t i) {
   if (m.dtype == DType::f32) return __ldcg(static_cast<const float*>(m.data) + i);
   return low(__ldcg(static_cast<const uint16_t*>(m.data) + i));
@@ -37,7 +37,7 @@ inline bool can_chain_outer(const Launch& at, const OuterStep& s) {
          by_four(s.slots, o.head_dim) && by_four(s.rows.x) && by_four(s.rows.b) && by_four(s.rows.c) && s.rows.x.rows == 1;
 }
 
-// A thread's output of a scan, where its warp has one: the slice-th kScanPart channels.
+// A thread's output of a scan, if its warp has one: channels of the slice-th kScanPart.
 struct ScanOutput {
   const ScanRows& rows;
   int slice, channel;
@@ -65,8 +65,8 @@ struct ScanOutput {
   }
 };
 
-// Mamba-2's scan for slices [begin, end) of kScanPart channels. Warp w has states 16 w .. 16 w + 15 of every kHeldStates, eight of its
-// lanes a slice's channels.
+// Mamba-2's scan for slices [begin, end) of kScanPart channels. Warp w has states 16 w .. 16 w + 15 of every kHeldStates, and eight of
+// its lanes cover a slice's channels.
 template <class Wait, class Meet, class Done>
 __device__ void outer_of_one(float* room, const OuterStep& call, int begin, int end, Wait wait, Meet meet, Done done) {
   const ScanRows& rows = call.rows;
@@ -153,14 +153,14 @@ inline bool can_chain_select(const Launch& at, const SelectStep& s) {
          div_up(s.call.rows.x.cols, at.n_sm) * (s.call.n_state / 4) <= kScanWorkers;
 }
 
-// Mamba's choice and scan for channels [begin, end), n_state / 4 threads each. Every warp norms what all channels share for itself.
+// Mamba's selection and scan for channels [begin, end), n_state / 4 threads each. Every warp normalizes the shared values redundantly.
 template <class Wait, class Done>
 __device__ void select_of_one(float* room, const SelectStep& step, int begin, int end, Wait wait, Done done) {
   const SelectCall& s = step.call;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n = s.n_state, parts = n / 4, width = s.rank + 2 * n;
   const Segments segments(s);
   const int i = min(begin + int(threadIdx.x) / parts, end - 1), part = threadIdx.x % parts, each = s.rank / parts;
-  const bool there = begin + int(threadIdx.x) / parts < end, busy = begin + warp * 32 / parts < end;  // busy: some thread of the warp
+  const bool there = begin + int(threadIdx.x) / parts < end, busy = begin + warp * 32 / parts < end;  // busy: the warp has a channel
   const int64_t place = int64_t(i) * n + 4 * part;
   float4 h{}, rate{};
   uint4 low_weight[kSelectVectors];

@@ -1,4 +1,4 @@
-// Products, attentions and scans of one row, each after those before it, in one kernel.
+// The steps of a chain: products, attentions and scans of one row, run in order by one kernel.
 #pragma once
 
 #include "backend/cuda/attention/attention.h"
@@ -7,35 +7,35 @@
 
 namespace mr::cuda {
 
-struct OuterStep {  // as outer_scan() takes it, for one row
+struct OuterStep {  // arguments of outer_scan(), for one row
   ScanRows rows;
   OuterShape shape;
   Slots slots;
-  Recurrence recurrence;  // for outer_scan() alone
+  Recurrence recurrence;  // only for outer_scan()
 };
-struct SelectStep {  // as select_scan() takes it, for one row
+struct SelectStep {  // arguments of select_scan(), for one row
   SelectCall call;
   Slots slots;
 };
 
-struct RouteStep {  // as route_normed() takes it, for one row, half of whose norm is done
+struct RouteStep {  // arguments of route_normed(), for one row whose norm is half done
   RouteCall call;
   const void* x = nullptr;  // bf16
   const float* squares = nullptr;
   int64_t n_squares = 0;
 };
-struct ExpertsStep {  // of the experts that the RouteStep before it chose, k of n
-  Product product;    // gated: y [k, out / 2 / k] = act(first) * second; else y = residual + the sum of first's products by their weights
+struct ExpertsStep {  // products of the k of n experts that the previous RouteStep chose
+  Product product;    // gated: y [k, out / 2 / k] = act(first) * second; else y = residual + weighted sum of first's products
   const Packed *first = nullptr, *second = nullptr;  // [n]
   int k = 0, n = 0;
-  Matrix x, expert, weight;  // as grouped_gate_one() and grouped_sum_one() take them
+  Matrix x, expert, weight;  // arguments of grouped_gate_one() and grouped_sum_one()
 };
 
 struct alignas(16) ChainStep {
   enum class Kind : uint8_t { product, attend, outer, select, route, experts } kind;
   union {
-    Product product;    // as product_one() takes it
-    AttendCall attend;  // the one row of the one sequence there is, with its key and value
+    Product product;    // argument of product_one()
+    AttendCall attend;  // the one row of the only sequence, with its key and value
     OuterStep outer;
     SelectStep select;
     RouteStep route;
@@ -51,9 +51,9 @@ struct alignas(16) ChainStep {
 };
 struct ChainMemory {
   float* partial = nullptr;     // [n_sm * kGroup * (v_dim + kPartExtra)]
-  unsigned* arrived = nullptr;  // [2 + n_sm] zero
+  unsigned* arrived = nullptr;  // [2 + n_sm] zero before and after; grid barrier, exits, merges
 };
 bool can_chain(const Launch&, const ChainStep&);
-void chain(const Launch&, const ChainStep* host, const ChainStep* device, int n, const ChainMemory&);  // the steps, twice
+void chain(const Launch&, const ChainStep* host, const ChainStep* device, int n, const ChainMemory&);  // host, device: the same n steps
 
 }  // namespace mr::cuda

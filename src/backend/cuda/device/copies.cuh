@@ -1,4 +1,4 @@
-// Bulk copies into shared memory and the barriers that count their bytes.
+// Bulk async copies into shared memory, and the mbarriers that count their bytes.
 #pragma once
 
 #include "backend/cuda/device/device.cuh"
@@ -26,17 +26,17 @@ __device__ inline void barrier_wait(uint64_t* b, int parity) {
       "r"(parity)
       : "memory");
 }
-// How the L2 cache is to treat what is copied: evict first, evict last, no preference.
+// L2 eviction policies for copies: evict first, evict last, evict normal.
 inline constexpr uint64_t kReadOnce = 0x12F0000000000000, kReadAgain = 0x14F0000000000000, kNormal = 0x1000000000000000;
 
-// `bytes` consecutive bytes, a multiple of 16.
+// Copies `bytes` contiguous bytes, a multiple of 16.
 __device__ inline void copy_bytes(uint32_t to, const void* from, int bytes, uint64_t* barrier, uint64_t policy) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to),
                "l"(from), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
                : "memory");
 }
 
-__device__ inline void arrive_at(uint64_t* barrier, int rank) {  // of a block of the cluster
+__device__ inline void arrive_at(uint64_t* barrier, int rank) {  // rank: block of the cluster
   asm volatile(
       "{.reg .b32 there;\n"
       "mapa.shared::cluster.u32 there, %0, %1;\n"
@@ -47,7 +47,7 @@ __device__ inline void arrive_at(uint64_t* barrier, int rank) {  // of a block o
 
 __device__ inline void cluster_sync() { asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory"); }
 
-// The barriers of a ring that the blocks of a cluster fill and empty together; `empty` waits for so many arrivals.
+// Initializes the barriers of a ring that the blocks of a cluster fill and drain together; `empty` expects `arrivals` arrivals.
 template <int kStages>
 __device__ void begin_ring(uint64_t (&full)[kStages], uint64_t (&empty)[kStages], int arrivals) {
   if (threadIdx.x == 0) {

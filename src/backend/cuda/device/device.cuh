@@ -1,6 +1,6 @@
-// What the kernels share: loads and stores of f32 and bf16, 16-byte vectors, the mma instruction, reductions, and launches that
-// may overlap. A kernel calls launch_next() when its successor may begin, and wait_before() ahead of the first read of anything
-// that a kernel before it wrote; everything it writes, it writes after that.
+// Shared by all kernels: loads and stores of f32 and bf16, 16-byte vectors, the mma instruction, reductions, and programmatic
+// dependent launches. A kernel calls launch_next() once its successor may start, and wait_before() before it first reads anything
+// that an earlier kernel wrote; it writes nothing before that.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -16,8 +16,8 @@ using bf16 = __nv_bfloat16;
 __device__ inline void launch_next() { asm volatile("griddepcontrol.launch_dependents;"); }
 __device__ inline void wait_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
-// What every launch says: it may overlap the one before, and how L1 cache and shared memory are split, which must be the same for
-// kernels that follow each other: another split could not begin before all that runs on a multiprocessor has ended.
+// Attributes of every launch: it may overlap the previous one, and a common split of L1 cache and shared memory, since a kernel with
+// a different split cannot start on a multiprocessor before everything that runs there has ended.
 inline int common_attributes(cudaLaunchAttribute (&attribute)[3]) {
   attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute[0].val.programmaticStreamSerializationAllowed = 1;
@@ -30,7 +30,7 @@ void allow_shared(Kernel kernel, size_t bytes) {
   if (bytes > 32 << 10) must(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes)));
 }
 
-// The one place that launches kernels which may overlap. cluster: neighbours in grid.x that share their memory; 0: none do.
+// The one place that launches overlapping kernels. cluster: blocks per cluster along grid.x; 0: no clusters.
 template <class... Params, class... Args>
 void launch_clusters(const Launch& at, void (*kernel)(Params...), dim3 grid, int cluster, int threads, size_t shared, Args&&... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
@@ -50,7 +50,7 @@ template <class... Params, class... Args>
 void launch(const Launch& at, void (*kernel)(Params...), dim3 grid, int threads, size_t shared, Args&&... args) {
   launch_clusters(at, kernel, grid, 0, threads, shared, args...);
 }
-// An ordinary launch: it begins when all before it has ended, and the next one when it has.
+// An ordinary launch, which overlaps neither the previous nor the next one.
 template <class... Params, class... Args>
 void launch_after_all(const Launch& at, void (*kernel)(Params...), int blocks, int threads, Args&&... args) {
   if (at.log) at.log->kernel(reinterpret_cast<const void*>(kernel), dim3(unsigned(blocks)), dim3(unsigned(threads)), 0);
@@ -83,7 +83,7 @@ __device__ inline uint32_t pack(float a, float b) {
   return *reinterpret_cast<uint32_t*>(&v);
 }
 
-// V consecutive elements; V is 1 or 8, and 8 needs 16-byte (bf16) or 32-byte (f32) alignment.
+// V consecutive elements; V is 1 or 8, and 8 needs 16-byte alignment.
 template <int V>
 __device__ inline void load_n(const void* p, DType type, int64_t i, float (&x)[V]) {
   if constexpr (V == 1) {
@@ -124,13 +124,13 @@ __device__ inline void store_n(void* p, DType type, int64_t i, const float (&x)[
         make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
   }
 }
-// May rows of this view be read 8 elements at a time?
+// Whether rows of this view can be read 8 elements at a time.
 inline bool by_eight(const void* data, DType type, int64_t cols, int64_t stride) {
   return type != DType::f16 && cols % 8 == 0 && stride % 8 == 0 && reinterpret_cast<uintptr_t>(data) % 16 == 0;
 }
 inline bool by_eight(const Matrix& m) { return by_eight(m.data, m.dtype, m.cols, m.stride); }
 
-// 16 bytes that are read once: past L1.
+// 16 bytes of read-only memory that is read once: bypasses L1.
 __device__ inline uint4 stream16(const void* p) {
   uint4 v;
   asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -138,7 +138,7 @@ __device__ inline uint4 stream16(const void* p) {
                : "l"(p));
   return v;
 }
-// The same for memory that an earlier kernel, or this one, wrote.
+// The same for memory that this kernel or an earlier one wrote.
 __device__ inline uint4 load16(const void* p) {
   uint4 v;
   asm volatile("ld.global.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -148,7 +148,7 @@ __device__ inline uint4 load16(const void* p) {
   return v;
 }
 
-// sum + the products of eight neighbours
+// sum + the dot product of eight elements
 __device__ inline float dot8(uint4 w, const float (&x)[8], float sum) {
   sum = fmaf(low(w.x), x[0], sum);
   sum = fmaf(high(w.x), x[1], sum);
@@ -162,13 +162,13 @@ __device__ inline float dot8(uint4 w, const float (&x)[8], float sum) {
 }
 
 // c [16, 8] += a [16, 16] b [16, 8], bf16 to f32. Lane 4 g + t holds a: (g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8), two
-// neighbours each; b: (2t, g), (2t + 8, g), two rows each; c: (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1).
+// columns each; b: (2t, g), (2t + 8, g), two rows each; c: (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1).
 __device__ inline void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
-// The same with rows 8 to 15 of a zero and not kept.
+// The same with rows 8 to 15 of a zero, and of c discarded.
 __device__ inline void mma_low(float (&c)[2], uint32_t a0, uint32_t a2, uint32_t b0, uint32_t b1) {
   [[maybe_unused]] float unused0, unused1;
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %5}, {%7, %8}, {%0, %1, %9, %9};"
@@ -195,7 +195,7 @@ __device__ inline float warp_max(float x) {
   for (int i = 16; i; i >>= 1) x = fmaxf(x, __shfl_xor_sync(~0u, x, i));
   return x;
 }
-// The sum over the block, known to every thread; at most 32 warps. `shared` has 32 floats and may be used again after a barrier.
+// The sum over the block, returned to every thread; at most 32 warps. `shared` has 32 floats and may be reused at once.
 __device__ inline float block_sum(float x, float* shared) {
   x = warp_sum(x);
   if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;

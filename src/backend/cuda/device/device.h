@@ -1,6 +1,6 @@
-// What every launcher of kernels takes, callable from plain C++: where a launch goes, and views of memory. All pointers of the rooms'
-// headers are device pointers unless they say host; every launch goes to the stream of its Launch and may overlap the end of the
-// launch before it (programmatic dependent launch).
+// Common arguments of the kernel launchers, usable from plain C++: launch context and views of memory. All pointers in this folder's
+// and its siblings' headers are device pointers unless noted; every launch goes to the stream of its Launch and may overlap the end of
+// the previous one (programmatic dependent launch).
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,15 +15,15 @@ namespace mr::cuda {
 
 void must(cudaError_t);  // throws Error unless it is cudaSuccess
 
-// Where a launch goes.
+// Launch context.
 struct Launch {
   cudaStream_t stream = nullptr;
   int n_sm = 132;
-  bool deterministic = false;  // a row's bits do not depend on the rows beside it
+  bool deterministic = false;  // a row's bits do not depend on the other rows
   const LaunchLog* log = nullptr;
 };
 
-// A matrix of f32 or bf16; rows may lie apart.
+// A matrix of f32 or bf16, with a row stride in elements.
 struct Matrix {
   void* data = nullptr;
   DType dtype = DType::f32;
@@ -37,7 +37,7 @@ struct Heads {
   int64_t rows = 0, heads = 0, dim = 0, stride = 0, head_stride = 0;
 };
 
-bool aligned(const Matrix&);  // may rows be read 16 bytes at a time?
+bool aligned(const Matrix&);  // whether every row begins at a multiple of 16 bytes
 
 struct Slots {  // of one recurrent layer
   std::byte* base = nullptr;

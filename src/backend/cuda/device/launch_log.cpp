@@ -9,7 +9,7 @@
 
 namespace mr::cuda {
 
-// A kernel's name without namespaces, which name its file, and without its parameters: "product_kernel<64, 8>".
+// A kernel's name without its parameters and without namespaces, whose mangling contains the file: "product_kernel<64, 8>".
 static std::string name_of(const void* function) {
   const char* mangled = nullptr;
   if (cudaFuncGetName(&mangled, function) != cudaSuccess) return "unknown";

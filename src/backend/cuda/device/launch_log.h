@@ -1,4 +1,4 @@
-// Says what is launched, to whoever wants to compare: a line each. Without a reader a launch costs one test more.
+// Logs every launch as a line, to compare builds. Without a sink it costs one branch per launch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,7 +10,7 @@ namespace mr::cuda {
 
 class LaunchLog {
  public:
-  void to(std::function<void(const std::string&)> sink) { sink_ = std::move(sink); }  // empty: to nobody
+  void to(std::function<void(const std::string&)> sink) { sink_ = std::move(sink); }  // empty: stops logging
   void kernel(const void* function, dim3 grid, dim3 block, size_t shared) const {
     if (sink_) sink_(line(function, grid, block, shared));
   }

@@ -1,4 +1,4 @@
-// Bulk tensor copies: maps of bf16 tensors, and boxes of them into shared memory, swizzled as wgmma.cuh says.
+// Bulk tensor copies (TMA): maps of bf16 tensors, and copies of boxes into shared memory, swizzled as described in wgmma.cuh.
 #pragma once
 
 #include <cuda.h>
@@ -9,7 +9,7 @@
 
 namespace mr::cuda {
 
-// Innermost dimension first; `step`: bytes between neighbours of dimensions 1 and up. Whatever lies outside reads as zero.
+// Innermost dimension first; `step`: strides in bytes of dimensions 1 and up. Elements out of bounds read as zero.
 inline CUtensorMap tensor_map(const void* data, const std::vector<int64_t>& size, const std::vector<int64_t>& step,
                               const std::vector<int>& box, bool swizzled = true) {
   static const auto encode = [] {
@@ -29,12 +29,12 @@ inline CUtensorMap tensor_map(const void* data, const std::vector<int64_t>& size
   return map;
 }
 
-// A map that was copied to global memory, by the host or by an earlier kernel's thread, is seen by copies only behind this.
+// Needed before copies use a map that the host or an earlier kernel wrote to global memory.
 __device__ inline void acquire_map(const CUtensorMap& map) {
   asm volatile("fence.proxy.tensormap::generic.acquire.sys [%0], 128;" ::"l"(&map) : "memory");
 }
 
-// The box whose first element is (column, row), and of tensors of more dimensions (column, row, plane) and (column, row, plane, unit).
+// Copies the box whose first element is (column, row), with more dimensions (column, row, plane) or (column, row, plane, unit).
 __device__ inline void copy_box(uint32_t to, const CUtensorMap& map, int column, int row, uint64_t* barrier, uint64_t policy) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(
@@ -57,7 +57,7 @@ __device__ inline void copy_box(uint32_t to, const CUtensorMap& map, int column,
       "l"(&map), "r"(column), "r"(row), "r"(plane), "r"(unit), "r"(shared_address(barrier)), "l"(policy)
       : "memory");
 }
-// To the blocks of the cluster whose bits are set.
+// Multicast to the blocks of the cluster whose bits are set.
 __device__ inline void copy_box_to(uint16_t blocks, uint32_t to, const CUtensorMap& map, int column, int row, uint64_t* barrier,
                                    uint64_t policy) {
   asm volatile(

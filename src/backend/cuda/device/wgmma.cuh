@@ -1,21 +1,21 @@
-// Hopper's matrix instruction for a group of four warps: d [64, N] += a [64, 16] b [16, N], bf16 to f32. Operands in shared memory
-// lie in rows of 128 bytes, eight rows to a pattern of 1024 bytes, 16-byte pieces swizzled by the row's number (swizzle()).
+// Hopper's matrix instruction for a warpgroup: d [64, N] += a [64, 16] b [16, N], bf16 to f32. Operands in shared memory
+// are rows of 128 bytes, eight rows to a pattern of 1024 bytes, 16-byte pieces swizzled by the row index (swizzle()).
 // Lane 4 g + t of warp w holds of d, for every 8 columns j: d[4 j + 0, 1] = row 16 w + g, columns 8 j + 2t and 2t + 1; d[4 j + 2, 3]
-// the same of row g + 8. Generated instruction texts are long; nothing else is in them.
+// the same of row 16 w + g + 8. The long instruction texts are generated, and otherwise identical.
 #pragma once
 
 #include "backend/cuda/device/copies.cuh"
 
 namespace mr::cuda {
 
-// Where 16-byte piece `piece` (0..7) of row `row` lies.
+// Offset of 16-byte piece `piece` (0..7) of row `row`.
 __device__ inline uint32_t swizzle(uint32_t row, uint32_t piece) { return row * 128 + ((piece ^ (row & 7)) << 4); }
 
-// Rows are outputs, their 128 bytes 64 inputs: SBO is the step of eight rows.
+// K-major operand: rows are outputs, their 128 bytes are 64 inputs. SBO is the stride of eight rows.
 __device__ inline uint64_t rows_descriptor(uint32_t address) {
   return uint64_t((address & 0x3ffff) >> 4) | uint64_t(1) << 16 | uint64_t(1024 >> 4) << 32 | uint64_t(1) << 62;
 }
-// Rows are inputs, their 128 bytes 64 outputs; the next 64 outputs lie `step` bytes on.
+// MN-major operand: rows are inputs, their 128 bytes are 64 outputs; the next 64 outputs are `step` bytes further.
 __device__ inline uint64_t columns_descriptor(uint32_t address, uint32_t step) {
   return uint64_t((address & 0x3ffff) >> 4) | uint64_t(step >> 4) << 16 | uint64_t(1024 >> 4) << 32 | uint64_t(1) << 62;
 }
@@ -27,14 +27,14 @@ __device__ inline void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kLeft) : "memory");
 }
 
-// Whatever is done with these registers before it stays before it, and after it after: the waits say nothing about registers.
+// Keeps the compiler from moving uses of these registers across it: wgmma's waits do not name the registers they guard.
 template <int N>
 __device__ inline void settle(float (&x)[N]) {
 #pragma unroll
   for (int i = 0; i < N; i++) asm volatile("" : "+f"(x[i])::"memory");
 }
 
-// a and b in shared memory, both in rows of outputs. keep: 0 forgets d.
+// a and b in shared memory, both K-major. keep 0: d is overwritten instead of accumulated.
 __device__ inline void wgmma(float (&d)[4], uint64_t a, uint64_t b, int keep) {
   asm volatile(
       "{.reg .pred p; setp.ne.b32 p, %6, 0;"
@@ -171,7 +171,7 @@ __device__ inline void wgmma(float (&d)[128], uint64_t a, uint64_t b, int keep) 
         "+f"(d[119]), "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
       : "l"(a), "l"(b), "r"(keep));
 }
-// a in registers, b in rows of inputs.
+// a in registers, b MN-major.
 __device__ inline void wgmma_columns(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"

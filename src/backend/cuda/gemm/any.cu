@@ -1,4 +1,4 @@
-// Products for shapes that no fast kernel takes: one warp an output, whatever the alignment.
+// Products for shapes that no fast kernel supports: one warp per output, any alignment.
 #include "backend/cuda/device/device.cuh"
 #include "backend/cuda/gemm/gemm.h"
 
@@ -6,7 +6,7 @@ namespace mr::cuda {
 
 namespace {
 
-// What a finished sum becomes.
+// Epilogue.
 __device__ void finish(const Product& p, int64_t row, int64_t col, float sum) {
   if (p.bias) sum += p.bias[col];
   sum *= p.scale;

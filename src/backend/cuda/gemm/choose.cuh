@@ -1,11 +1,11 @@
-// The choice of a few experts by their logits.
+// Top-k experts by their logits.
 #pragma once
 
 #include "backend/cuda/device/device.cuh"
 
 namespace mr::cuda {
 
-// One warp: k times the largest logit that is left, ties to the lower id. A chosen logit becomes NaN.
+// One warp: k times the largest remaining logit, ties to the lower id. A chosen logit becomes NaN; if only NaNs remain, the id is n.
 __device__ inline void choose(float* x, int n, int k, int32_t* expert, float* weight, bool renormalize) {
   const int lane = threadIdx.x % 32;
   float largest = 0, total = 0;

@@ -18,7 +18,7 @@ namespace mr::cuda {
 namespace {
 
 constexpr size_t kWorkspace = size_t(64) << 20, kMostShapes = 4096;
-constexpr int kProposals = 8, kRounds = 3;                            // kRounds: timings of each; the first loads its code
+constexpr int kProposals = 8, kRounds = 3;                            // kRounds: timings of each; the first includes loading its code
 constexpr int64_t kTriedAtOnce = 512, kUncached = int64_t(64) << 20;  // rows; values of a weight
 constexpr int kCompute32F = 68, kTransA = 3, kMaxWorkspace = 1;       // of cublasLt.h
 
@@ -92,13 +92,13 @@ struct Cublas::Library {
 struct Cublas::Algorithm {
   std::array<uint64_t, 8> data{};
 };
-// What a product is made of, by its exact shape.
+// The library's descriptors of a product, by its exact shape.
 struct Cublas::Shape {
   Opaque desc = nullptr, a = nullptr, b = nullptr, d = nullptr;
   Contest* contest = nullptr;    // null: no algorithm
-  std::optional<Algorithm> own;  // where the contest's are of no use for it
+  std::optional<Algorithm> own;  // if the contest's algorithms do not support this shape
 };
-// The library's proposals for a range of shapes, and the least time that each of them took.
+// The library's proposals for a range of shapes, and the best time of each.
 struct Cublas::Contest {
   std::vector<Algorithm> proposal;
   std::vector<float> least;  // milliseconds
@@ -106,17 +106,17 @@ struct Cublas::Contest {
     int which;
     cudaEvent_t begin, end;
   };
-  std::deque<Run> runs;  // that were not read yet
+  std::deque<Run> runs;  // launched, not read yet
   int n_begun = 0, n_read = 0, best = 0;
 
   bool decided() const { return n_read >= kRounds * int(proposal.size()) || proposal.size() == 1; }
-  // Takes the time of runs that have ended, or of all.
+  // Reads the times of runs that have ended; all: waits for the others.
   void read(bool all) {
     while (!runs.empty()) {
       const Run& run = runs.front();
       if (all) must(cudaEventSynchronize(run.end));
       const cudaError_t state = cudaEventQuery(run.end);
-      if (state == cudaErrorNotReady) return (void)cudaGetLastError();  // which is no error
+      if (state == cudaErrorNotReady) return (void)cudaGetLastError();  // not an error: clear it
       must(state);
       float ms = 0;
       must(cudaEventElapsedTime(&ms, run.begin, run.end));
@@ -157,14 +157,14 @@ std::unique_ptr<Cublas> Cublas::open(std::string& found) {
   }
   std::unique_ptr<Cublas> self(new Cublas(std::make_unique<Library>(handle)));
   Library& lib = *self->library_;
-  check(lib.create(&lib.context) == 0 && lib.preference_create(&lib.preference) == 0, "cuBLASLt ({}) could not be started", found);
-  check(lib.preference_set(lib.preference, kMaxWorkspace, &kWorkspace, sizeof kWorkspace) == 0, "cuBLASLt ({}) takes no workspace", found);
+  check(lib.create(&lib.context) == 0 && lib.preference_create(&lib.preference) == 0, "cuBLASLt ({}) could not be initialized", found);
+  check(lib.preference_set(lib.preference, kMaxWorkspace, &kWorkspace, sizeof kWorkspace) == 0, "cuBLASLt ({}) rejects a workspace", found);
   must(cudaMalloc(&self->workspace_, kWorkspace));
   self->awake_ = std::async(std::launch::async, [cublas = self.get()] { cublas->wake(); });
   return self;
 }
 
-// To four counts an octave, from 1024 rows on two.
+// Rounds up to four row counts per octave, two from 1024 rows on.
 static int64_t rounded(int64_t rows) {
   const int64_t step = std::max<int64_t>(1, int64_t(std::bit_floor(uint64_t(rows))) / (rows < 1024 ? 4 : 2));
   return (rows + step - 1) / step * step;
@@ -174,7 +174,7 @@ Cublas::Key Cublas::key_of(const Product& p, int64_t rows, bool onto) {
   return {p.out, p.in, rows, p.x.stride, p.y.stride, int(p.y.dtype), onto};
 }
 
-// Its matrices are stored column after column: D [out, T] = W [in, out]^T x [in, T].
+// cuBLASLt's matrices are column-major: D [out, T] = W [in, out]^T x [in, T].
 Cublas::Shape Cublas::shape_of(const Product& p) const {
   const Library& lib = *library_;
   Shape s;
@@ -183,7 +183,7 @@ Cublas::Shape Cublas::shape_of(const Product& p) const {
             lib.layout_create(&s.a, CUDA_R_16BF, uint64_t(p.in), uint64_t(p.out), p.in) == 0 &&
             lib.layout_create(&s.b, CUDA_R_16BF, uint64_t(p.in), uint64_t(p.x.rows), p.x.stride) == 0 &&
             lib.layout_create(&s.d, type, uint64_t(p.out), uint64_t(p.x.rows), p.y.stride) == 0,
-        "cuBLASLt refuses a product of [{}, {}] with {} rows", p.out, p.in, p.x.rows);
+        "cuBLASLt rejects a product of [{}, {}] with {} rows", p.out, p.in, p.x.rows);
   return s;
 }
 
@@ -196,7 +196,7 @@ std::vector<Cublas::Algorithm> Cublas::propose(const Shape& s) const {
   return algorithms;
 }
 
-// The first proposals for each type of result take a tenth of a second: asked for while weights are read.
+// The first query for each result type takes a tenth of a second: done while weights are loaded.
 void Cublas::wake() {
   for (DType type : {DType::bf16, DType::f32}) {
     Product p;
@@ -254,8 +254,8 @@ bool Cublas::product(cudaStream_t stream, const Product& p, bool onto) {
   if (!contest.decided()) must(cudaStreamIsCapturing(stream, &capturing));
   if (!contest.decided() && capturing == cudaStreamCaptureStatusNone) contest.read(false);
   if (contest.decided()) return multiply(contest.proposal[size_t(contest.best)]);
-  if (capturing != cudaStreamCaptureStatusNone) return multiply(contest.proposal[0]);  // the library's own choice
-  // A weight that no cache holds may be read several times at once: the output layer comes but once a step, and then a graph is captured.
+  if (capturing != cudaStreamCaptureStatusNone) return multiply(contest.proposal[0]);  // the library's first choice
+  // A weight larger than L2 may be timed back to back, as it is never cached: the output layer runs only once before a graph is captured.
   const bool at_once = contest.n_begun == 0 && !onto && p.x.rows <= kTriedAtOnce && p.out * p.in > kUncached;
   for (int n = at_once ? kRounds * int(contest.proposal.size()) : 1; n > 0; n--) {
     Contest::Run run{contest.n_begun++ % int(contest.proposal.size()), nullptr, nullptr};

@@ -1,6 +1,6 @@
-// cuBLASLt, found and loaded at run time: it may lie in the toolkit, among the system's libraries or in a Python environment.
-// The library proposes algorithms for a range of row counts (a server meets a new count in every step); the layers of the first step
-// that meets one take them in turn, and the fastest stays. So nothing is computed for the sake of timing, and nobody waits for it.
+// cuBLASLt, loaded at run time from the toolkit, the system's libraries or a Python environment.
+// The library proposes algorithms for a range of row counts (a server sees a new count in every step); the layers of the first step
+// in a range try them in turn, and the fastest is kept. So tuning needs no extra products and does not block.
 #pragma once
 
 #include <future>
@@ -16,14 +16,14 @@ namespace mr::cuda {
 
 class Cublas {
  public:
-  // Null where no cuBLASLt is found; `found` then says where it was looked for, else which file it is.
+  // Null if no cuBLASLt is found; `found` is then the list of paths tried, else the file.
   static std::unique_ptr<Cublas> open(std::string& found);
   ~Cublas();
 
   // y = scale * x . weight^T, added to y if `onto`. All rows 16-byte aligned; y is f32 or bf16. False: no algorithm for this shape.
   bool product(cudaStream_t, const Product&, bool onto);
   static int64_t workspace_bytes();
-  void decide();  // waits until all that was timed is known; what is captured in a graph should be the fastest
+  void decide();  // waits for all timings: a graph should capture the fastest algorithm
 
  private:
   struct Library;
@@ -40,7 +40,7 @@ class Cublas {
   void forget_shapes();
 
   std::unique_ptr<Library> library_;
-  std::future<void> awake_;          // nothing is asked of the library before
+  std::future<void> awake_;          // wake(), awaited before the first product
   std::map<Key, Shape> shapes_;      // by the exact shape
   std::map<Key, Contest> contests_;  // by the shape with its rows rounded
   void* workspace_ = nullptr;

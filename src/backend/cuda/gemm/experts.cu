@@ -1,4 +1,4 @@
-// Experts: the choice of a few for every row, their products, and the weighted sum.
+// Mixture of experts: routing, grouped products, and the weighted sum.
 #include "backend/cuda/gemm/choose.cuh"
 #include "backend/cuda/gemm/few_rows.cuh"
 #include "backend/cuda/rows/half_norm.cuh"
@@ -15,7 +15,7 @@ __global__ void route_kernel(Matrix expert, Matrix weight, Matrix logits, bool r
          static_cast<int32_t*>(expert.data) + row * expert.stride, static_cast<float*>(weight.data) + row * weight.stride, renormalize);
 }
 
-// One block a row: its norm, held in shared memory as the experts will read it, a warp for every expert's logit, and the choice.
+// One block per row: its norm, kept in shared memory rounded as the experts will read it, one warp per expert's logit, and top-k.
 constexpr int kRouteWarps = 8, kRouteThreads = kRouteWarps * 32, kRouteAhead = 8;
 
 __global__ void __launch_bounds__(kRouteThreads) route_normed_kernel(const __grid_constant__ RouteCall r) {
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kRouteThreads) route_normed_kernel(const __gri
   const int n = int(r.x.cols), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const bf16* router = static_cast<const bf16*>(r.router) + lane * 8;
   float* logits = row + n;
-  uint4 ahead[kRouteAhead];  // of this warp's first expert
+  uint4 ahead[kRouteAhead];  // prefetched weights of this warp's first expert
 #pragma unroll
   for (int i = 0; i < kRouteAhead; i++) {
     ahead[i] = uint4{};
@@ -70,14 +70,14 @@ __global__ void __launch_bounds__(kRouteThreads) route_normed_kernel(const __gri
            static_cast<float*>(r.weight.data) + blockIdx.x * r.weight.stride, r.renormalize);
 }
 
-// One row: a warp takes two rows of weights at a time straight from memory, eight loads of 16 bytes ahead of each.
+// One row: a warp streams two rows of weights at a time from memory, with eight 16-byte loads in flight for each.
 constexpr int kOneWarps = 8, kOneDepth = 8, kOneStep = 32 * 8;
 
 __device__ const bf16* weight_row(const Packed& w, int64_t row, int64_t in) { return static_cast<const bf16*>(w.quants) + row * in; }
 
-__device__ int chosen(const int32_t* expert, int j, int n) { return min(max(expert[j], 0), n - 1); }  // rows of NaN choose none
+__device__ int chosen(const int32_t* expert, int j, int n) { return min(max(expert[j], 0), n - 1); }  // rows of NaN have no valid expert
 
-// The products of two rows of weights with a row of x each, for all lanes.
+// Dot products of two rows of weights with a row of x each, returned to all lanes.
 __device__ float2 dot_two(const bf16* a_row, const bf16* b_row, const bf16* a_x, const bf16* b_x, int in) {
   const int lane = threadIdx.x % 32, left = in - lane * 8;
   a_row += lane * 8;
@@ -85,7 +85,7 @@ __device__ float2 dot_two(const bf16* a_row, const bf16* b_row, const bf16* a_x,
   a_x += lane * 8;
   b_x += lane * 8;
   uint4 a[kOneDepth], b[kOneDepth];
-  auto ask = [&](int i, int from) {
+  auto prefetch = [&](int i, int from) {
     a[i] = b[i] = uint4{};
     if (from < left) {
       a[i] = stream16(a_row + from);
@@ -93,8 +93,8 @@ __device__ float2 dot_two(const bf16* a_row, const bf16* b_row, const bf16* a_x,
     }
   };
 #pragma unroll
-  for (int i = 0; i < kOneDepth; i++) ask(i, i * kOneStep);
-  launch_next();  // not before: its weights would come ahead of these
+  for (int i = 0; i < kOneDepth; i++) prefetch(i, i * kOneStep);
+  launch_next();  // not earlier: the next kernel's weight loads would be queued ahead of these
   float first = 0, second = 0;
 #pragma unroll 1
   for (int from = 0; from < in; from += kOneDepth * kOneStep) {
@@ -108,7 +108,7 @@ __device__ float2 dot_two(const bf16* a_row, const bf16* b_row, const bf16* a_x,
         if (b_x != a_x) load_n<8>(b_x, DType::bf16, here, x);
         second = dot8(b[i], x, second);
       }
-      ask(i, here + kOneDepth * kOneStep);
+      prefetch(i, here + kOneDepth * kOneStep);
     }
   }
   return {warp_sum(first), warp_sum(second)};
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(kOneWarps * 32, 2)
   put_squares(next, 0, int(blockIdx.x), int(gridDim.x), all);
 }
 
-// Any shape, slowly: one warp an output of a pair of row and expert.
+// Any shape, slowly: one warp per output of a (row, expert) pair.
 __global__ void grouped_any_kernel(Matrix out, Matrix x, const Packed* experts, int64_t in, Matrix expert) {
   launch_next();
   wait_before();
@@ -172,7 +172,7 @@ __global__ void grouped_any_kernel(Matrix out, Matrix x, const Packed* experts, 
   if (lane == 0) store(out.data, out.dtype, pair * out.stride + col, sum);
 }
 
-// One block an expert: its pairs in order, and the groups of at most `most` that they make. counts [n_experts].
+// One block per expert: lists its pairs in order, and the tiles of at most `most` pairs that they form. counts [n_experts].
 constexpr int kGroupWarps = 8;
 __global__ void __launch_bounds__(kGroupWarps * 32) group_kernel(GroupTile* tile, int32_t* n_tiles, int32_t* pairs, Groups g, int most) {
   extern __shared__ int counts[];
@@ -256,7 +256,7 @@ GroupPlan group_plan(const Launch& at, int64_t n_pairs, int64_t n_experts) {
   const int64_t each = n_pairs / n_experts;
   GroupPlan plan;
   plan.most = each <= 4 ? 8 : each <= 8 ? 16 : each <= 16 ? 24 : each <= 24 ? 32 : 64;
-  if (at.deterministic) plan.most = std::min(plan.most, 16);  // more would share the inputs among fewer warps
+  if (at.deterministic) plan.most = std::min(plan.most, 16);  // larger tiles have fewer warps, which changes the order of sums
   plan.n_tiles = std::min(n_pairs, n_experts) + n_pairs / plan.most;
   plan.listed = n_pairs > 32;
   return plan;

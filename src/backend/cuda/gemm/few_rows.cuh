@@ -1,7 +1,7 @@
-// Products of up to 64 rows at a time with weights as rows of bf16 or packed (packed.cu's head has the layout). A block takes one or
-// two tiles of 16 outputs; its warps share the inputs, each with a ring of its own in shared memory, and their sums are added in
-// order: a row's bits depend on the weight's shape alone. Quants become bf16 exactly, a block of 32 inputs is summed by mma against
-// bf16 activations, and scaled in f32. With Groups the rows of x are those that chose one expert, whose weight the block reads.
+// Products of up to 64 rows at a time with weights as rows of bf16 or packed (layout: packed.cu). A block computes one or two tiles
+// of 16 outputs; its warps split the inputs, each with a separate ring in shared memory, and their sums are added in order: a row's
+// bits depend only on the weight's shape. Quants convert to bf16 exactly, a block of 32 inputs is summed by mma against bf16
+// activations, and scaled in f32. With Groups, the rows of x are those routed to one expert, whose weight the block reads.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace mr::cuda {
 
-inline constexpr int kRing = 4;  // chunks that a warp has asked for
+inline constexpr int kRing = 4;  // chunks in flight per warp
 
 template <Packing F>
 struct Form {
@@ -21,20 +21,20 @@ struct Form {
   static constexpr int bytes = plain ? 1024 : 512 + 32 * header;                            // of a chunk in a ring
 };
 
-// Pairs of a row of x and an expert that it chose, k a row, in groups of one expert.
+// (row of x, expert) pairs, k per row, grouped by expert.
 struct Groups {
   const Packed* experts = nullptr;  // [n_experts]
-  const Packed* ups = nullptr;      // of a gated product: its second halves
+  const Packed* ups = nullptr;      // up projections of a gated product
   const int32_t* expert = nullptr;  // of pair p: at p / k * stride + p % k
   int64_t stride = 0;
   int k = 1, n_pairs = 0, n_experts = 0;
-  bool of_pairs = false;            // x has a row for every pair, not for k of them
-  const GroupTile* tile = nullptr;  // [n_tiles], from group_pairs(); null: blocks find theirs themselves
+  bool of_pairs = false;            // x has one row per pair, not one per k pairs
+  const GroupTile* tile = nullptr;  // [n_tiles], from group_kernel; null: each block finds its own group
   const int32_t *n_tiles = nullptr, *pairs = nullptr;
   __device__ int of(int pair) const { return min(max(expert[pair / k * stride + pair % k], 0), n_experts - 1); }
 };
 
-// The y-th group of at most `most` pairs, by ascending experts and pairs: its expert, or -1. `counts` has room for every expert.
+// The y-th group of at most `most` pairs, by ascending experts and pairs: its expert, or -1. `counts`: scratch [n_experts].
 __device__ inline int find_group(const Groups& g, int y, int most, int* list, int& n, int* counts) {
   __shared__ int found, size;
   if (g.tile) {
@@ -45,7 +45,7 @@ __device__ inline int find_group(const Groups& g, int y, int most, int* list, in
     n = tile.n;
     return tile.expert;
   }
-  if (g.n_pairs <= 32) {  // every warp by itself, a pair a lane; groups in the order of their first pairs
+  if (g.n_pairs <= 32) {  // each warp independently, one pair per lane; groups in the order of their first pairs
     const int lane = threadIdx.x % 32, id = lane < g.n_pairs ? g.of(lane) : -1 - lane;
     unsigned same = __match_any_sync(~0u, id);
     const int mine = lane < g.n_pairs && (same & ((1u << lane) - 1)) == 0 ? (__popc(same) + most - 1) / most : 0;
@@ -123,12 +123,12 @@ __device__ uint32_t pair_of(const uint32_t* words, int i) {
     return F == Packing::q4_0 ? minus(w, 0x43084308) : w;
   }
 }
-// Where a row's inputs of a block begin among a lane's words.
+// Index of the first word of a row's inputs of block b among a lane's words.
 template <Packing F>
 __device__ constexpr int first_word(int b, int h) {
   return F == Packing::bf16 ? 0 : F == Packing::q8_0 ? 2 * h : 2 * b + h;
 }
-// What was added to every value.
+// Constant that pair_of() leaves added to every value.
 template <Packing F>
 __device__ constexpr float added() {
   return F == Packing::q4_1 ? 128 : 0;
@@ -136,7 +136,7 @@ __device__ constexpr float added() {
 
 __device__ inline float f16(uint32_t bits) { return __half2float(__ushort_as_half(uint16_t(bits))); }
 
-// mma() without and with a sum before it; not volatile, so that independent ones may be interleaved.
+// mma() from zero and accumulating; not volatile, so that the compiler may interleave independent ones.
 __device__ inline void mma_first(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
       : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
@@ -148,7 +148,7 @@ __device__ inline void mma_more(float (&c)[4], const uint32_t (&a)[4], uint32_t 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Bytes to shared memory, in the thread's current group of copies; zeros unless they are `there`.
+// Async copy to shared memory, in the thread's current group; writes zeros unless `there`.
 template <int Bytes>
 __device__ inline void copy(void* to, const void* from, bool there = true) {
   const uint32_t at = uint32_t(__cvta_generic_to_shared(to));
@@ -160,7 +160,7 @@ __device__ inline void copy(void* to, const void* from, bool there = true) {
 }
 __device__ inline void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int Left>
-__device__ void wait_groups() {  // until at most Left are under way
+__device__ void wait_groups() {  // until at most Left are in flight
   asm volatile("cp.async.wait_group %0;" ::"n"(Left) : "memory");
 }
 
@@ -182,7 +182,7 @@ __device__ void load_header(uint32_t (&header)[4], const char* from) {
   }
 }
 
-// Two neighbouring pieces of 16 weights, as bf16, with the scales of their rows: the left sides of two mma.
+// Two consecutive pieces of 16 weights, as bf16, with the scales of their rows: the A operands of two mma.
 template <Packing F>
 struct Left {
   using Of = Form<F>;
@@ -207,7 +207,7 @@ struct Left {
   }
 };
 
-// N: rows of x in eights; Tiles: of a block, two where it is gated. A lane reads of its warp's ring what it copied there itself.
+// N: rows of x / 8; Tiles: per block, two if gated. A lane reads only the part of its warp's ring that it copied itself.
 template <Packing F, int N, int Tiles, int Warps, bool Grouped>
 struct FewRows {
   using Of = Form<F>;
@@ -219,12 +219,12 @@ struct FewRows {
   const int begin = warp * per, end = min(begin + per, n_chunks);
   const int64_t first = p.gated ? blockIdx.x : int64_t(blockIdx.x) * Tiles;  // tile
   char* ring;                                                                // this warp's
-  const char *quants[Tiles][2], *scales[Tiles];                              // of the chunk that is fetched next; [2]: rows g and g + 8
+  const char *quants[Tiles][2], *scales[Tiles];                              // of the next chunk to copy; [2]: rows g and g + 8
   const bf16* x[N];
   uint4 in[x_ahead][Of::blocks][N];
   float total[Tiles][N][4] = {};
 
-  // up: of an expert, where its second half lies.
+  // up: an expert's up projection.
   __device__ FewRows(const Product& product, const Packed& weight, const Packed& up, char* shared)
       : p(product), w(weight), ring(shared + warp * kRing * Tiles * Of::bytes) {
     const int64_t last = (w.out + 15) / 16 - 1;
@@ -271,7 +271,7 @@ struct FewRows {
 #pragma unroll
     for (int n = 0; n < N; n++) x[n] = static_cast<const bf16*>(p.x.data) + row_of(n * 8 + g) * p.x.stride + 8 * t + begin * Of::inputs;
   }
-  __device__ void load_x(int slot, int chunk) {  // in order; beyond the end any will do: the weights are zero
+  __device__ void load_x(int slot, int chunk) {  // in order; any address will do beyond the end, where weights are zero
     const int left = int(w.in) - chunk * Of::inputs;
 #pragma unroll
     for (int b = 0; b < Of::blocks; b++) {
@@ -282,11 +282,11 @@ struct FewRows {
 #pragma unroll
     for (int n = 0; n < N; n++) x[n] += Of::inputs;
   }
-  // The sums of a block of x, for weights that have a minimum: ones on the left.
+  // The sums of a block of x, for weights that have a minimum: an mma with ones as A.
   __device__ void sum_x(float (&of_x)[N][4], int x_slot, int b) const {
     if constexpr (Of::offset) {
 #pragma unroll
-      for (int n = 0; n < N; n++) {  // sums of x: ones on the left
+      for (int n = 0; n < N; n++) {
         const uint4 v = in[x_slot][b][n];
         constexpr uint32_t one[4] = {0x3f803f80, 0x3f803f80, 0x3f803f80, 0x3f803f80};
         mma_first(of_x[n], one, v.x, v.y);
@@ -369,7 +369,7 @@ __global__ void __launch_bounds__(Warps * 32, N > 4         ? 1
                                               : N == 1      ? 3
                                                             : 2) few_rows_kernel(const Product p, Packed w, const Groups groups) {
   using Rows = FewRows<F, N, Tiles, Warps, Grouped>;
-  extern __shared__ char shared[];  // the rings; then sums
+  extern __shared__ char shared[];  // the rings, reused for the sums
   [[maybe_unused]] __shared__ int pairs[Grouped ? 8 * N : 1];
   int row0 = blockIdx.y * N * 8, n_cols = min(8 * N, int(p.x.rows) - row0);  // of x
   Packed up;

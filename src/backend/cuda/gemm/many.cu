@@ -1,8 +1,8 @@
-// Products of many rows with a bf16 weight, at the speed of Hopper's matrix units. Blocks stay: pairs of them (clusters) take tiles of
-// 256 rows of x and 192 to 256 of the weight in turn, each block 128 rows of x, and each brings half of the weights to both. One thread
-// asks for the pieces (bulk tensor copies into a ring), two groups of four warps multiply 64 rows each. Gate and up of an output lie
-// in one tile: act(gate) * up is formed in registers. Sums in f32 are added to the residual stream by the L2 cache. A row's sum
-// is what product() gives it: chunks of the inputs in order, in as many pieces.
+// Products of many rows with a bf16 weight, at the peak of Hopper's tensor cores. Persistent blocks: clusters of two take tiles of
+// 256 rows of x and 192 to 256 of the weight in turn, each block 128 rows of x, and each multicasts half of the weights to both. A
+// producer thread issues bulk tensor copies into a ring, two warpgroups multiply 64 rows each. Gate and up of an output are in one
+// tile: act(gate) * up is formed in registers. f32 sums are added to the residual stream by reductions in L2. A row's sum is that of
+// product(): chunks of the inputs in order, in the same number of parts.
 // Flops: 2 * rows * out * in.
 #include <algorithm>
 
@@ -14,25 +14,25 @@ namespace mr::cuda {
 
 namespace {
 
-constexpr int kChunk = 64, kRows = 128, kStages = 4;        // inputs a stage; rows of a block
-constexpr int kGroups = 2, kThreads = (kGroups + 1) * 128;  // groups that multiply; a thread of the last one asks
-constexpr int kBox = 16;                                    // rows that are asked for at a time where a block has not all of its own
-constexpr int kBand = 8;                                    // times 256 rows, whose x stays in the L2 cache while all weights go by
+constexpr int kChunk = 64, kRows = 128, kStages = 4;        // inputs per stage; rows per block
+constexpr int kGroups = 2, kThreads = (kGroups + 1) * 128;  // warpgroups that multiply, and the producer's
+constexpr int kBox = 16;                                    // rows per copy in a block with fewer than kRows rows
+constexpr int kBand = 8;                                    // times 256 rows, whose x stays in L2 while all weights stream through
 
-// kOuts: outputs of a cluster, fewer than 256 where that leaves fewer multiprocessors idle.
+// kOuts: outputs per cluster, fewer than 256 if that leaves fewer multiprocessors idle.
 template <int kOuts>
 struct Form {
   static constexpr int x = kRows * 128, weight = kOuts * 128, stage = x + weight;
-  static constexpr int columns = kOuts / 4, pitch = columns * 2;  // of a box of results; bytes of a row, at 128 swizzled
+  static constexpr int columns = kOuts / 4, pitch = columns * 2;  // of a box of results; pitch: row bytes, swizzled if 128
   static constexpr int box = 64 * pitch;
-  static constexpr int bytes = kStages * stage + 2 * kGroups * box + 1024;  // two boxes a group
+  static constexpr int bytes = kStages * stage + 2 * kGroups * box + 1024;  // two boxes per group
 };
 
 struct Order {
-  int tiles, parts;  // of kOuts outputs (gated: half of it), of 256 rows
-  int band;          // parts of a band
-  int split;         // pieces of the inputs, summed in order
-  int shares;        // of the inputs, that different clusters add to the residual stream
+  int tiles, parts;  // of kOuts outputs (gated: half of that), of 256 rows
+  int band;          // parts per band
+  int split;         // parts of the inputs, summed in order
+  int shares;        // split-K: shares of the inputs that different clusters add to the residual stream
   int n_clusters;
   __device__ int n() const { return tiles * parts * shares; }
 };
@@ -56,7 +56,7 @@ __device__ void store_box(const CUtensorMap& map, int column, int row, uint32_t 
                : "memory");
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-// Four 8 x 8 matrices of bf16; lane l says where row l % 8 of matrix l / 8 goes.
+// Four 8 x 8 matrices of bf16; lane l passes the address of row l % 8 of matrix l / 8.
 __device__ void store_matrices(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
@@ -67,35 +67,35 @@ __device__ void add_to(float* to, float4 v) {
   asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
 }
 
-// One thread asks for all pieces.
+// The producer, one thread: issues all copies.
 template <int kOuts>
-__device__ void bring(const CUtensorMap& weight_map, const CUtensorMap& x_map, const CUtensorMap& few_map, const Product& p,
-                      const Order& order, uint32_t base, uint64_t* full, uint64_t* empty) {
+__device__ void produce(const CUtensorMap& weight_map, const CUtensorMap& x_map, const CUtensorMap& few_map, const Product& p,
+                        const Order& order, uint32_t base, uint64_t* full, uint64_t* empty) {
   constexpr int kStage = Form<kOuts>::stage, kX = Form<kOuts>::x, kWeight = Form<kOuts>::weight;
   const int member = int(blockIdx.x) % 2, n_chunks = (int(p.in) + kChunk - 1) / kChunk;
   auto boxes_of = [&](int part) { return (min(int(p.x.rows) - (part * 2 + member) * kRows, kRows) + kBox - 1) / kBox; };
-  auto ask_weight = [&](int s, int chunk, const Place& place) {
+  auto copy_weight = [&](int s, int chunk, const Place& place) {
     const int row = p.gated ? place.tile * (kOuts / 2) + member * int(p.out / 2) : place.tile * kOuts + member * (kOuts / 2);
     barrier_expect(&full[s], kWeight + max(boxes_of(place.part), 0) * kBox * 128);
     copy_box_to(3, base + s * kStage + kX + member * (kWeight / 2), weight_map, chunk * kChunk, row, &full[s], kNormal);
   };
-  auto ask_x = [&](int s, int chunk, int part) {
+  auto copy_x = [&](int s, int chunk, int part) {
     const int row = (part * 2 + member) * kRows, n = boxes_of(part);
     if (n == kRows / kBox) return copy_box(base + s * kStage, x_map, chunk * kChunk, row, &full[s], kNormal);
-    for (int i = 0; i < n; i++)  // rows that are not there take longer than others
+    for (int i = 0; i < n; i++)  // skips boxes out of bounds, which are slower than others
       copy_box(base + s * kStage + i * kBox * 128, few_map, chunk * kChunk, row + i * kBox, &full[s], kNormal);
   };
   int index = int(blockIdx.x) / 2;
   Place place(order, index, n_chunks);
   const int ahead = min(place.end - place.begin, kStages);
-  for (int i = 0; i < ahead; i++) ask_weight(i, place.begin + i, place);  // nobody writes them: no need to wait
+  for (int i = 0; i < ahead; i++) copy_weight(i, place.begin + i, place);  // constant: no need to wait for earlier kernels
   wait_before();
-  for (int i = 0; i < ahead; i++) ask_x(i, place.begin + i, place.part);
+  for (int i = 0; i < ahead; i++) copy_x(i, place.begin + i, place.part);
   for (int chunk = place.begin + ahead, s = ahead % kStages, parity = ahead == kStages ? 0 : 1;;) {
     for (; chunk < place.end; chunk++) {
       barrier_wait(&empty[s], parity);
-      ask_weight(s, chunk, place);
-      ask_x(s, chunk, place.part);
+      copy_weight(s, chunk, place);
+      copy_x(s, chunk, place.part);
       if (++s == kStages) {
         s = 0;
         parity ^= 1;
@@ -109,7 +109,7 @@ __device__ void bring(const CUtensorMap& weight_map, const CUtensorMap& x_map, c
   launch_next();
 }
 
-// The sums of a group: 64 rows, lane as wgmma.cuh says; N of them a thread.
+// The sums of a group: 64 rows, N per thread in wgmma.cuh's layout.
 template <Activation kAct, int N>
 __device__ void gate_sums(float (&d)[N]) {
 #pragma unroll
@@ -133,7 +133,7 @@ __device__ void gate_sums(float (&d)[N], Activation act) {
   }
 }
 
-// bf16 through shared memory: a quarter of the columns in a box, two boxes in turn.
+// bf16 through shared memory: a quarter of the columns per box, double buffered.
 template <int N>
 __device__ void write_boxes(const Product& p, const CUtensorMap& y_map, const float (&d)[N], int column, int row, uint32_t boxes,
                             int group) {
@@ -163,7 +163,7 @@ __device__ void write_boxes(const Product& p, const CUtensorMap& y_map, const fl
   }
 }
 
-// f32 in fours: neighbouring lanes exchange two sums, so that one has four of one block of 8 columns, the other of the next.
+// f32 as float4: lanes in pairs exchange two sums, so that one has four of one block of 8 columns, the other of the next.
 template <int N>
 __device__ void write_fours(const Product& p, const float (&d)[N], int column, int64_t row) {
   const int lane = threadIdx.x % 32, odd = lane & 1;
@@ -204,7 +204,7 @@ __device__ void write_any(const Product& p, const float (&d)[N], int column, int
 
 enum class Write : uint8_t { boxes, fours, any };
 
-// Of a group.
+// First row of a warpgroup.
 __device__ int first_row(int part) { return (part * 2 + int(blockIdx.x) % 2) * kRows + int(threadIdx.x) / 128 * 64; }
 
 template <int N>
@@ -248,7 +248,7 @@ __device__ void multiply(const CUtensorMap& y_map, const Product& p, const Order
   const int n_chunks = (int(p.in) + kChunk - 1) / kChunk, per = (n_chunks + order.split - 1) / order.split;
   const uint32_t x = base + group * 64 * 128, weight = base + Form<kOuts>::x,
                  boxes = base + kStages * kStage + group * 2 * Form<kOuts>::box;
-  float d[N], before[N];  // before: the sums of the parts before, in local memory
+  float d[N], before[N];  // before: sums of the earlier parts, kept in local memory
   float* earlier = before;
   asm volatile("" : "+l"(earlier));
   auto release = [&](int s) {
@@ -256,7 +256,7 @@ __device__ void multiply(const CUtensorMap& y_map, const Product& p, const Order
   };
   for (int index = int(blockIdx.x) / 2, s = 0, parity = 0; index < order.n(); index += order.n_clusters) {
     const Place place(order, index, n_chunks);
-    if (first_row(place.part) >= p.x.rows) {  // nothing to do but to say so
+    if (first_row(place.part) >= p.x.rows) {  // no rows: only release the stages
       for (int i = place.begin; i < place.end; i++) {
         barrier_wait(&full[s], parity);
         release(s);
@@ -278,7 +278,7 @@ __device__ void multiply(const CUtensorMap& y_map, const Product& p, const Order
         for (int k = 0; k < kChunk / 16; k++)
           wgmma(d, rows_descriptor(x + s * kStage + k * 32), rows_descriptor(weight + s * kStage + k * 32), 1);
         wgmma_commit();
-        wgmma_wait<1>();  // the products of the stage before are done
+        wgmma_wait<1>();  // the previous stage's products are done
         if (i > 0) release(s == 0 ? kStages - 1 : s - 1);
         if (++s == kStages) {
           s = 0;
@@ -314,14 +314,14 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   begin_ring(full, empty, 2 * kGroups * 4);
   if (threadIdx.x / 128 == kGroups) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-    if (threadIdx.x % 128 == 0) bring<kOuts>(weight_map, x_map, few_map, p, order, base, full, empty);
+    if (threadIdx.x % 128 == 0) produce<kOuts>(weight_map, x_map, few_map, p, order, base, full, empty);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
     wait_before();
     multiply<kOuts>(y_map, p, order, write, base, full, empty);
     if (threadIdx.x % 128 == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
   }
-  cluster_sync();  // the other block may still write here
+  cluster_sync();  // the other block may still multicast into this one's shared memory
 }
 
 Write way_of(const Product& p) {
@@ -329,7 +329,7 @@ Write way_of(const Product& p) {
   if (p.y.dtype == DType::bf16) return p.residual ? Write::any : Write::boxes;
   return p.y.cols % 4 == 0 && (!p.residual || p.residual == p.y.data) ? Write::fours : Write::any;
 }
-// Parts of the inputs, so that there is work for all clusters.
+// Split-K factor that gives all clusters work.
 int shares_of(const Launch& at, const Product& p, int64_t items) {
   int shares = 1;
   if (way_of(p) != Write::fours || !p.residual || at.deterministic) return shares;
@@ -359,7 +359,7 @@ void run(const Launch& at, const Product& p, int split) {
 }  // namespace
 
 void product_many(const Launch& at, const Product& p, int split) {
-  auto time = [&](int outs) {  // of the block that has most to do, counted in outputs; its rows take as long as some more
+  auto time = [&](int outs) {  // of the busiest block, in outputs; a tile's rows count as 100 more
     const int64_t items = div_up(p.gated ? p.out / 2 : p.out, p.gated ? outs / 2 : outs) * div_up(p.x.rows, 2 * kRows);
     return double(div_up(items, at.n_sm / 2) * (outs + 100)) / shares_of(at, p, items);
   };

@@ -1,4 +1,4 @@
-// The half of a root mean square norm that the product after it does: the factors of its rows.
+// The second half of an RMS norm, done by the product that reads it: a factor per row.
 #pragma once
 
 #include "backend/cuda/device/device.cuh"

@@ -1,15 +1,15 @@
-// The product of one row with a bf16 weight: a warp takes two weight rows, or the gate and the value of one output, straight from
-// memory through registers, eight loads of 16 bytes ahead of each. Blocks are small and many: as those of one product end, blocks of
-// the next one begin, and have their first weights on the way before the sums ahead of them are known. Reads out * in * 2 bytes.
+// The product of one row with a bf16 weight: a warp streams two weight rows, or gate and up of one output, from memory through
+// registers, with eight 16-byte loads in flight for each. Blocks are small and many: as those of one product end, blocks of the
+// next start, and prefetch their first weights before its input is complete. Reads out * in * 2 bytes.
 #include "backend/cuda/recurrent/scan.cuh"
 
 namespace mr::cuda {
 
 namespace {
 
-constexpr int kWarps = kNormPartOne / 2, kDepth = 8, kStep = 32 * 8;  // kStep: inputs that a warp takes at a time
+constexpr int kWarps = kNormPartOne / 2, kDepth = 8, kStep = 32 * 8;  // kStep: inputs per load of a warp
 
-// The factor of the norm of x, half of which is done: part [kWarps]; of_norm: this thread's share of the squares.
+// The factor of x's half-done norm. part: scratch [kWarps]; of_norm: this thread's share of the squares.
 __device__ float norm_factor(const Product& p, float of_norm, float* part) {
   of_norm = warp_sum(of_norm);
   if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = of_norm;
@@ -20,7 +20,7 @@ __device__ float norm_factor(const Product& p, float of_norm, float* part) {
   return rsqrtf(all / float(p.in) + p.eps);
 }
 
-// A warp's two outputs, or its gated one; returns their squares.
+// Writes a warp's two outputs, or its gated one; returns the sum of their squares.
 __device__ float write_outputs(const Product& p, const int64_t (&at)[2], bool second, const float (&sum)[2], const float (&residual)[2]) {
   if (p.gated) {
     store(p.y.data, p.y.dtype, at[0], activated(p.activation, sum[0]) * sum[1]);
@@ -38,7 +38,7 @@ __device__ float write_outputs(const Product& p, const int64_t (&at)[2], bool se
   return square;
 }
 
-template <bool Conv>  // two lanes of a warp have an output each then; else one has both
+template <bool Conv>  // two lanes of a warp write an output each; else lane 0 writes both
 __global__ void __launch_bounds__(32 * kWarps, 2) one_row(const Product p) {
   __shared__ float part[kWarps], squares[kWarps];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, in = int(p.in);
@@ -47,9 +47,9 @@ __global__ void __launch_bounds__(32 * kWarps, 2) one_row(const Product p) {
   const bool mine = first < (p.gated ? n_outputs : (n_outputs + 1) / 2), second = p.gated || at[1] < p.out;
   const bf16* weight = static_cast<const bf16*>(p.weight) + lane * 8;
   const bf16 *a_row = weight + (mine ? at[0] : 0) * in, *b_row = weight + (mine && second ? at[1] : 0) * in;
-  const int left = in - lane * 8;  // inputs from this lane's first on
+  const int left = in - lane * 8;  // inputs from this lane's first one
   uint4 a[kDepth], b[kDepth];
-  auto ask = [&](int i, int from) {
+  auto prefetch = [&](int i, int from) {
     a[i] = b[i] = uint4{};
     if (from < left) {
       a[i] = stream16(a_row + from);
@@ -57,15 +57,15 @@ __global__ void __launch_bounds__(32 * kWarps, 2) one_row(const Product p) {
     }
   };
 #pragma unroll
-  for (int i = 0; i < kDepth; i++) ask(i, i * kStep);
+  for (int i = 0; i < kDepth; i++) prefetch(i, i * kStep);
   Tap tap;
   if (Conv && mine && (lane == 0 || (lane == 1 && second))) tap.ask(p, lane == 0 ? at[0] : at[1]);
 
-  launch_next();  // not before: its weights would come ahead of these
+  launch_next();  // not earlier: the next kernel's weight loads would be queued ahead of these
   wait_before();
   const bf16* x_row = static_cast<const bf16*>(p.x.data) + lane * 8;
   float of_norm = 0, residual[2] = {};
-  if (p.squares)  // every warp its share
+  if (p.squares)
     for (int i = threadIdx.x; i < int(p.n_squares); i += 32 * kWarps) of_norm += p.squares[i];
   if (p.residual && lane == 0 && mine) {
     residual[0] = p.residual[at[0]];
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(32 * kWarps, 2) one_row(const Product p) {
       if (here < left) load_n<8>(x_row, DType::bf16, here, x);
       sum[0] = dot8(a[i], x, sum[0]);
       sum[1] = dot8(b[i], x, sum[1]);
-      ask(i, here + kDepth * kStep);
+      prefetch(i, here + kDepth * kStep);
     }
   }
   sum[0] = warp_sum(sum[0]);

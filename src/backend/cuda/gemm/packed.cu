@@ -1,10 +1,10 @@
-// Products with weights of 4 and 8 bits, straight from their packed form. Layout: tiles of 16 output rows; of a tile, chunks of 64
+// Products with packed weights of 4 and 8 bits. Layout: tiles of 16 output rows; in a tile, chunks of 64
 // inputs (q4_0, q4_1: two blocks of 32) or 32 (q8_0) in order, 512 bytes each: 16 for every lane of a warp. Lane 4 g + t has rows
-// g and g + 8, inputs 8 t to 8 t + 7 of each block, as mma's left operand wants them:
+// g and g + 8, inputs 8 t to 8 t + 7 of each block, in the order of mma's A operand:
 //   4 bits: word 2 b + h is block b of row g + 8 h; input 8 t + 2 i in nibble i, 8 t + 2 i + 1 in nibble 4 + i
 //   8 bits: words 2 h and 2 h + 1 are row g + 8 h; bytes 0, 2, 1, 3 of a word are inputs in order
-// Scales lie beside: of every chunk, for each g, f16 values of word order (rows g, g + 8, a block each); q4_1 has each one's minimum
-// behind it. Rows and blocks beyond the end are zero. A file's bytes, but for those.
+// Scales are a separate array: per chunk and g, f16 values in word order (rows g, g + 8 of each block); in q4_1 each is followed by
+// its minimum. Rows and blocks beyond the end are zero. Without that padding, the size is that of the file.
 #include "backend/cuda/gemm/few_rows.cuh"
 
 namespace mr::cuda {
@@ -39,7 +39,7 @@ __global__ void unpack_kernel(bf16* to, Packed w) {
   store_n<8>(to, DType::bf16, at * 8, v);
 }
 
-// Launched as an ordinary kernel, it begins when all before it has ended.
+// A full barrier between kernels when launched by launch_after_all().
 __global__ void pause_kernel() {}
 
 template <Packing F>
@@ -56,7 +56,7 @@ __global__ void embed_kernel(Matrix out, Packed table, float scale, const int32_
   }
 }
 
-// Where there are few tiles more warps share the inputs; deterministic: not for many rows fewer than for one.
+// With few tiles, more warps split the inputs; in deterministic mode their number must not depend on the rows.
 template <Packing F>
 void run(const Launch& at, const Product& p, const Packed& w) {
   const int64_t rows = p.x.rows;
@@ -79,7 +79,7 @@ void product_packed(const Launch& at, const Product& p, const Packed& w) {
 void unpack(const Launch& at, void* to, const Packed& w) {
   by_packing(w.packing,
              [&](auto f) { launch(at, unpack_kernel<f()>, grid2(div_up(w.out * w.in / 8, 256)), 256, 0, static_cast<bf16*>(to), w); });
-  launch_after_all(at, pause_kernel, 1, 1);  // products prefetch weights before they wait
+  launch_after_all(at, pause_kernel, 1, 1);  // products prefetch weights before wait_before()
 }
 void embed_packed(const Launch& at, Matrix out, const Packed& table, float scale, const int32_t* token, const int32_t* sampled) {
   by_packing(table.packing, [&](auto f) { launch(at, embed_kernel<f()>, grid2(out.rows), 128, 0, out, table, scale, token, sampled); });

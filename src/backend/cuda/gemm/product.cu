@@ -1,10 +1,10 @@
-// Products of up to 128 rows with a bf16 weight. A block streams a tile of M weight rows, or its share of the inputs, and N rows
-// of x through a ring in shared memory (bulk tensor copies, one thread asks) and multiplies with Hopper's matrix instruction,
-// weights on the left. A cluster is `pair` tiles, which share every piece of x, times `split` parts of the inputs, which add up
-// through each other's shared memory, in order; undivided inputs: a cluster takes tiles in turn, through the same ring. A kernel lets
-// the next one start when it has asked for its last weights; that one asks for its first ring of them while the sums before it are
-// finished. Gated weights lie in the ring eight gates, eight values in turn, so that one thread has both of an output.
-// Reads out * in * 2 bytes of weights once every N rows, and x from the L2 cache once every `pair` tiles.
+// Products of up to 128 rows with a bf16 weight. A block streams a tile of M weight rows, or its share of their inputs, and N rows
+// of x through a ring in shared memory (bulk tensor copies by a producer thread) and multiplies with wgmma, the weights as A.
+// A cluster is `pair` tiles, which share x by multicast, times `split` parts of the inputs, whose sums are added in order
+// through distributed shared memory; with split 1 a cluster is persistent and processes tiles through the same ring. A kernel
+// lets the next one start when it has issued its last weight copies; that one then prefetches its first ring of weights during this
+// one's epilogues. Gated weights alternate in the ring, eight gate rows and eight up rows, so that one thread has both of an output.
+// Reads out * in * 2 bytes of weights once per N rows, and x from L2 once per `pair` tiles.
 #include <cooperative_groups.h>
 
 #include <algorithm>
@@ -20,16 +20,16 @@ namespace {
 
 namespace cg = cooperative_groups;
 
-constexpr int kChunk = 64;  // inputs a stage: 128 bytes
-constexpr int kBand = 8;    // parts of N rows whose x stays in the L2 cache while all weights go by
+constexpr int kChunk = 64;  // inputs per stage: 128 bytes
+constexpr int kBand = 8;    // parts of N rows whose x stays in L2 while all weights stream through
 
 template <int M, int N>
 struct Tile {
-  static constexpr int warps = M / 16, consumers = warps * 32, threads = consumers + 64;  // and one that copies, one for the norm
+  static constexpr int warps = M / 16, consumers = warps * 32, threads = consumers + 64;  // and a producer warp, and one for the norm
   static constexpr int weight = M * 128, x = N * 128, stage = weight + x;
-  static constexpr int pitch = M + 4;  // floats of a row of sums, which lie over the ring
+  static constexpr int pitch = M + 4;  // floats per row of sums, which reuse the ring's memory
   static constexpr int sums = N * pitch * 4;
-  // So that a block of the next product fits beside this one's, where bytes count.
+  // Sized so that a block of the next product fits on the multiprocessor beside this one.
   static constexpr int stages = M == 128 ? (N == 128 ? 3 : N == 64 ? 4 : 5) : N == 16 ? 9 : 10;
 };
 
@@ -38,16 +38,16 @@ struct Cut {
 };
 
 template <int kThreads>
-__device__ void consumers_meet() {
+__device__ void consumers_sync() {
   asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
 }
 template <int kThreads>
-__device__ void with_norm() {  // the consumers and the warp that knows the norm's factors
+__device__ void with_norm() {  // barrier of the consumers and the warp that computes the norm's factors
   asm volatile("bar.sync 2, %0;" ::"n"(kThreads + 32) : "memory");
 }
 
-// Code that is there once for every register must be short, or fetching it takes longer than running it: what depends on the
-// product is asked outside the loops over registers.
+// Code unrolled over registers must be short, or instruction fetch takes longer than execution: branches on the product are
+// outside the loops over registers.
 template <class F>
 __device__ void as_type(const Matrix& y, F f) {
   y.dtype == DType::bf16 ? f(static_cast<bf16*>(y.data)) : f(static_cast<float*>(y.data));
@@ -55,8 +55,8 @@ __device__ void as_type(const Matrix& y, F f) {
 __device__ void put(float* to, float x) { *to = x; }
 __device__ void put(bf16* to, float x) { *to = __float2bfloat16(x); }
 
-// Everything of a tile from the registers of whoever multiplied: lane 4 g + t has outputs g and g + 8, or gate and value of
-// output g, of the warp's 16, for rows 2t and 2t + 1 of every eight.
+// Epilogue of a tile from the accumulators: lane 4 g + t has outputs g and g + 8, or gate and up of output g, of the warp's
+// 16, for rows 2t and 2t + 1 of every eight.
 template <int M, int N>
 __device__ void finish(const Product& p, int tile, int row0, int rows, float (&d)[N / 2], const float* factor) {
   const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
@@ -95,8 +95,8 @@ __device__ void finish(const Product& p, int tile, int row0, int rows, float (&d
   as_type(p.y, [&](auto* y) { each([&](int e, int64_t row, int64_t at) { put(y + row * p.y.stride + at, d[e]); }); });
 }
 
-// Rows `share`, share + split, ... of a tile whose sums lie in parts in the blocks of a cluster. A warp takes 64 sums of a row at a
-// time: outputs `lane` and lane + 32, or gate and value of one; and kBatch of these before it waits for any.
+// Epilogue of rows `share`, share + split, ... of a tile whose partial sums are in the blocks of a cluster. A warp takes 64 sums of a
+// row at a time: outputs `lane` and lane + 32, or gate and up of one; with kBatch of these in flight.
 template <int M, int N>
 struct Merge {
   static constexpr int kBatch = N == 8 ? 1 : N == 16 ? 2 : 4;
@@ -122,7 +122,7 @@ struct Merge {
         if (output(half, i) < p.out) residual[v][i] = p.residual[(row0 + row) * p.residual_stride + output(half, i)];
     });
   }
-  // sums_of(r): [N][pitch], where block r of those that share a tile has its sums.
+  // sums_of(r): partial sums [N][pitch] of the r-th block of the tile.
   template <class Sums>
   __device__ void finish(const float* factor, Sums sums_of) {
     const int lane = threadIdx.x % 32, place = p.gated ? lane / 8 * 16 + lane % 8 : lane, apart = p.gated ? 8 : 32;
@@ -174,7 +174,7 @@ struct Merge {
   }
 };
 
-// What the warps of a block share: its place in the cluster, its tiles and its part of the inputs, and the ring.
+// State shared by the warps of a block: its rank in the cluster, its tiles and part of the inputs, and the ring.
 template <int M, int N>
 struct Block {
   using T = Tile<M, N>;
@@ -182,9 +182,9 @@ struct Block {
   const Cut& cut;
   uint32_t base;  // of the ring
   uint64_t *full, *empty;
-  float* factor;                  // [N], of rows of x
-  int size, rank, member, share;  // of the cluster: blocks, which of them, of a pair, of the parts of the inputs
-  int begin, n;                   // chunks of a tile
+  float* factor;                  // [N], norm factors of rows of x
+  int size, rank, member, share;  // cluster size, rank in it; index in the pair, index among the input parts
+  int begin, n;                   // chunks [begin, begin + n) of a tile
   int n_items, first, n_clusters;
 
   struct Place {
@@ -211,7 +211,7 @@ struct Block {
   __device__ int rows_at(int row0) const { return min(N, int(p.x.rows) - row0); }
 };
 
-// One thread fetches weights and x through the ring; its first weights before the kernel ahead has ended.
+// The producer thread: copies weights and x into the ring; the first weights before the previous kernel has ended.
 template <int M, int N>
 __device__ void fetch(const Block<M, N>& block, const CUtensorMap& weight_map, const CUtensorMap& x_map) {
   using T = Tile<M, N>;
@@ -257,7 +257,7 @@ __device__ void fetch(const Block<M, N>& block, const CUtensorMap& weight_map, c
   }
 }
 
-// One warp has the factors of the norm.
+// One warp computes the factors of the norm.
 template <int M, int N>
 __device__ void norm_items(const Block<M, N>& block) {
   using T = Tile<M, N>;
@@ -266,18 +266,18 @@ __device__ void norm_items(const Block<M, N>& block) {
   for (int item = block.first; item < block.n_items; item += block.n_clusters) {
     const auto at = block.place(item);
     norm_factors(block.p, at.row0, block.rows_at(at.row0), block.factor);
-    with_norm<T::consumers>();                            // they are there
-    if (block.cut.split == 1) with_norm<T::consumers>();  // they have been read
+    with_norm<T::consumers>();                            // factors are ready
+    if (block.cut.split == 1) with_norm<T::consumers>();  // factors have been read
   }
 }
 
-// A tile's products of this block's inputs; s and parity: where the ring is.
+// Accumulates a tile's products over this block's inputs; s and parity: position in the ring.
 template <int M, int N>
 __device__ void multiply(const Block<M, N>& block, float (&d)[N / 2], int& s, int& parity) {
   using T = Tile<M, N>;
   const int lane = threadIdx.x % 32;
   const uint32_t mine = block.base + threadIdx.x / 128 * 64 * 128;
-  uint64_t* used = nullptr;  // the stage before, once its products are done
+  uint64_t* used = nullptr;  // `empty` barrier of the previous stage
   auto give_back = [&] {
     if (lane == 0) barrier_arrive(used);
     if (lane == 1 && block.cut.pair > 1) arrive_at(used, block.rank ^ 1);
@@ -304,7 +304,7 @@ __device__ void multiply(const Block<M, N>& block, float (&d)[N / 2], int& s, in
   if (block.n > 0) give_back();
 }
 
-// The warps that multiply and finish tiles. sums: [N][pitch], over the ring.
+// The consumer warps: multiply, then epilogue. sums: [N][pitch], in the ring's memory.
 template <int M, int N>
 __device__ void work(const Block<M, N>& block, float* sums, cg::cluster_group& cluster) {
   using T = Tile<M, N>;
@@ -317,7 +317,7 @@ __device__ void work(const Block<M, N>& block, float* sums, cg::cluster_group& c
     const auto at = block.place(item);
     const int rows = block.rows_at(at.row0);
     Merge<M, N> merge{p, cut.split, block.share, at.tile, at.row0, rows};
-    if (cut.split > 1) merge.load(0);  // early, since it is far
+    if (cut.split > 1) merge.load(0);  // prefetches the residual
     float d[N / 2];
     multiply(block, d, s, parity);
     if (p.squares) with_norm<T::consumers>();
@@ -326,7 +326,7 @@ __device__ void work(const Block<M, N>& block, float* sums, cg::cluster_group& c
       if (p.squares) with_norm<T::consumers>();
       continue;
     }
-    consumers_meet<T::consumers>();  // nobody reads the ring any more
+    consumers_sync<T::consumers>();  // the ring is free
 #pragma unroll
     for (int e = 0; e < N / 2; e++) {
       const int col = e / 4 * 8 + lane % 4 * 2 + e % 2, row = warp * 16 + lane / 4 + (e & 2 ? 8 : 0);
@@ -337,7 +337,7 @@ __device__ void work(const Block<M, N>& block, float* sums, cg::cluster_group& c
   }
 }
 
-// A cluster takes one tile, or a pair of them, after the other; with several parts of the inputs, one.
+// A cluster processes tiles, or pairs of them, one after the other; with split inputs, only one.
 template <int M, int N>
 __global__ void __launch_bounds__(Tile<M, N>::threads, 2)
     product_kernel(const __grid_constant__ CUtensorMap weight_map, const __grid_constant__ CUtensorMap x_map, const Product p,
@@ -371,20 +371,20 @@ __global__ void __launch_bounds__(Tile<M, N>::threads, 2)
     work(block, reinterpret_cast<float*>(raw + offset), cluster);
   }
   if (warp >= T::warps && cut.split > 1) cluster.sync();
-  // Others may still read here, or say that they have read.
+  // Other blocks may still read this one's sums, or arrive at its barriers.
   if (block.size > 1) asm volatile("barrier.cluster.arrive.relaxed; barrier.cluster.wait;" ::: "memory");
 }
 
-// bf16 [rows, cols], read in boxes of `box` rows and 64 columns.
+// bf16 [rows, cols], copied in boxes of `box` rows and 64 columns.
 CUtensorMap map_of(const void* data, int64_t rows, int64_t cols, int64_t stride, int box) {
   return tensor_map(data, {cols, rows}, {stride * 2}, {kChunk, box});
 }
-// A gated weight, eight rows of the first half and eight of the second in turn.
+// A gated weight, with eight rows of the first half and eight of the second alternating.
 CUtensorMap gated_map(const Product& p, int box) {
   return tensor_map(p.weight, {p.in, 8, 2, p.out / 16}, {p.in * 2, p.out * p.in, p.in * 16}, {kChunk, 8, 2, box / 16});
 }
 
-// Parts of the inputs: enough for a block on every multiprocessor. More would not all find room at once, in clusters.
+// Parts of the inputs: enough for a block on every multiprocessor. More clusters would not all be resident at once.
 int split_of(const Launch& at, int64_t tiles, int64_t n_chunks, int most) {
   int split = 1;
   while (split < most && tiles * split < at.n_sm - 8 && n_chunks >= 8 * split) split *= 2;
@@ -413,7 +413,7 @@ void run(const Launch& at, const Product& p) {
 int fixed_split(const Launch& at, const Product& p) { return split_of(at, tiles_of(p, 64), div_up(p.in, kChunk), 4); }
 
 void product(const Launch& at, const Product& p) {
-  if (at.deterministic && p.next.x && fixed_split(at, p) == 1) {  // who has a tile's sums alone does no half norm
+  if (at.deterministic && p.next.x && fixed_split(at, p) == 1) {  // without a split, the epilogue has no half norm
     Product plain = p;
     plain.next = {};
     product(at, plain);

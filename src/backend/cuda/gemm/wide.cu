@@ -1,7 +1,7 @@
-// act(gate) * up of so many rows that power decides, and with it the bytes that are moved: tiles of 256 rows of x and 192 of the weight, 96
-// of them of gates and 96 of what they belong to, whose products meet in registers and are written once. Blocks stay: pairs of them
-// (clusters) take the same rows of x and neighbouring outputs in turn, and each brings half of x to both. One thread asks for the
-// pieces (bulk tensor copies into a ring), two groups of four warps multiply 128 rows each.
+// act(gate) * up of so many rows that power is the limit, and so the bytes moved: tiles of 256 rows of x and 192 of the weight, 96
+// gate rows and the matching 96 up rows, combined in registers and written once. Persistent blocks: clusters of two take the same
+// rows of x and adjacent outputs in turn, and each multicasts half of x to both. A producer thread issues bulk tensor copies into a
+// ring, two warpgroups multiply 128 rows each.
 // Flops: 2 * rows * out * in.
 #include <algorithm>
 
@@ -13,18 +13,18 @@ namespace mr::cuda {
 
 namespace {
 
-constexpr int kChunk = 64, kRows = 256, kOuts = 192, kStages = 4;  // inputs a stage; rows and outputs of a block
+constexpr int kChunk = 64, kRows = 256, kOuts = 192, kStages = 4;  // inputs per stage; rows and weight rows per block
 constexpr int kX = kRows * 128, kWeight = kOuts * 128, kStage = kX + kWeight, kBytes = kStages * kStage + 1024;
-constexpr int kGroups = 2, kThreads = (kGroups + 1) * 128;  // groups that multiply; a thread of the last one asks
-constexpr int kBand = 8;                                    // tiles of rows, whose x stays in the L2 cache while all weights go by
+constexpr int kGroups = 2, kThreads = (kGroups + 1) * 128;  // warpgroups that multiply, and the producer's
+constexpr int kBand = 8;                                    // tiles of rows whose x stays in L2 while all weights stream through
 constexpr int kLeastRows = 1280;
 
 struct Order {
-  int tiles, parts;  // of kOuts results, which are a pair's; of kRows
+  int tiles, parts;  // of kOuts results per cluster; of kRows
   int n_clusters;
 };
 
-// The index-th tile of a pair.
+// The index-th tile of a cluster.
 struct Place {
   int tile, part;
   __device__ Place(const Order& o, int index) {
@@ -44,39 +44,39 @@ struct Ring {
   }
 };
 
-// One thread asks for all pieces.
-__device__ void bring(const CUtensorMap& weight_map, const CUtensorMap& x_map, const Product& p, const Order& order, uint32_t base,
-                      uint64_t* full, uint64_t* empty) {
+// The producer, one thread: issues all copies.
+__device__ void produce(const CUtensorMap& weight_map, const CUtensorMap& x_map, const Product& p, const Order& order, uint32_t base,
+                        uint64_t* full, uint64_t* empty) {
   const int member = int(blockIdx.x) % 2, n_chunks = (int(p.in) + kChunk - 1) / kChunk, first = int(blockIdx.x) / 2;
-  auto ask_weight = [&](int s, int chunk, int tile) {
+  auto copy_weight = [&](int s, int chunk, int tile) {
     barrier_expect(&full[s], kStage);
     for (int half = 0; half < 2; half++)
       copy_box(base + s * kStage + kX + half * (kWeight / 2), weight_map, chunk * kChunk,
                (tile * 2 + member) * (kOuts / 2) + half * int(p.out / 2), &full[s], kNormal);
   };
-  auto ask_x = [&](int s, int chunk, int part) {
+  auto copy_x = [&](int s, int chunk, int part) {
     copy_box_to(3, base + s * kStage + member * (kX / 2), x_map, chunk * kChunk, part * kRows + member * (kRows / 2), &full[s], kNormal);
   };
   Ring ring;
   for (int index = first; index < order.tiles * order.parts; index += order.n_clusters) {
     const Place place(order, index);
     int chunk = 0;
-    if (index == first) {  // nobody writes weights: no need to wait
+    if (index == first) {  // weights are constant: no need to wait for earlier kernels
       const int ahead = min(n_chunks, kStages);
-      for (int i = 0; i < ahead; i++) ask_weight(i, i, place.tile);
+      for (int i = 0; i < ahead; i++) copy_weight(i, i, place.tile);
       wait_before();
-      for (; chunk < ahead; chunk++, ring.step()) ask_x(ring.stage, chunk, place.part);
+      for (; chunk < ahead; chunk++, ring.step()) copy_x(ring.stage, chunk, place.part);
     }
     for (; chunk < n_chunks; chunk++, ring.step()) {
       barrier_wait(&empty[ring.stage], ring.parity ^ 1);
-      ask_weight(ring.stage, chunk, place.tile);
-      ask_x(ring.stage, chunk, place.part);
+      copy_weight(ring.stage, chunk, place.tile);
+      copy_x(ring.stage, chunk, place.part);
     }
   }
   launch_next();
 }
 
-// Results of 64 rows, as bf16 in eights: the four lanes of a row exchange pairs of 32 columns, so that each has one block of 8 of them.
+// Results of 64 rows, as bf16 in 16-byte stores: the four lanes of a row transpose 32 columns, so that each has 8 consecutive ones.
 template <Activation kAct>
 __device__ void write_gated(const Product& p, const float (&d)[kOuts / 2], int column, int64_t row) {
   const int t = threadIdx.x % 4;
@@ -107,7 +107,7 @@ __device__ void write_gated(const Product& p, const float (&d)[kOuts / 2], int c
 template <Activation kAct>
 __device__ void multiply(const Product& p, const Order& order, uint32_t base, uint64_t* full, uint64_t* empty) {
   const int group = threadIdx.x / 128, lane = threadIdx.x % 32, n_chunks = (int(p.in) + kChunk - 1) / kChunk;
-  float d[2][kOuts / 2];  // of 64 rows each, lane as wgmma.cuh says: gates, then what they belong to
+  float d[2][kOuts / 2];  // 64 rows each, in wgmma.cuh's layout: gates, then ups
   Ring ring;
   auto release = [&](int s) {
     if (lane < 2) arrive_at(&empty[s], lane);
@@ -125,7 +125,7 @@ __device__ void multiply(const Product& p, const Order& order, uint32_t base, ui
 #pragma unroll
         for (int h = 0; h < 2; h++) wgmma(d[h], rows_descriptor(x + h * 64 * 128 + k * 32), rows_descriptor(weight + k * 32), 1);
       wgmma_commit();
-      wgmma_wait<1>();  // the products of the stage before are done
+      wgmma_wait<1>();  // the previous stage's products are done
       if (chunk > 0) release(last);
       last = ring.stage;
     }
@@ -150,13 +150,13 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   begin_ring(full, empty, 2 * kGroups * 4);
   if (threadIdx.x / 128 == kGroups) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-    if (threadIdx.x % 128 == 0) bring(weight_map, x_map, p, order, base, full, empty);
+    if (threadIdx.x % 128 == 0) produce(weight_map, x_map, p, order, base, full, empty);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
     wait_before();
     multiply<kAct>(p, order, base, full, empty);
   }
-  cluster_sync();  // the other block may still write here
+  cluster_sync();  // the other block may still multicast into this one's shared memory
 }
 
 Order order_of(const Launch& at, const Product& p) {
@@ -172,7 +172,7 @@ bool wants_product_wide(const Launch& at, const Product& p) {
   if (!fits || p.x.rows < kLeastRows) return false;
   const Order order = order_of(at, p);
   const int64_t n = int64_t(order.tiles) * order.parts, room = div_up(n, order.n_clusters) * order.n_clusters;
-  return room * 100 <= n * 106;  // the last wave of tiles is nearly full, or one of many
+  return room * 100 <= n * 106;  // the last wave of tiles is nearly full, or there are many waves
 }
 
 void product_wide(const Launch& at, const Product& p) {

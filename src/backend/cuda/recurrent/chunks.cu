@@ -1,10 +1,10 @@
-// Mamba-2's scan of long rows on the matrix units, 64 rows at a time (the state-space duality of Dao & Gu 2024, their section 6). A block
-// takes one head of a sequence, whose state [n_state, head_dim] stays in f32 in its registers. With s the sum of the logarithms of
-// the decays since the chunk began, h the state before it:
+// Mamba-2's scan of many rows on the tensor cores, 64 rows at a time (state-space duality, Dao & Gu 2024, section 6). A block
+// computes one head of a sequence, whose state [n_state, head_dim] stays in registers in f32. With s the sum of the log decays
+// since the beginning of the chunk, h the state before it:
 //   y_t = sum over u <= t of exp(s_t - s_u) dt_u (C_t . B_u) x_u + exp(s_t) C_t . h,   h = exp(s_end) h + sum of exp(s_end - s_u) dt_u B_u
 //   x_u
-// A chunk ends early at a row whose state is to be kept. Factors are rounded to bf16, those of the state twice (the rest as well), and
-// sums are f32. Flops of a chunk: 2 * 64 * (64 * (n_state + 64) + 3 * n_state * 64).
+// A chunk ends early at a row whose state is stored. Operands are rounded to bf16, those of the state update split into two bf16
+// pieces, and sums are f32. Flops of a chunk: 2 * 64 * (64 * (n_state + 64) + 3 * n_state * 64).
 #include "backend/cuda/recurrent/scan.cuh"
 
 namespace mr::cuda {
@@ -15,7 +15,7 @@ constexpr int kRows = 64, kDim = 64, kStates = 128, kThreads = 256;
 constexpr int kWide = kRows * kStates * 2, kNarrow = kRows * kDim * 2;                         // bytes of B or C, of x
 constexpr int kTurn = 2 * kWide + kNarrow, kBytes = 2 * kTurn + kNarrow + kStates * kDim * 2;  // two chunks, the weights of x, h
 
-// Where 16 bytes of a row of `Bytes` lie, so that eight rows of one column are in different banks.
+// Swizzled address of a 16-byte unit of a row of `Bytes`: eight rows of one column are in different banks.
 template <int Bytes>
 __device__ uint32_t place(uint32_t base, int row, int unit) {
   return base + uint32_t(row * Bytes + ((unit ^ (row & 7)) << 4));
@@ -23,7 +23,7 @@ __device__ uint32_t place(uint32_t base, int row, int unit) {
 __device__ void copy_16(uint32_t to, const void* from, bool there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
 }
-// Four 8 x 8 matrices of bf16; lane l says where row l % 8 of matrix l / 8 lies. Lane 4 g + t gets (g, 2t) of each, or (2t, g).
+// Four 8 x 8 matrices of bf16; lane l passes the address of row l % 8 of matrix l / 8. Lane 4 g + t gets (g, 2t) of each, or (2t, g).
 template <bool Turned>
 __device__ void load_matrices(uint32_t (&to)[4], uint32_t from) {
   if constexpr (Turned)
@@ -44,12 +44,12 @@ __device__ uint32_t get_pair(uint32_t at) {
   return v;
 }
 
-// A block's head of a sequence: its states in registers, two chunks of rows in shared memory, the one that is done and the next.
+// A block's head of a sequence: its states in registers, the current and the next chunk of rows in shared memory.
 struct Chunks {
   const ScanRows& rows;
   const OuterShape& s;
   const Slots& slots;
-  float *sums, *steps;  // [kRows]; sums: of exponents to the base two, up to each row
+  float *sums, *steps;  // [kRows]; sums: running sums of base-2 log decays
   const int head = blockIdx.x, group, last;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int tile = warp % 4, half = warp / 4;  // of y and of the weights: 16 rows, 32 columns
@@ -88,13 +88,13 @@ struct Chunks {
 #pragma unroll
       for (int i = 0; i < 2; i++) *reinterpret_cast<float2*>(kept + i * 8 * kDim + j * 8) = make_float2(h[j][2 * i], h[j][2 * i + 1]);
   }
-  __device__ void write_states() const {  // as bf16, for the products with C
+  __device__ void write_states() const {  // to shared memory as bf16, for the products with C
 #pragma unroll
     for (int j = 0; j < kDim / 8; j++)
 #pragma unroll
       for (int i = 0; i < 2; i++) put_pair(place<kDim * 2>(states, warp * 16 + g + 8 * i, j) + 4 * t, h[j][2 * i], h[j][2 * i + 1]);
   }
-  __device__ int rows_from(int row) const {  // of the chunk that begins there: up to a row whose state is kept
+  __device__ int rows_from(int row) const {  // of the chunk that begins there: up to a row whose state is stored
     const int n = min(kRows, last - row);
     auto kept = [&](int i) { return __ballot_sync(~0u, i < n && slots.dst[row + i] >= 0); };
     const unsigned low = kept(lane), high = kept(32 + lane);
@@ -122,7 +122,7 @@ struct Chunks {
     asm volatile("cp.async.commit_group;" ::: "memory");
   }
 
-  // Steps of a chunk's n rows and the running sums of their exponents, by one warp.
+  // Steps of a chunk's n rows and the running sums of their log decays, by one warp.
   __device__ void sum_steps(int n) const {
     float step[2], sum[2];
 #pragma unroll
@@ -286,7 +286,7 @@ __global__ void __launch_bounds__(kThreads, 2) chunk_kernel(ScanRows rows, Outer
     chunks.outputs(c, x, gate, row, n);
     chunks.advance(b, x);
     if (const int32_t slot = slots.dst[next - 1]; slot >= 0) chunks.keep_states(slot);
-    __syncthreads();  // the states before have been read
+    __syncthreads();  // the old states have been read
     chunks.write_states();
     row = next;
     n = next_n;

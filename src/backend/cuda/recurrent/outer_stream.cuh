@@ -1,6 +1,6 @@
-// Mamba-2's scan of one row a sequence where there are many: blocks that stay stream the states of heads, one after the other, through
-// a ring in shared memory, so that memory never rests. A head's state is n_state * head_dim * 4 consecutive bytes; it is copied in,
-// changed in place, and copied out while the next ones are on their way. Reads and writes every state once.
+// Mamba-2's scan of one row per sequence, for many sequences: persistent blocks stream the states of heads, one after the other,
+// through a ring in shared memory, which keeps memory busy. A head's state is n_state * head_dim * 4 contiguous bytes; it is copied in,
+// updated in place, and copied out while the next ones are in flight. Reads and writes every state once.
 #pragma once
 
 #include "backend/cuda/device/copies.cuh"
@@ -14,7 +14,7 @@ __device__ inline void copy_out_bytes(void* to, uint32_t from, int bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes) : "memory");
 }
 
-// What a row brings of an item, a head of a sequence, loaded one item ahead: a thread has a value of B or C, one of x, of the gate, and dt.
+// A row's inputs for an item (a head of a sequence), prefetched one item ahead: a thread has a value of B or C, of x, of the gate, and dt.
 struct StreamRow {
   const ScanRows& rows;
   const OuterShape& s;
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kStreamThreads, 2) outer_stream_kernel(ScanRow
     if (threadIdx.x == kStreamThreads - 1) {
       if (slots.dst[row] >= 0) copy_out_bytes(slot_of(slots.dst, item), shared_address(ring + stage * size), size);
       asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-      asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");  // the stage before is free
+      asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");  // the previous stage is free
       ask_state(item + (kStreamRing - 1) * gridDim.x, (i + kStreamRing - 1) % kStreamRing);
     }
     if (threadIdx.x < dim) {
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kStreamThreads, 2) outer_stream_kernel(ScanRow
   if (threadIdx.x == kStreamThreads - 1) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
-// May heads of this shape be streamed?
+// Whether heads of this shape can be streamed.
 inline bool can_stream(const OuterShape& s) {
   const int lanes = s.head_dim / 4;
   return s.head_dim % 4 == 0 && lanes <= 32 && (lanes & (lanes - 1)) == 0 && 2 * s.n_state <= kStreamThreads &&

@@ -20,18 +20,18 @@ void short_conv(const Launch&, Matrix out, Matrix x, const float* weight, int wi
                 const Recurrence&);
 struct ScanRows {  // of the batch
   Matrix out, x, dt, b, c;
-  const float* dt_bias = nullptr;  // dt = softplus(dt + dt_bias); null: it is that already
-  Matrix gate;                     // out = silu(gate) * out; without data: not
-  HalfNorm next;                   // where outer_can_norm()
+  const float* dt_bias = nullptr;  // dt = softplus(dt + dt_bias); null: already done
+  Matrix gate;                     // out = silu(gate) * out; no data: no gate
+  HalfNorm next;                   // only if outer_can_norm()
 };
-inline constexpr int kScanPart = 32;  // columns of a part
+inline constexpr int kScanPart = 32;  // columns per part of the half norm
 void diag_scan(const Launch&, const ScanRows&, int n_state, const float* a, const float* d, const Slots&, const Recurrence&);
 void outer_scan(const Launch&, const ScanRows&, const OuterShape&, const Slots&, const Recurrence&);
-bool outer_can_norm(const OuterShape&, const Slots&);  // may it do half of a norm?
+bool outer_can_norm(const OuterShape&, const Slots&);  // whether it supports a half norm
 
-// selective.cu: Mamba's choice of dt, B and C, and the scan, of one row a sequence.
+// selective.cu: Mamba's selection of dt, B and C, and the scan, of one row per sequence.
 struct SelectCall {
-  ScanRows rows;              // out, x, gate, dt_bias; the rest is made here
+  ScanRows rows;              // out, x, gate, dt_bias; the rest is computed here
   Matrix dbc;                 // f32 [T, rank + 2 n_state]: low, B, C before their norms
   const void* low = nullptr;  // bf16 [inner, rank]
   int rank = 0, n_state = 0;
@@ -40,12 +40,12 @@ struct SelectCall {
   const float* weight[3] = {};  // of the norms of low, B, C; null: ones
   const float *a = nullptr, *d = nullptr;
 };
-inline constexpr int kSelectMost = 16;     // rows; more of them are as fast one operation after the other
-inline constexpr int kSelectVectors = 8;   // of eight inputs of dt's weight that a thread holds at most
-inline constexpr int kSelectShared = 384;  // values of a row that all channels share, at most
+inline constexpr int kSelectMost = 16;     // most rows; beyond, separate operations are as fast
+inline constexpr int kSelectVectors = 8;   // most vectors of eight inputs of dt's weight per thread
+inline constexpr int kSelectShared = 384;  // most values of a row shared by all channels
 bool can_select(const SelectCall&, const Slots&);
 void select_scan(const Launch&, const SelectCall&, const Slots&);
-// y [T, out] f32 = x . weight^T for few outputs of many inputs, and few rows; in % 8 == 0, rows of x bf16 and 16-byte aligned.
+// y [T, out] f32 = x . weight^T for few outputs, many inputs and few rows; in % 8 == 0, rows of x bf16 and 16-byte aligned.
 void product_thin(const Launch&, Matrix y, Matrix x, const void* weight);
 
 }  // namespace mr::cuda

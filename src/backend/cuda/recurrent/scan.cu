@@ -1,6 +1,6 @@
-// Mamba's and Mamba-2's scans, one token after the other, with the state in registers, or in shared
-// memory for odd shapes. Each sequence reads the slot src and rows write slots dst, which may be src itself: whatever is read of it is read
-// first. In a tree a row starts from its parent's state, which is computed anew from the context's along the path.
+// Mamba's and Mamba-2's scans, token by token, with the state in registers, or in shared
+// memory for odd shapes. Each sequence reads slot src and rows write slots dst, which may be src: all reads of it come before the
+// writes. In a tree a row starts from its parent's state, which is recomputed from the context's along the path.
 #include <algorithm>
 
 #include "backend/cuda/recurrent/outer_stream.cuh"
@@ -20,7 +20,7 @@ __device__ int path_to(const Recurrence& r, int row, int first, int (&path)[kMos
   return n;
 }
 
-// Runs `step(row, wanted)` over the rows of a sequence; reset() puts the context's state back. wanted: the row's own turn.
+// Runs step(row, wanted) over the rows of a sequence; reset() restores the context's state. wanted: false when recomputing a path.
 template <class Reset, class Step>
 __device__ void each_row(const Recurrence& r, int seq, Reset reset, Step step) {
   const int first = r.row_begin[seq], last = r.row_begin[seq + 1];
@@ -38,7 +38,7 @@ __device__ void each_row(const Recurrence& r, int seq, Reset reset, Step step) {
   }
 }
 
-// One thread a channel of a sequence; shared: h [n_state][threads], and of a tree the context's.
+// One thread per channel of a sequence; shared: h [n_state][threads], and for a tree the context's.
 __global__ void diag_scan_kernel(ScanRows rows, int n, const float* a, const float* d, Slots slots, Recurrence r) {
   const Matrix &x = rows.x, &b = rows.b, &c = rows.c;
   extern __shared__ float shared[];
@@ -71,7 +71,7 @@ __global__ void diag_scan_kernel(ScanRows rows, int n, const float* a, const flo
   });
 }
 
-// One block a head of a sequence, one thread a channel of it; shared: h [n_state][head_dim], and of a tree the context's.
+// One block per head of a sequence, one thread per channel; shared: h [n_state][head_dim], and for a tree the context's.
 __global__ void outer_scan_kernel(ScanRows rows, OuterShape s, Slots slots, Recurrence r) {
   const Matrix &x = rows.x, &b = rows.b, &c = rows.c;
   extern __shared__ float shared[];
@@ -107,11 +107,11 @@ __global__ void outer_scan_kernel(ScanRows rows, OuterShape s, Slots slots, Recu
   });
 }
 
-// The fast kernels: states stay in registers while rows go by, kAtOnce of which are brought to shared memory together. One row or
-// many, the arithmetic of a row is the same.
+// The fast kernels: states stay in registers while rows stream through shared memory, kAtOnce at a time. The arithmetic of a row does
+// not depend on the number of rows.
 constexpr int kScanThreads = 128, kScanWarps = kScanThreads / 32, kAtOnce = 16;
 
-// put(e, value) of n values of m, at(e) of its elements each, by the block; every thread has Ahead of them under way.
+// The block calls put(e, value) for n values of m, value e being element at(e); every thread has Ahead loads in flight.
 template <int Ahead, class At, class Put>
 __device__ void stage_values(const Matrix& m, int n, At at, Put put) {
   for (int e0 = threadIdx.x; e0 < n; e0 += Ahead * kScanThreads) {
@@ -124,8 +124,8 @@ __device__ void stage_values(const Matrix& m, int n, At at, Put put) {
   }
 }
 
-// Runs over a sequence's rows (at_once 1: it has one, as all have): stage(row, n) brings n of them, step(i, row, wanted) does the i-th,
-// finish(row, n) writes n results.
+// Runs over a sequence's rows (at_once 1: every sequence has one): stage(row, n) loads n of them to shared memory, step(i, row, wanted)
+// computes the i-th, finish(row, n) writes n results.
 template <bool Trees, class Reset, class Stage, class Step, class Finish>
 __device__ void staged_rows(const Recurrence& r, int seq, int at_once, Reset reset, Stage stage, Step step, Finish finish) {
   if constexpr (Trees) {
@@ -151,12 +151,12 @@ __device__ void staged_rows(const Recurrence& r, int seq, int at_once, Reset res
   }
 }
 
-// B and C of n_rows rows, n values each from column `first` on, to bc [n_rows][2][n].
+// Loads B and C of n_rows rows, n values each from column `first`, to bc [n_rows][2][n].
 __device__ void stage_groups(float* bc, const ScanRows& rows, int64_t row, int n_rows, int first, int n) {
   const Matrix &b = rows.b, &c = rows.c;
   for (int j = threadIdx.x; j < n; j += kScanThreads)
     for (int k0 = 0; k0 < n_rows; k0 += 8) {
-      uint32_t bk[8], ck[8];  // under way together
+      uint32_t bk[8], ck[8];  // loads in flight
 #pragma unroll
       for (int i = 0; i < 8; i++) {
         const int64_t at = row + min(k0 + i, n_rows - 1);
@@ -172,8 +172,8 @@ __device__ void stage_groups(float* bc, const ScanRows& rows, int64_t row, int n
     }
 }
 
-// A block takes `slice` channels of one head, four of them a thread; 4 / slice of the threads share the head's states. States: that a
-// thread holds at most. Reads and writes heads * n_state * head_dim * 4 bytes, which it asks for before the wait.
+// A block computes `slice` channels of one head, four per thread; slice / 4 threads cover the channels, the others split the states.
+// States: most per thread. Reads and writes heads * n_state * head_dim * 4 bytes, loaded before wait_before().
 template <int States, bool Trees>
 __global__ void __launch_bounds__(kScanThreads, States == 4 && !Trees ? 5 : 0)
     outer_held_kernel(ScanRows rows, OuterShape s, Slots slots, Recurrence r, int slice, int at_once) {
@@ -250,7 +250,7 @@ __global__ void __launch_bounds__(kScanThreads, States == 4 && !Trees ? 5 : 0)
   staged_rows<Trees>(r, seq, at_once, reset, stage, step, finish);
 }
 
-// Four states a thread, n_state / 4 (a power of two of at most 32) threads a channel.
+// Four states per thread, n_state / 4 threads per channel (a power of two, at most 32).
 template <bool Trees>
 __global__ void __launch_bounds__(kScanThreads)
     diag_held_kernel(ScanRows rows, int n, const float* a, const float* d, Slots slots, Recurrence r) {
@@ -323,10 +323,10 @@ __global__ void __launch_bounds__(kScanThreads)
       r, seq, kAtOnce, [&] { held = context; }, stage, step, finish);
 }
 
-// The same for one row a sequence, kStepRows of them a block, whose states are all asked for at once.
+// The same for one row per sequence, kStepRows per block, whose states are all prefetched at once.
 constexpr int kStepThreads = 256, kStepRows = 4;
 
-template <bool Vectors>  // B and C may be read four at a time
+template <bool Vectors>  // B and C can be read four at a time
 __global__ void __launch_bounds__(kStepThreads, 3) diag_step_kernel(ScanRows rows, int n, const float* a, const float* d, Slots slots) {
   const Matrix &x = rows.x, &b = rows.b, &c = rows.c;
   const int parts = n / 4, row0 = blockIdx.y * kStepRows, n_rows = min(kStepRows, int(x.rows) - row0);
@@ -375,7 +375,7 @@ __global__ void __launch_bounds__(kStepThreads, 3) diag_step_kernel(ScanRows row
   }
 }
 
-// States that a thread of outer_held_kernel() has; slice: channels of a block.
+// Channels per block, and states per thread, of outer_held_kernel().
 int outer_slice(const OuterShape& s) { return s.head_dim % 32 == 0 ? 32 : 16; }
 int outer_states(const OuterShape& s) { return int(div_up(s.n_state, 4 * kScanThreads / outer_slice(s))); }
 bool can_hold(const OuterShape& s, const Slots& slots) {

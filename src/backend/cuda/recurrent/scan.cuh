@@ -1,4 +1,4 @@
-// What the scans share: where slots lie, a row's step, how a row's result is written; and a short convolution of one row.
+// Shared by the scans: slot addresses, a row's step size, the epilogue of a row; and a short convolution of one row.
 #pragma once
 
 #include "backend/cuda/device/device.cuh"
@@ -10,7 +10,7 @@ namespace mr::cuda {
 
 __device__ inline float* slot_at(const Slots& s, int32_t unit) { return reinterpret_cast<float*>(s.base + unit * s.unit_bytes); }
 
-// One value of f32 or bf16, asked for, and what came. Between the two others may be asked for: no branch waits.
+// A load of one f32 or bf16 value, split into the load and the conversion: without a branch between them, several can be in flight.
 __device__ inline uint32_t ask(const Matrix& m, int64_t i) {
   const bool wide = m.dtype == DType::f32;
   uint32_t bits;
@@ -26,7 +26,7 @@ __device__ inline uint32_t ask(const Matrix& m, int64_t i) {
 __device__ inline float got(const Matrix& m, uint32_t bits) { return __uint_as_float(m.dtype == DType::f32 ? bits : bits << 16); }
 __device__ inline float element(const Matrix& m, int64_t i) { return got(m, ask(m, i)); }
 
-// The step that dt means.
+// The step size of dt: softplus if there is a bias.
 __device__ inline float step_of(const ScanRows& s, float dt, int col) {
   if (!s.dt_bias) return dt;
   const float x = dt + s.dt_bias[col];
@@ -34,7 +34,7 @@ __device__ inline float step_of(const ScanRows& s, float dt, int col) {
 }
 __device__ inline float step_at(const ScanRows& s, int64_t row, int col) { return step_of(s, element(s.dt, row * s.dt.stride + col), col); }
 
-// What the result is multiplied by.
+// The gate that multiplies the result.
 __device__ inline uint32_t ask_gate(const ScanRows& s, int64_t row, int col) {
   return s.gate.data ? ask(s.gate, row * s.gate.stride + col) : 0;
 }
@@ -46,7 +46,7 @@ __device__ inline float write_at(const ScanRows& s, int64_t row, int col, float 
   store(s.out.data, s.out.dtype, row * s.out.stride + col, y);
   return y;
 }
-// Half of the norm behind, where it is wanted, by a warp that has kScanPart neighbours.
+// First half of the next norm, if requested, by a warp that holds kScanPart consecutive columns.
 __device__ inline void half_norm_at(const ScanRows& s, int64_t row, int col, float y) {
   if (!s.next.x) return;
   put_half_of(s.next, row * s.out.cols + col, y, col);
@@ -59,7 +59,7 @@ __device__ inline float4 times(float a, float4 x) { return {a * x.x, a * x.y, a 
 __device__ inline float4 fma4(float a, float4 x, float4 y) {
   return {fmaf(a, x.x, y.x), fmaf(a, x.y, y.y), fmaf(a, x.z, y.z), fmaf(a, x.w, y.w)};
 }
-// Sums over the lanes of a warp that are a multiple of `apart` (a power of two) from each other.
+// Sums over the lanes of a warp whose distance is a multiple of `apart` (a power of two).
 __device__ inline float4 over_lanes(float4 sum, int apart) {
   for (int m = apart; m < 32; m *= 2) {
     sum.x += __shfl_xor_sync(~0u, sum.x, m);
@@ -69,7 +69,7 @@ __device__ inline float4 over_lanes(float4 sum, int apart) {
   }
   return sum;
 }
-// Four states of a channel, one row on: their part of the output.
+// Advances four states of a channel by one row; returns their part of the output.
 __device__ inline float diag_update(float4& h, float4 rate, float step, float in, float4 b, float4 c) {
   const float gain = step * in;
   h.x = fmaf(exp2_fast(step * rate.x), h.x, gain * b.x);
@@ -78,22 +78,22 @@ __device__ inline float diag_update(float4& h, float4 rate, float step, float in
   h.w = fmaf(exp2_fast(step * rate.w), h.w, gain * b.w);
   return fmaf(c.w, h.w, fmaf(c.z, h.z, fmaf(c.y, h.y, c.x * h.x)));
 }
-// Over the `parts` neighbouring lanes that hold a channel.
+// Sums over the `parts` consecutive lanes that hold a channel.
 __device__ inline float over_parts(float sum, int parts) {
   for (int k = parts / 2; k; k /= 2) sum += __shfl_xor_sync(~0u, sum, k);
   return sum;
 }
-// Of exponents to the base two.
+// Rates for exp2.
 __device__ inline float4 rates_at(const float* a, int64_t place) { return times(1.44269504f, *reinterpret_cast<const float4*>(a + place)); }
 
-// Where low, B and C lie in a row of SelectCall::dbc.
+// Offsets of low, B and C in a row of SelectCall::dbc.
 struct Segments {
   int rank, n;
   __device__ explicit Segments(const SelectCall& s) : rank(s.rank), n(s.n_state) {}
   __device__ int width() const { return rank + 2 * n; }
   __device__ int of(int j) const { return j < rank ? 0 : j < rank + n ? 1 : 2; }
 };
-// The values of such a row, normed, by one warp.
+// The normalized values of such a row, by one warp.
 struct SelectRow {
   static constexpr int kEach = kSelectShared / 32;
   float value[kEach], by[3];
@@ -113,7 +113,7 @@ struct SelectRow {
 #pragma unroll
     for (int m = 0; m < 3; m++) by[m] = s.norms ? rsqrtf(warp_sum(sum[m]) / float(m == 0 ? at.rank : at.n) + s.eps[m]) : 1.0f;
   }
-  template <class WeightOf>  // weight_of(k, j): of the k-th value of a lane, the j-th of the row
+  template <class WeightOf>  // weight_of(k, j): norm weight of a lane's k-th value, the row's j-th
   __device__ void put(const Segments& at, float* to, WeightOf weight_of) const {
     const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -124,7 +124,7 @@ struct SelectRow {
   }
 };
 
-// One output's way through a short convolution; its channel's past is asked for before its sum is known.
+// A short convolution of one output; its channel's past inputs are prefetched before the output is computed.
 struct Tap {
   bool there = false;
   int64_t channel = 0;
@@ -157,13 +157,13 @@ struct Tap {
   }
 };
 
-// Four values at a time?
+// Whether it can be read four values at a time.
 inline bool vectors(const Matrix& m) { return m.dtype == DType::bf16 && reinterpret_cast<uintptr_t>(m.data) % 8 == 0 && m.stride % 4 == 0; }
 inline bool by_four(const Slots& s, int64_t n) {
   return n % 4 == 0 && reinterpret_cast<uintptr_t>(s.base) % 16 == 0 && s.unit_bytes % 16 == 0;
 }
 
-// chunks.cu: outer_scan() of at least some rows a sequence, on the matrix units; the bits depend on how the rows are cut.
+// chunks.cu: outer_scan() of at least eight rows per sequence on average, on the tensor cores; the bits depend on how rows are batched.
 bool can_chunk(const ScanRows&, const OuterShape&, const Slots&, const Recurrence&);
 void outer_chunks(const Launch&, const ScanRows&, const OuterShape&, const Slots&, const Recurrence&);
 

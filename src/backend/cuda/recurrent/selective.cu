@@ -1,6 +1,6 @@
-// Mamba's choice of step, input and output, and the scan of one row a sequence with them, in one kernel: a block takes 1024 / n_state
-// channels of kSelectRows rows. It norms the few values of a row that all channels share, multiplies its own part of dt's weight with
-// them, and updates the states, all of which it asked for ahead. Reads and writes every state once, dt's weight once every kSelectRows.
+// Mamba's selection of dt, B and C, and the scan of one row per sequence with them, in one kernel: a block computes 1024 / n_state
+// channels of kSelectRows rows. It normalizes the few values of a row that all channels share, multiplies them with its part of dt's
+// weight, and updates the states, all of which are prefetched. Reads and writes every state once, dt's weight once per kSelectRows.
 #include "backend/cuda/gemm/few_rows.cuh"
 #include "backend/cuda/recurrent/scan.cuh"
 
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kSelectThreads = 256, kSelectRows = 4;
 
-template <int Vectors>  // at most
+template <int Vectors>  // most per thread
 __global__ void __launch_bounds__(kSelectThreads, Vectors > 5 ? 2 : 3) select_kernel(const __grid_constant__ SelectCall s, Slots slots) {
   __shared__ __align__(16) float chosen[kSelectRows][kSelectShared];  // low, B, C
   __shared__ float norm_weight[kSelectShared];
@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(kSelectThreads, Vectors > 5 ? 2 : 3) select_ke
   const int at = blockIdx.x * kSelectThreads + threadIdx.x, i = min(at / parts, int(x.cols) - 1), part = at % parts;
   const bool there = at / parts < x.cols;
   const int64_t place = int64_t(i) * n + 4 * part;
-  const int each = s.rank / parts;  // inputs of dt that a thread has
+  const int each = s.rank / parts;  // inputs of dt per thread
   float4 h[kSelectRows];
 #pragma unroll
   for (int r = 0; r < kSelectRows; r++)
@@ -51,11 +51,11 @@ __global__ void __launch_bounds__(kSelectThreads, Vectors > 5 ? 2 : 3) select_ke
     gate[r] = ask_gate(s.rows, row, i);
   }
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  if (warp < kSelectRows) {  // a row each
+  if (warp < kSelectRows) {  // one row per warp
     const float* row = static_cast<const float*>(s.dbc.data) + (row0 + min(warp, n_rows - 1)) * s.dbc.stride;
     SelectRow shared_values;
     shared_values.load(s, segments, [&](int j) { return row[j]; });
-    __syncthreads();  // the weights are there
+    __syncthreads();  // norm_weight is complete
     shared_values.put(segments, chosen[warp], [&](int, int j) { return s.norms ? norm_weight[j] : 1.0f; });
   } else {
     __syncthreads();
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kSelectThreads, Vectors > 5 ? 2 : 3) select_ke
   }
 }
 
-// A block takes two outputs; its warps share the inputs, and their sums are added in order.
+// A block computes two outputs; its warps split the inputs, and their sums are added in order.
 constexpr int kThinWarps = 8, kThinStep = 32 * 8, kThinDepth = 3, kThinRows = 8;
 
 template <int Rows>
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kThinWarps * 32, 2) thin_kernel(Matrix y, Matr
   const bf16 *a_row = weight + first * in, *b_row = weight + second * in;
   auto input = [&](int chunk) { return (chunk * kThinWarps + warp) * kThinStep + lane * 8; };
   uint4 a[kThinDepth], b[kThinDepth];
-  auto ask = [&](int slot, int chunk) {
+  auto prefetch = [&](int slot, int chunk) {
     a[slot] = b[slot] = uint4{};
     if (input(chunk) < in) {
       a[slot] = stream16(a_row + input(chunk));
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kThinWarps * 32, 2) thin_kernel(Matrix y, Matr
     }
   };
 #pragma unroll
-  for (int i = 0; i < kThinDepth; i++) ask(i, i);
+  for (int i = 0; i < kThinDepth; i++) prefetch(i, i);
   launch_next();
   wait_before();
   float sum[2][Rows] = {};
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(kThinWarps * 32, 2) thin_kernel(Matrix y, Matr
           sum[1][r] = dot8(b[i], v, sum[1][r]);
         }
       }
-      ask(i, base + i + kThinDepth);
+      prefetch(i, base + i + kThinDepth);
     }
   }
 #pragma unroll

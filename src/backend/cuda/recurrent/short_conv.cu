@@ -1,5 +1,5 @@
-// Short convolutions. Each sequence reads the slot src and rows write slots dst, which may be src itself: whatever is read of it is read
-// first.
+// Short convolutions. Each sequence reads slot src and rows write slots dst, which may be src: all reads of it come before the
+// writes.
 #include <type_traits>
 
 #include "backend/cuda/recurrent/scan.cuh"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kMostWidth = 8;
 
-// Neighbouring channels of a thread: one of f32 or bf16, or four of bf16.
+// Consecutive channels of a thread: one of f32 or bf16, or four of bf16.
 template <int V>
 struct Lanes {
   float v[V];
@@ -50,8 +50,8 @@ __device__ void store_lanes(const Matrix& m, int64_t i, const Lanes<V>& x) {
     *reinterpret_cast<uint2*>(static_cast<bf16*>(m.data) + i) = make_uint2(pack(x.v[0], x.v[1]), pack(x.v[2], x.v[3]));
 }
 
-// One thread V channels of `tile` rows. A sequence's slot may be written where it was read: that is left to the tile of its first row,
-// which alone reads it, does all rows that need it, and all of a tree. Reads and writes every value about once.
+// One thread per V channels of `tile` rows. A slot may be both src and dst: only the tile with a sequence's first row reads src and
+// writes to it, so it computes all rows that need src, and all of a tree. Reads and writes every value about once.
 constexpr int kConvRows = 8;
 
 template <int Width, int V>  // Width 0: any
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(128) short_conv_kernel(Matrix out, Matrix x, c
 #pragma unroll
     for (int i = 0; i < V; i++) w[j].v[i] = j < width ? weight[(c + i) * width + j] : 0;
   if (bias) more = load_floats<V>(bias + c);
-  int seq = single ? row0 : 0;  // the last that begins at row0 or before
+  int seq = single ? row0 : 0;  // the last sequence that begins at or before row0
   for (int high = single ? 0 : r.n_seqs - 1; seq < high;) {
     const int middle = (seq + high + 1) / 2;
     if (r.row_begin[middle] <= row0)
@@ -88,13 +88,13 @@ __global__ void __launch_bounds__(128) short_conv_kernel(Matrix out, Matrix x, c
   auto read = [&](int row) { return got_lanes(x, ask_lanes<V>(x, row * x.stride + c)); };
   for (; seq < r.n_seqs && (single ? seq : r.row_begin[seq]) < row1; seq++) {
     const int first = single ? seq : r.row_begin[seq], last = single ? seq + 1 : r.row_begin[seq + 1],
-              alone = first + width - 1;  // rows from here on need no slot
+              alone = first + width - 1;  // rows from here on do not need src
     const bool tree = r.parent && r.corner[seq] == Corner::bits, mine = first >= row0;
     const int begin = mine ? first : max(alone, row0), end = tree ? last : min(last, mine ? max(alone, row1) : row1);
     if (begin >= end || (tree && !mine)) continue;
     if (!single) src = slots.src[seq];
     if (mine && !single) read_slot();
-    auto window_at = [&](int row, Lanes<V>(&window)[kTaps]) {  // a row's inputs, its own last
+    auto window_at = [&](int row, Lanes<V>(&window)[kTaps]) {  // the inputs of a row, oldest first
       int missing = 0;
 #pragma unroll
       for (int j = width - 1; j >= 0; j--) {
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(128) short_conv_kernel(Matrix out, Matrix x, c
 #pragma unroll
         for (int i = 0; i < V; i++) window[j].v[i] = j == width - 1 ? after.v[i] : window[j].v[i];
     }
-    for (int base = end; mine && base < last; base += 32) {  // rows of other tiles that write where this one read
+    for (int base = end; mine && base < last; base += 32) {  // rows of other tiles whose dst is src
       const int row = base + int(threadIdx.x % 32);
       for (unsigned all = __ballot_sync(~0u, row < last && slots.dst[row] == src); all; all &= all - 1) {
         window_at(base + __ffs(int(all)) - 1, window);
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(128) short_conv_kernel(Matrix out, Matrix x, c
   }
 }
 
-// One row a sequence, four taps, four channels a thread.
+// One row per sequence, four taps, four channels per thread.
 __global__ void __launch_bounds__(128)
     conv_step_kernel(Matrix out, Matrix x, const float* weight, const float* bias, Activation act, Slots slots) {
   const int channels = int(x.cols), c = 4 * (blockIdx.x * blockDim.x + threadIdx.x), row = blockIdx.y;

@@ -1,4 +1,4 @@
-// Half of a root mean square norm by itself, where nobody does it in passing. Reads x once, writes it once as bf16.
+// The first half of an RMS norm as a separate kernel, where no epilogue does it. Reads x once, writes it once as bf16.
 #include "backend/cuda/rows/half_norm.cuh"
 
 namespace mr::cuda {
@@ -7,8 +7,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Four neighbouring columns a thread, so that four lanes have a part. One block a row.
-template <bool Fours>  // may be read and written at once
+// Four consecutive columns per thread, so that four lanes share a part. One block per row.
+template <bool Fours>  // vectorized loads and stores
 __global__ void __launch_bounds__(kThreads) half_norm_kernel(Matrix x, HalfNorm next) {
   extern __shared__ float part[];
   launch_next();

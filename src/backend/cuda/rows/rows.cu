@@ -1,4 +1,4 @@
-// Operations over rows. Each reads its operands once and writes its result once; bytes decide.
+// Operations over rows. Each reads its operands once and writes its result once; all are bound by memory bandwidth.
 #include "backend/cuda/device/device.cuh"
 #include "backend/cuda/rows/rows.h"
 
@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// One block a row.
+// One block per row.
 template <int V>
 __global__ void embed_rows(Matrix out, const bf16* table, int64_t table_rows, int64_t in, float scale, const int32_t* token,
                            const int32_t* sampled) {
@@ -25,8 +25,8 @@ __global__ void embed_rows(Matrix out, const bf16* table, int64_t table_rows, in
   }
 }
 
-// The sum over the block, known to every thread, with one barrier: `shared` has room for one sum of each warp, and is not used again
-// before another barrier.
+// The sum over the block, returned to every thread, with one barrier: `shared` holds one sum per warp, and may not be reused before
+// another barrier.
 __device__ float block_sum_once(float x, float* shared) {
   x = warp_sum(x);
   if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
@@ -36,8 +36,8 @@ __device__ float block_sum_once(float x, float* shared) {
   return sum;
 }
 
-// A block takes one vector of at most 8 * kThreads * kHold elements after the other, in registers, and asks for the next one before it
-// needs it; the weight is read once.
+// A block holds a vector of at most 8 * kThreads * kHold elements in registers and prefetches its next one meanwhile; the weight is
+// read once.
 template <int kHold>
 __global__ void __launch_bounds__(kThreads)
     norm_held(Heads out, Heads x, Norm::Kind kind, float eps, const float* weight, const float* bias, float offset) {
@@ -53,19 +53,19 @@ __global__ void __launch_bounds__(kThreads)
       if (i < n) f(h, i);
     }
   };
-  auto ask = [&](int64_t vector) {
+  auto prefetch = [&](int64_t vector) {
     const int64_t from = vector / x.heads * x.stride + vector % x.heads * x.head_stride;
     each([&](int h, int64_t i) { load_n<8>(x.data, x.dtype, from + i, next[h]); });
   };
-  if (weight) each([&](int h, int64_t i) { load_n<8>(weight, DType::f32, i, w[h]); });  // nobody writes it: no need to wait
+  if (weight) each([&](int h, int64_t i) { load_n<8>(weight, DType::f32, i, w[h]); });  // constant: no need to wait for earlier kernels
   wait_before();
-  ask(blockIdx.x);
+  prefetch(blockIdx.x);
   int turn = 0;
   for (int64_t vector = blockIdx.x; vector < n_vectors; vector += gridDim.x, turn ^= 1) {
     each([&](int h, int64_t) {
       for (int e = 0; e < 8; e++) v[h][e] = next[h][e];
     });
-    if (vector + gridDim.x < n_vectors) ask(vector + gridDim.x);
+    if (vector + gridDim.x < n_vectors) prefetch(vector + gridDim.x);
     float sum = 0, mean = 0;
     if (layer) {
       each([&](int h, int64_t) {
@@ -206,7 +206,7 @@ struct Gate : Shift {
   }
 };
 
-// out = g(x): activations, caps, copies between types, rows taken by number.
+// out = g(x): activations, softcaps, conversions, gathered rows.
 enum class Map : uint8_t { copy, activate, softplus, softcap };
 template <int V>
 struct Apply : Shift {

@@ -1,6 +1,6 @@
-// The choice of a token from a row of logits, as backend/sample.cpp defines it; one block a row. Nothing is sorted whole: tokens are
-// counted and weighed in 2048 bins of equal width below the largest logit; the bin in which a count or a weight is reached is then
-// gathered and put in order alone. Weights are integers (units of 2^-40 of the largest), so that sums have no order.
+// Samples a token from a row of logits as backend/sample.cpp defines it; one block per row. No full sort: a histogram of counts and
+// weights has 2048 bins of equal width below the largest logit; only the bin in which a target count or weight is reached is then
+// gathered and sorted. Weights are integers (units of 2^-40 of the largest), so that sums do not depend on their order.
 #include "backend/cuda/device/device.cuh"
 #include "backend/cuda/rows/rows.h"
 #include "core/random.h"
@@ -10,9 +10,9 @@ namespace mr::cuda {
 namespace {
 
 constexpr int kThreads = 1024;
-constexpr int kBins = 2048;      // two a thread
-constexpr int kMostHeld = 4096;  // tokens of a bin that are put in order at a time
-constexpr float kPerNat = 64;    // bins: 32 nats in all, the last one holds whatever lies deeper
+constexpr int kBins = 2048;      // two per thread
+constexpr int kMostHeld = 4096;  // most tokens sorted at a time
+constexpr float kPerNat = 64;    // bins per nat: 32 nats in all, the last bin holds everything below
 constexpr uint64_t kNone = ~uint64_t(0);
 
 struct Best {
@@ -44,7 +44,7 @@ __device__ void each_logit(const float* x, int n, F f) {
   }
 }
 
-// The largest logit, its lowest id and the sum of exp, known to every thread.
+// The largest logit, its lowest id and the sum of exp, returned to every thread.
 __device__ Best largest(const float* x, int n, Best* shared) {
   Best best{-INFINITY, INT32_MAX, 0};
   each_logit(x, n, [&](float v, int i) {
@@ -96,7 +96,7 @@ struct Shared {
   Best best[32];
   uint64_t warp_weight[32];
   uint32_t warp_count[32];
-  uint64_t found_weight, found_key;  // what find() and pick() answer
+  uint64_t found_weight, found_key;  // results of find() and pick()
   uint32_t found_count, n_held;
   int found_at;
 };
@@ -122,7 +122,7 @@ struct Row {
   __device__ uint64_t weight(float v) const { return uint64_t(expf((v - max) * factor) * 0x1p40f); }
 };
 
-// Running totals before this thread's two bins or tokens, of everybody's (count, weight).
+// Exclusive prefix sums of (count, weight) over the threads of the block.
 __device__ void running(Shared& s, uint32_t count, uint64_t weight, uint32_t& count_before, uint64_t& weight_before) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   uint32_t c = count;
@@ -149,10 +149,10 @@ __device__ void running(Shared& s, uint32_t count, uint64_t weight, uint32_t& co
   }
 }
 
-// What is looked for: the first token at which so many, or so much weight, has been reached.
+// The token to find: the first at which the cumulative count, or weight, reaches the target.
 struct Goal {
-  uint32_t count;   // 0: by weight
-  uint64_t weight;  // reached at `weight` or more
+  uint32_t count;  // 0: by weight
+  uint64_t weight;
   __device__ bool reached(uint32_t c, uint64_t w) const { return count ? c >= count : w >= weight; }
 };
 
@@ -175,7 +175,7 @@ __device__ void fill_bins(Shared& s, const Row& row, Digit digit) {
   __syncthreads();
 }
 
-// The bin in which the goal is reached, the last that is not empty if it is not; `count` and `weight` grow to what lies before it.
+// The bin in which the goal is reached, or the last nonempty one; adds what precedes it to `count` and `weight`.
 __device__ int find(Shared& s, const Goal& goal, uint32_t& count, uint64_t& weight, uint32_t& inside) {
   const int a = 2 * threadIdx.x, b = a + 1;
   auto weight_of = [&](int i) { return uint64_t(s.high[i]) << 32 | s.low[i]; };
@@ -209,7 +209,7 @@ __device__ int find(Shared& s, const Goal& goal, uint32_t& count, uint64_t& weig
   return at;
 }
 
-// Puts the tokens that `inside` accepts (at most kMostHeld) in order.
+// Gathers and sorts the tokens that `inside` accepts, at most kMostHeld.
 template <class Inside>
 __device__ void hold(Shared& s, const Row& row, Inside inside) {
   __syncthreads();
@@ -238,11 +238,11 @@ __device__ void hold(Shared& s, const Row& row, Inside inside) {
 }
 
 struct Found {
-  uint64_t key;     // of the token at which the goal is reached, the last token if it is not
-  uint64_t weight;  // of all up to it
+  uint64_t key;     // of the token at which the goal is reached, or the last token
+  uint64_t weight;  // cumulative, including it
 };
 
-// s.count, s.low and s.high hold the bins of `row` before the first call and are used up.
+// Expects the bins of `row` in s.count, s.low and s.high, and overwrites them.
 __device__ Found pick(Shared& s, const Row& row, const Goal& goal) {
   uint32_t count = 0, inside;
   uint64_t weight = 0, prefix = 0;
@@ -296,7 +296,7 @@ __device__ Found pick(Shared& s, const Row& row, const Goal& goal) {
   return found;
 }
 
-// Logits change as the row's edits say; what they were is kept.
+// Applies the row's edits; the original logits are saved in `unchanged`.
 __device__ void edit_logits(float* x, const SampleRow& row, const LogitEdit* edits, float* unchanged) {
   for (int i = threadIdx.x; i < row.n_edits; i += kThreads) {
     const LogitEdit e = edits[row.edit_begin + i];
@@ -312,7 +312,7 @@ __device__ void edit_logits(float* x, const SampleRow& row, const LogitEdit* edi
 __device__ int draw(Shared& s, const Row& row, const SampleRow& how) {
   const double u = uniform(how.seed, uint32_t(how.choice), uint32_t(how.position));
   auto fill = [&] { fill_bins(s, row, [&](float v, int) { return row.bin(v); }); };
-  uint64_t total = 0, above = 0;  // above: of tokens that min_p lets through
+  uint64_t total = 0, above = 0;  // above: weight of the tokens that pass min_p
   if (how.min_p > 0) {
     each_logit(row.x, row.n, [&](float v, int) {
       if (v > -INFINITY && expf((v - row.max) * row.factor) >= how.min_p) above += row.weight(v);
