@@ -1,5 +1,5 @@
-// Rotary angles of a step's rows; every host backend shares it, as it runs once a step. Like transformers, the angle is the f32
-// product of position and frequency.
+// Rotary angles of a step's rows, shared by the host backends since they are computed once per step. As in transformers, the angle
+// is the f32 product of position and frequency.
 #pragma once
 
 #include "backend/backend.h"

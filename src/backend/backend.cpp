@@ -1,4 +1,4 @@
-// What a backend is unless it says otherwise: everything in the host's memory, done at once, one operation after the other.
+// Default implementations: host memory, synchronous, one operation after the other.
 #include "backend/backend.h"
 
 #include <cmath>
@@ -33,7 +33,7 @@ Weight Backend::place(const FormatOps& format, std::span<const std::byte* const>
   return pack(format, rows, in, store, pool());
 }
 
-// A small deterministic value in [-1, 1) for element i of a made-up stream.
+// Pseudorandom value in [-1, 1) for element i of a stream (splitmix64).
 static float made_up_value(uint64_t seed, uint64_t i) {
   uint64_t z = seed + 0x9e3779b97f4a7c15u * (i + 1);
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;

@@ -1,8 +1,8 @@
-// What runs a program. Every backend (ref, cpu, cuda) implements the plain operations; tests run each against ref over odd shapes.
-// Marks are what a backend does better than one by one. Shapes as in program/ops.h, T being the rows that an operation is given.
-// Activations are f32, or what the backend says; a view may be strided in all but its last dimension (a column slice of a fused
-// projection).
-// Law 4: the value of a row depends on that row and its own sequence alone.
+// Executes programs. Every backend (ref, cpu, cuda) implements the plain operations; tests compare each with ref over odd shapes.
+// Marks are runs of operations that a backend may fuse. Shapes are those of program/ops.h, with T the rows passed to the operation.
+// Activations are f32 unless activations() says otherwise; a view may be strided in all but its last dimension (a column slice of a
+// fused projection).
+// Invariant: the value of a row depends only on that row and its own sequence, never on the rest of the batch.
 #pragma once
 
 #include <deque>
@@ -20,32 +20,32 @@
 
 namespace mr {
 
-// Follows a run, for timing and calibration: called after every operation, or mark that was taken, when its results are there.
+// Observes a run, for timing and calibration: called after every operation or accepted mark, once its results are complete.
 class Observer {
  public:
   virtual ~Observer() = default;
-  virtual void begin() = 0;  // what follows begins now
+  virtual void begin() = 0;  // starts the clock for the next ran()
   virtual void ran(const Bound&, int first, int count) = 0;
-  virtual void ran(std::string_view what) = 0;  // what is done around a program: "upload", "sample"
+  virtual void ran(std::string_view what) = 0;  // work outside the program: "upload", "sample"
 };
 
-// Memory for weights, state and activations. own: nobody else needs it, so that the state may have nearly all that is left.
+// Memory for weights, state and activations. own: dedicated to this process, so state may take nearly all that is left.
 struct DeviceMemory {
   int64_t bytes = 0;
   bool own = false;
 };
 
-// What a device can do in a second.
+// Peak rates of a device, per second.
 struct DeviceRates {
-  double bytes = 0, flops = 0;  // copied, read and written both counted; of a bf16 product
+  double bytes = 0, flops = 0;  // of a copy, counting reads and writes; of a bf16 matrix product
 };
 
-// The most that a step may have; the longest context of a sequence.
+// Upper bounds of a step; context: tokens of the longest sequence.
 struct StepLimits {
   int64_t tokens = 0, outputs = 0, sequences = 0, context = 0;
 };
 
-// Memory that a backend takes for itself.
+// Scratch and other memory that a backend allocates for itself.
 struct OwnMemory {
   std::string_view what;
   int64_t bytes = 0;
@@ -57,12 +57,12 @@ class Backend {
   virtual std::string_view name() const = 0;
   virtual ThreadPool& pool() = 0;
 
-  // Where things lie and when they are done. The defaults mean: in the host's memory, and at once. Tensors, weights and batches
-  // that operations take come from allocate(), place() and upload().
-  virtual DType activations() const { return DType::f32; }  // what flows between operations; residual, angles and logits are f32
-  virtual DType kv_dtype() const { return DType::f16; }     // unless told otherwise
-  virtual DeviceMemory memory() const;                      // what is there for the engine: own memory that was taken counts as there
-  virtual std::optional<DeviceRates> rates() { return std::nullopt; }  // measured now, in some milliseconds; none: backend/cpu/probe.h
+  // Memory placement and synchronization. The defaults mean host memory and synchronous execution. Tensors, weights and batches
+  // passed to operations come from allocate(), place() and upload().
+  virtual DType activations() const { return DType::f32; }  // between operations; residual stream, angles and logits are always f32
+  virtual DType kv_dtype() const { return DType::f16; }     // default type of the KV cache
+  virtual DeviceMemory memory() const;                      // available to the engine; own memory already allocated counts as available
+  virtual std::optional<DeviceRates> rates() { return std::nullopt; }  // measures, for some milliseconds; none: use backend/cpu/probe.h
   virtual Buffer allocate(size_t bytes) { return Buffer(bytes); }      // zeroed
   virtual void copy_in(void* to, const void* host, size_t bytes);
   virtual void copy_out(void* host, const void* from, size_t bytes);
@@ -73,21 +73,21 @@ class Backend {
   virtual Weight make_up(int64_t out, int64_t in, uint64_t seed, WeightStore&);
   // The batch as operations read it, until the next upload. `host` must live until the step's tokens are collected.
   virtual Batch upload(const Batch& host, const StateMemory&) { return host; }
-  // Steps of one row a sequence are filled up to this many sequences, so that few shapes are to be replayed.
+  // Steps of one row per sequence are padded to this many sequences, so that few graph shapes need capturing.
   virtual int padded(int n_seqs) const { return n_seqs; }
-  // True: operations are queued, and the host may go on to the next step before this one is done.
+  // True: operations are asynchronous, and the host may prepare the next step before this one completes.
   virtual bool queues() const { return false; }
   virtual void synchronize() {}
 
-  virtual void check_runs(const Program&) const {}  // throws where it has no kernel for an operation; the program may be an outline's
-  // What it takes for itself, beside weights, state and arena, to run steps within the limits: at most so much.
+  virtual void check_runs(const Program&) const {}  // throws if it has no kernel for an operation; the program may be an outline
+  // Upper bound of its own allocations, beside weights, state and arena, for steps within the limits.
   virtual std::vector<OwnMemory> own_memory(const Program&, const StepLimits&) const { return {}; }
-  virtual int64_t own_bytes() const { return 0; }  // that it has taken of it up to now
-  // Called once a program, before it runs in an arena: tables and whatever else does not depend on a step.
+  virtual int64_t own_bytes() const { return 0; }  // of own_memory(), allocated so far
+  // Called once per program, before its first run: builds tables and all else that does not depend on a step.
   virtual void prepare(const Program&, const StepLimits& = {}) {}
   // Runs the list that suits the batch, in the arena, and returns the logits: f32 [n_out, V].
   virtual Tensor run(const Program&, const Batch&, const StateMemory&, Arena&, Observer* = nullptr);
-  // Does a mark's operations at once, as they would do it one by one, or refuses. Values that nobody reads behind it need not be written.
+  // Runs a mark's operations fused, with the results of running them one by one, or returns false. Values not read later may be skipped.
   virtual bool run_mark(const Mark&, const Bound&, const Batch&, const StateMemory&) { return false; }
   void run_op(const Op&, const Bound&, const Batch&, const StateMemory&);
 
@@ -119,13 +119,13 @@ class Backend {
   // h = exp(dt a) h + dt B x;  out [T, inner] = (C . h + d x). x, dt [T, inner] (dt after softplus), B, C [T, n_state]
   virtual void diag_scan(Tensor out, Tensor x, Tensor dt, Tensor b, Tensor c, const DiagScan&, const Batch&, const StateMemory&) = 0;
   // For each head: h = exp(dt a) h + (dt x) outer B;  out = (C . h + d x). out, x [T, heads * head_dim], dt [T, heads] after
-  // softplus, B, C [T, groups * n_state]
+  // softplus, clamped to [dt_min, dt_max]; B, C [T, groups * n_state]
   virtual void outer_scan(Tensor out, Tensor x, Tensor dt, Tensor b, Tensor c, const OuterScan&, const Batch&, const StateMemory&) = 0;
   // x [T, C] = log(1 + exp(x + bias)), in place
   virtual void softplus(Tensor x, Tensor bias) = 0;
 
-  // The k best experts of every row of logits [T, E], best first, ties to the lower id: expert i32 [T, k], weight f32 [T, k]
-  // their softmax over all E, or over the k (renormalize). The logits are used up
+  // Top-k experts of every row of logits [T, E], best first, ties to the lower id: expert i32 [T, k], weight f32 [T, k] is
+  // their softmax over all E, or over the k (renormalize). Overwrites the logits
   virtual void route(Tensor expert, Tensor weight, Tensor logits, bool renormalize) = 0;
   // Row t * k + j of out [T * k, out] = x . experts[expert [t, j]]^T, with row t of x [T, in] or row t * k + j of x [T * k, in]
   virtual void grouped_linear(Tensor out, Tensor x, std::span<const Weight> experts, Tensor expert) = 0;
@@ -139,10 +139,10 @@ class Backend {
   virtual void gather(Tensor out, Tensor x, const Batch&) = 0;
   // x = softcap * tanh(x / softcap), in place
   virtual void softcap(Tensor x, float softcap) = 0;
-  // out[i] for every output row with Out::token; logits [n_out, V] are changed by edits and masks
+  // out[i] for every output row with Out::token; edits and masks modify logits [n_out, V] in place
   virtual void sample(Tensor logits, const Batch&, std::vector<Sampled>& out) = 0;
 
-  // sample() in two halves: the next step's embed() may read the tokens after the first, the host has them after the second.
+  // sample() in two halves: after the first the next step's embed() may read the tokens, after the second the host may.
   // Launched steps are collected in order.
   virtual void launch_sample(Tensor logits, const Batch&);
   virtual void collect(std::vector<Sampled>& out);
@@ -151,11 +151,11 @@ class Backend {
   std::deque<std::vector<Sampled>> launched_;
 };
 
-// check_runs() of backends whose kernels hold a convolution's last inputs in registers.
+// check_runs() for backends whose kernels keep a convolution's last inputs in registers.
 void check_conv_widths(const Program&, int widest, std::string_view backend);
 Tensor by_token(Tensor x, int64_t n_tokens);  // [T * k, D] as [T, k, D], for combine(); of rank 3 it is so already
 
-std::unique_ptr<Backend> make_ref_backend();  // scalar f32, obviously right
+std::unique_ptr<Backend> make_ref_backend();  // scalar f32, simple enough to be trusted
 std::unique_ptr<Backend> make_cpu_backend(Isa isa, int n_threads);
 
 }  // namespace mr

@@ -1,5 +1,5 @@
-// One ragged batch, no modes: prefill, decode, draft verification and diffusion blocks are the same arrays with other row
-// counts. Rows of one sequence are consecutive. All arrays lie in one contiguous StepBuffer; Batch only points into it.
+// One ragged batch without modes: prefill, decode, draft verification and diffusion blocks are the same arrays with different row
+// counts. Rows of one sequence are consecutive. All arrays are parts of one contiguous StepBuffer; Batch only points into it.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,13 @@
 
 namespace mr {
 
-// What a row sees of the rows of its own step; the committed context before them is always visible.
+// Attention mask among the rows of one step; the committed context before them is always visible.
 enum class Corner : uint8_t { causal, full, bits };
 
-// What is wanted of an output row.
+// What an output row returns.
 enum class Out : uint8_t { token, logits, hidden };
 
-// A change to one token's logit: bias, and the counts that penalties need.
+// Bias and penalty counts for one token's logit.
 struct LogitEdit {
   int32_t token;
   int32_t n_generated;  // times in this answer (frequency, presence)
@@ -30,12 +30,12 @@ struct SampleRow {
   int32_t top_k;                                                  // 0: all
   float top_p, min_p;                                             // 1 and 0: all
   float repetition_penalty, frequency_penalty, presence_penalty;  // 1, 0, 0: none
-  int32_t n_logprobs;                                             // alternatives reported beside the chosen token
+  int32_t n_logprobs;                                             // top alternatives to report
   int32_t edit_begin, n_edits;                                    // into Batch::edit
 };
 
-// The tables of one state group. Pages: unit[begin[s] + p] holds tokens [p * page_tokens, ...) of sequence s; a page that a
-// window has left behind is -1. Slots: sequence s starts from unit src[s]; row r stores its state in unit dst[r] (-1: nowhere).
+// Block tables of one state group. Pages: unit[begin[s] + p] holds tokens [p * page_tokens, ...) of sequence s; -1: dropped, outside
+// the sliding window. Slots: sequence s starts from unit src[s]; row r stores its state in unit dst[r] (-1: not stored).
 struct GroupTable {
   const int32_t* unit = nullptr;   // [begin[n_seqs]]
   const int32_t* begin = nullptr;  // [n_seqs + 1]
@@ -51,7 +51,7 @@ struct Batch {
   const int32_t* context = nullptr;     // [n_seqs] committed tokens before this step
   const int32_t* prompt_len = nullptr;  // [n_seqs] length-dependent ropes scale by max(prompt_len, position + 1)
   const Corner* corner = nullptr;       // [n_seqs]
-  const int32_t* parent = nullptr;      // [n_tokens] bits only: the row (of the batch) whose recurrent state it reads, -1: the context's
+  const int32_t* parent = nullptr;      // [n_tokens] bits only: batch row whose recurrent state it continues, -1: the context's
   const uint64_t* ancestors = nullptr;  // [n_tokens] bits only: bit i = sees row i of its sequence
   const int32_t* out_row = nullptr;     // [n_out] ascending
   const Out* out = nullptr;             // [n_out]
@@ -69,7 +69,7 @@ struct TopToken {
   float logprob;
 };
 
-// What sampling gives for one output row.
+// Result of sampling one output row.
 struct Sampled {
   int32_t token = -1;
   float logprob = 0;          // of `token` under the unchanged logits (temperature 1, no penalties)

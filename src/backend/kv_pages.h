@@ -1,5 +1,5 @@
-// Where the keys and values of one layer lie: the layout of PagedKv (backend.h), said once for every host backend.
-// A token's place in its sequence is context + its row number; for causal and full corners that is its position.
+// Addresses of one layer's keys and values in their pages: the layout of PagedKv (program/ops.h), for all host backends.
+// `place` is a token's index in its sequence, context + row number; for causal and full corners it equals the position.
 #pragma once
 
 #include "backend/backend.h"
@@ -7,7 +7,7 @@
 
 namespace mr {
 
-inline constexpr int kKeyTile = 16;  // tokens side by side in K
+inline constexpr int kKeyTile = 16;  // tokens interleaved in K
 
 struct KvPages {
   const PagedKv* kv;
@@ -26,12 +26,12 @@ struct KvPages {
     int32_t unit = table->unit[table->begin[seq] + place / memory->page_tokens];
     return memory->unit(unit) + kv->ref.offset * memory->page_tokens;
   }
-  // K of the 16 tokens that `place` is one of: [k_dim][16].
+  // K of the tile of 16 tokens that contains `place`: [k_dim][16].
   std::byte* k_tile(int seq, int head, int64_t place) const {
     int64_t tiles = memory->page_tokens / kKeyTile, tile = place % memory->page_tokens / kKeyTile;
     return block(seq, place) + (head * tiles + tile) * kv->k_dim * kKeyTile * element;
   }
-  // Where K and V of tokens [begin, end) of a head lie, 16 tokens each; begin is a multiple of 16. Returns how many. v may be null.
+  // Addresses of the K and V tiles of tokens [begin, end) of a head; begin is a multiple of 16. Returns their number. v may be null.
   int tiles(int seq, int head, int64_t begin, int64_t end, const void** k, const void** v) const {
     const int64_t k_bytes = kKeyTile * kv->k_dim * element, v_bytes = kKeyTile * kv->v_dim * element;
     const int64_t in_page = memory->page_tokens / kKeyTile;

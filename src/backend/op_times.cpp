@@ -14,7 +14,7 @@ OpTime& OpTimes::note(const std::string& what) {
   return t;
 }
 
-// "linear q4_1 [960, 576]", "experts f16 8 x [64, 32]"; empty: no product.
+// "linear q4_1 [960, 576]", "experts f16 8 x [64, 32]"; empty: not a product.
 static std::string product_name(const Op& op) {
   if (auto* o = op.get<LinearOp>()) return fmt::format("linear {} [{}, {}]", o->weight->format().name, o->weight->out, o->weight->in);
   if (auto* o = op.get<GroupedLinearOp>()) {
@@ -24,7 +24,7 @@ static std::string product_name(const Op& op) {
   return "";
 }
 
-// A run of operations is named by its products and whatever of it is known by more than the work around them.
+// A run of operations is named by its products and its attention, scan, convolution and routing; elementwise work is left out.
 static std::string name_of_run(const std::vector<Op>& ops, int first, int count) {
   std::string name;
   for (int i = first; i < first + count; i++) {

@@ -1,5 +1,5 @@
-// Where a step's time goes: an observer that notes how long every operation took, by kind and shape. Each operation is waited for, so
-// nothing is queued or replayed meanwhile, and the parts are slower together than a step that nobody observes.
+// Profiles a step: an observer that records how long every operation took, by kind and shape. It synchronizes after each operation, so
+// nothing is pipelined or replayed as a graph, and the times add up to more than an unobserved step takes.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,7 @@ struct OpTime {
 
 class OpTimes final : public Observer {
  public:
-  const std::map<std::string, OpTime>& times() const { return times_; }  // products by shape and format, marks by what they hold
+  const std::map<std::string, OpTime>& times() const { return times_; }  // products by shape and format, marks by their operations
   void reset() { times_.clear(); }
 
   void begin() override { since_ = Clock::now(); }

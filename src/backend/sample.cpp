@@ -66,7 +66,7 @@ static double collect(const float* logits, int64_t vocab, float least, float max
   return sum;
 }
 
-// Candidates are gathered from the top downwards, only as far as the filters and the draw need: each round goes twice as deep.
+// Collects candidates from the top down, only as deep as the filters and the draw need; each round doubles the depth.
 static int32_t draw(const float* logits, int64_t vocab, const SampleRow& row, float max, const LogitOps& ops,
                     std::vector<Candidate>& kept) {
   const float factor = 1 / row.temperature;
@@ -75,7 +75,7 @@ static int32_t draw(const float* logits, int64_t vocab, const SampleRow& row, fl
   const double deepest = row.min_p > 0 ? -std::log(double(row.min_p)) : kInf;
   double total = top_k ? 0 : ops.sum_exp(logits, vocab, max, factor);
   for (double depth = 6;; depth *= 2) {
-    bool all = depth > 700;  // exp(-700) is nothing beside the largest weight's 1
+    bool all = depth > 700;  // exp(-700) is negligible beside the largest weight, 1
     double mass = collect(logits, vocab, all ? -std::numeric_limits<float>::max() : max - float(depth) / factor, max, factor, kept);
     if (all) break;
     if (top_k) {

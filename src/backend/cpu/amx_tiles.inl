@@ -1,4 +1,4 @@
-// Operands of AMX's bf16 products as tiles: activations rounded or split into two bf16 pieces, weights widened from what is stored.
+// Operands of AMX's bf16 products as tiles: activations rounded or split into two bf16 pieces, weights widened from the packed format.
 // Include after linear.inl.
 #pragma once
 
@@ -18,26 +18,26 @@ using mr::RoundedBlock;
 constexpr int kTile = 16;                                          // rows
 constexpr int kPieceBytes = 64;                                    // one piece of 32 activations
 constexpr int kTileBytes = 1024;                                   // 32 inputs of a panel
-constexpr int64_t kStretch = linear::kLongestStretch / kBlock;     // blocks of bf16 weights that are widened at a time, at most
+constexpr int64_t kStretch = linear::kLongestStretch / kBlock;     // most blocks of bf16 weights widened at a time
 constexpr int64_t kStretchFloats = 2 * kStretch * kTileBytes / 4;  // of two panels
 
 inline int64_t blocks_of(int64_t in) { return (in + kBlock - 1) / kBlock; }
 inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// The upper halves of 32 floats that are bf16 values already.
+// The upper halves of 32 floats that hold bf16 values.
 inline __m512i upper_halves(__m512 a, __m512 b) {
   __m256i lo = _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(a), 16));
   __m256i hi = _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(b), 16));
   return _mm512_inserti64x4(_mm512_castsi256_si512(lo), hi, 1);
 }
 
-// Activations lie as the tiles that read them, 16 rows each: for every block of 32 inputs its high pieces [16][32], then its low
+// Activations are stored tile by tile, 16 rows each: for every block of 32 inputs its high pieces [16][32], then its low
 // ones; and then, for quantized weights, every block's scales [16] and sums [16].
 struct Scaling {
   float scale[kTile], sum[kTile];
 };
 constexpr int64_t kPairBytes = 2 * kTileBytes;
-// From a row tile to the next: such that the same stretch of many tiles does not fall on the same sets of the second-level cache.
+// Stride between row tiles, skewed so that the same stretch of many tiles does not map to the same sets of the L2 cache.
 inline int64_t tile_step(int64_t bytes) {
   constexpr int64_t kWay = 128 << 10, kSkew = 34 << 10;
   return bytes <= kStretch * kPairBytes ? bytes : (bytes - kSkew + kWay - 1) / kWay * kWay + kSkew;
@@ -68,7 +68,7 @@ void round_part(const float* x, int64_t in, int64_t row, int64_t first, int64_t 
   }
 }
 
-// Rounded to nearest even; what is not finite stays as it is.
+// Rounds to nearest even; infinities and NaNs pass through.
 inline __m512 to_bf16(__m512 x) {
   __m512i bits = _mm512_castps_si512(x), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
   __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
@@ -77,7 +77,7 @@ inline __m512 to_bf16(__m512 x) {
   return _mm512_castsi512_ps(_mm512_and_si512(kept, _mm512_set1_epi32(int(0xffff0000))));
 }
 
-// What the high piece leaves, as bf16; nothing is left of an infinity.
+// The remainder v - high as bf16; 0 for an infinity.
 inline __m512 low_piece(__m512 v, __m512 high) {
   __m512 low = _mm512_sub_ps(v, high);
   return to_bf16(_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(low, low, _CMP_ORD_Q), low));
@@ -116,8 +116,8 @@ inline void widen_bf16(const uint16_t* panel, int64_t in, int64_t block, uint8_t
   }
 }
 
-// Pairs of stored values as bf16 pairs of what they stand for.
-struct Small {  // below 16: by a table
+// Dequantize pairs of stored values to pairs of bf16.
+struct Small {  // values below 16: table lookup
   __m512i table;
   explicit Small(int offset) {
     alignas(64) uint16_t values[32] = {};
@@ -126,7 +126,7 @@ struct Small {  // below 16: by a table
   }
   __m512i operator()(__m512i pair) const { return _mm512_permutexvar_epi16(pair, table); }
 };
-struct Byte {  // below 256: 2^23 + value is a float whose last bits are the value
+struct Byte {  // values below 256: the low mantissa bits of the float 2^23 + value are the value
   __m512i magic = _mm512_set1_epi32(0x4b000000);
   __m512 base;
   explicit Byte(int offset) : base(_mm512_set1_ps(float(8388608 + offset))) {}
@@ -149,7 +149,7 @@ struct Widen {
   }
 };
 
-// Tiles 0 to 3 are sums, 4 and 5 activations, 6 and 7 weights. `first` and `second`: rows of the two row tiles.
+// Tiles 0 to 3 are accumulators, 4 and 5 activations, 6 and 7 weights. `first` and `second`: rows of the two row tiles.
 template <class T>
 void configure(int64_t first, int64_t second) {
   TileShapes s;

@@ -5,9 +5,9 @@
 
 namespace mr {
 
-static constexpr int kBlockQueries = 48;          // a block of rows has about so many queries of one K/V head
-static constexpr int64_t kInlineCost = 48 << 10;  // below so many multiply-adds waking the pool costs more than it gains
-static constexpr int64_t kCutCost = 400 << 10;    // and cutting a sequence into spans below so many
+static constexpr int kBlockQueries = 48;          // target number of queries per K/V head in a block of rows
+static constexpr int64_t kInlineCost = 48 << 10;  // multiply-adds below which waking the pool costs more than it gains
+static constexpr int64_t kCutCost = 400 << 10;    // multiply-adds below which splitting a sequence into spans does
 static constexpr float kNothing = -1e30f;
 
 int kernel_type(DType type) {
@@ -37,17 +37,17 @@ struct CpuAttention::Call {
   int group, type;
   int64_t v_stride;  // v_dim rounded up to whole vectors
 
-  int64_t results(const Block& b) const { return int64_t(b.n_rows) * group * (2 + v_stride); }  // floats of one span
+  int64_t results(const Block& b) const { return int64_t(b.n_rows) * group * (2 + v_stride); }  // floats of one span's partial softmax
 };
 
-// Views into one worker's memory. Queries of a block are numbered row by row, the heads of the group within.
+// Views into one worker's memory. Queries of a block are numbered row by row, and within a row by head of the group.
 struct CpuAttention::Scratch {
   float *q, *scores, *v, *max, *sum, *acc, *span_max, *span_sum, *span_acc;
   Sight* sight;
   using TileList = const void * [SpanCall::kSpan / SpanCall::kTile];
   TileList k_tile, v_tile, next_k_tile;
 
-  // With memory null, only counts the bytes.
+  // With null memory, only counts the bytes.
   size_t place(std::byte* memory, const PagedKv& kv, int group, int max_queries) {
     const int64_t n = std::max(kBlockQueries, group), v_stride = v_stride_of(kv);
     int64_t used = 0;
@@ -77,7 +77,7 @@ struct CpuAttention::Scratch {
     span_sum = results + n;
     span_acc = results + 2 * n;
   }
-  void merge(const OpKernels& kernels, int64_t n, int64_t v_stride) {  // the results of the next span
+  void merge(const OpKernels& kernels, int64_t n, int64_t v_stride) {  // folds in the partial softmax of the next span
     for (int64_t i = 0; i < n; i++)
       kernels.merge(max + i, sum + i, acc + i * v_stride, span_max[i], span_sum[i], span_acc + i * v_stride, v_stride);
   }
@@ -94,7 +94,7 @@ static Sight sight_of(const Batch& batch, int seq, int row, int window) {
   return s;
 }
 
-// A block that is more than a fair share of the work is cut into spans.
+// A block that is more than a fair share of the work is split into spans.
 void CpuAttention::plan(const Call& c, int n_threads) {
   blocks_.clear();
   units_.clear();
@@ -116,7 +116,7 @@ void CpuAttention::plan(const Call& c, int n_threads) {
     }
   }
   int64_t partial = 0, left = 0;
-  for (int i = int(blocks_.size()) - 1; i >= 0; i--) {  // later rows see more: begin with the long ones
+  for (int i = int(blocks_.size()) - 1; i >= 0; i--) {  // later rows see more keys: longest first
     Block& b = blocks_[size_t(i)];
     int64_t unit_cost = row_cost / c.kv.kv_heads * b.n_rows * (b.end - b.first);
     bool cut = n_threads > 1 && cost_ > kCutCost && b.n_spans() > 1 && unit_cost * 4 * n_threads > cost_;
@@ -141,7 +141,7 @@ CpuAttention::Keys CpuAttention::first_keys(size_t unit) const {
   return blocks_[size_t(u.block)].span(u.kv_head, std::max(0, u.span));
 }
 
-// Results of all queries of a block over one span, into scratch.span_*.
+// Partial softmax of all queries of a block over one span, into scratch.span_*.
 void CpuAttention::run_span(const Call& c, const Block& b, const Keys& keys, const Keys& next, Scratch& s, Worker& worker) {
   const int32_t begin = keys.begin, end = keys.end;
   c.pages.tiles(b.seq, keys.kv_head, begin, end, s.k_tile, s.v_tile);
@@ -230,7 +230,7 @@ void CpuAttention::run_unit(const Call& c, size_t i_unit, Worker& worker) {
   if (unit.span >= 0) {
     s.keep_span(partial(c, b, unit.kv_head, unit.span), n);
     run_span(c, b, b.span(unit.kv_head, unit.span), next, s, worker);
-    // Who finishes the last span joins them.
+    // The worker that finishes the last span merges them all.
     if (left_[size_t(b.left + unit.kv_head)].fetch_sub(1, std::memory_order_acq_rel) == 1) join(c, b, unit.kv_head, s);
     return;
   }
@@ -262,7 +262,7 @@ void CpuAttention::run(Tensor out, Tensor q, const PagedKv& kv, const Batch& bat
   Call c{
       out, q, kv, batch, args, fresh, ahead, KvPages(kv, batch, state), args.heads / kv.kv_heads, kernel_type(kv.dtype), v_stride_of(kv)};
   plan(c, pool.size());
-  if (fresh.k)  // the spans of a block that is cut share its row
+  if (fresh.k)  // the spans of a split block share its row, so store it before any of them runs
     for (const Block& b : blocks_)
       for (int h = 0; b.partial >= 0 && h < kv.kv_heads; h++) place(c, b, h);
   workers_.resize(size_t(pool.size()));
@@ -276,7 +276,7 @@ void CpuAttention::run(Tensor out, Tensor q, const PagedKv& kv, const Batch& bat
   });
 }
 
-// Only blocks that are more than 1 / (4 threads) of the work are cut, so there are few of them. Lists double when they grow.
+// Only blocks of more than 1 / (4 threads) of the work are split, so there are few of them. Vectors grow by doubling.
 int64_t CpuAttention::needs(const PagedKv& kv, const AttendArgs& args, const StepLimits& most, int n_threads) const {
   const int group = args.heads / kv.kv_heads;
   const int64_t seen = args.window ? std::min<int64_t>(most.context, args.window + kBlockQueries) : most.context;

@@ -1,7 +1,7 @@
 // Attention over one span of keys (after FlashAttention, Dao et al. 2022, and its split over keys, Dao 2023). Both products
 // are register tiles of M queries by N vectors: scores have 16 keys in the lanes, values 16 columns of V. Each score is one
-// chain over the head's dimensions, each value one chain over the keys, so the bits do not depend on M or N. A key that a
-// query does not see has weight 0 and changes nothing, so it makes no difference whether it is skipped.
+// chain over the head's dimensions, each value one chain over the keys, so the bits do not depend on M or N. A masked key
+// has weight 0 and changes nothing, so skipping it gives the same bits.
 // Cost of a span: n_queries * keys * (k_dim + v_dim) multiply-adds, keys * (k_dim + v_dim) elements read.
 #pragma once
 
@@ -32,11 +32,11 @@ inline Vec load_kv(const void* p, int64_t i) {
   if constexpr (type == 2) return load_bf16(static_cast<const uint16_t*>(p) + i);
 }
 
-// Few queries are bound by memory, and pages lie scattered: while keys are multiplied, their values are fetched, and the next keys
-// where nobody has done so; while values are, the keys of what this worker attends to next.
+// Few queries are bound by memory, and pages are scattered: the loop over keys prefetches their values, and the next keys unless the
+// previous call did; the loop over values prefetches the keys of this worker's next span.
 template <int M>
 constexpr bool kFetch = M < kMaxQueries;
-constexpr int kLine = 64;  // bytes of the cache
+constexpr int kLine = 64;  // bytes of a cache line
 
 template <int type, int M, int N>
 inline void scores(const SpanCall& a, int tile) {
@@ -71,7 +71,7 @@ inline void scores(const SpanCall& a, int tile) {
 template <int type, int M, int N>
 inline void values(const SpanCall& a, const void* const* v_tile, int64_t stride, int column) {
   constexpr int kBytes = SpanCall::kTile * (type == 0 ? 4 : 2);
-  const int fetch_a_key = (a.k_dim * kBytes / SpanCall::kTile + kLine - 1) / kLine;  // lines, so that 16 keys fetch a tile
+  const int fetch_a_key = (a.k_dim * kBytes / SpanCall::kTile + kLine - 1) / kLine;  // lines per key: 16 keys prefetch a tile
   Vec s[M][N];
   for (int m = 0; m < M; m++)
     for (int n = 0; n < N; n++) s[m][n] = zero();
@@ -93,7 +93,7 @@ inline void values(const SpanCall& a, const void* const* v_tile, int64_t stride,
     for (int n = 0; n < N; n++) store(a.acc + m * a.v_stride + column + n * kLanes, s[m][n]);
 }
 
-// -inf where the query does not see keys [key, key + 16).
+// Scores of keys [key, key + 16), -inf where masked.
 inline Vec masked(Vec s, const mr::Sight& sight, int key) {
   static const float kIndex[kLanes] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   const Vec index = add(set1(float(key)), load(kIndex)), never = set1(-__builtin_inff());
@@ -109,7 +109,7 @@ inline Vec masked(Vec s, const mr::Sight& sight, int key) {
   return load(lanes);
 }
 
-// Scores of one query to weights exp(score - max).
+// Turns the scores of one query into weights exp(score - max).
 inline void weigh(const SpanCall& a, int m) {
   float* row = a.scores + m * SpanCall::kSpan;
   const mr::Sight& sight = a.sight[m];

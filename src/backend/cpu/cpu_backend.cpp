@@ -1,5 +1,5 @@
-// The CPU backend: each operation cuts its rows into pieces for the pool and calls the kernels of the chosen instruction
-// set. Pieces never change a row's arithmetic, so neither threads nor neighbours do.
+// The CPU backend: each operation splits its rows into pieces for the pool and calls the kernels of the chosen instruction
+// set. The split never changes a row's arithmetic, so results depend neither on threads nor on other rows.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -34,7 +34,7 @@ const OpKernels& op_kernels(Isa isa) {
 }
 
 constexpr int kWidestConv = 16;
-constexpr int64_t kConvUnit = 16;          // channels of a convolution that go together
+constexpr int64_t kConvUnit = 16;          // channels of a convolution per vector
 constexpr int64_t kInlineWork = 24 << 10;  // elements below which waking the pool costs more than it gains
 
 class CpuBackend : public Backend {
@@ -62,7 +62,7 @@ class CpuBackend : public Backend {
       if (const OuterScanOp* o = op.get<OuterScanOp>()) state = std::max(state, int64_t(o->scan->n_state) * o->scan->head_dim);
     }
     const int64_t workers = pool_.size(), pointers = int64_t(sizeof(float*) + sizeof(int32_t));
-    const int64_t recurrent = state ? 2 * (workers * state * int64_t(sizeof(float)) + most.tokens * pointers) : 0;  // lists double
+    const int64_t recurrent = state ? 2 * (workers * state * int64_t(sizeof(float)) + most.tokens * pointers) : 0;  // vectors may double
     const int64_t sampling = workers * SampleScratch::needs(program.logits.cols) + 2 * most.outputs * int64_t(sizeof(int32_t));
     return {
         {"products", linear.bytes()}, {"attention", attention}, {"experts", experts}, {"recurrences", recurrent}, {"sampling", sampling}};
@@ -249,7 +249,7 @@ class CpuBackend : public Backend {
     return {norm.weight.as<float>(), norm.bias.as<float>(), n, norm.eps, norm.offset, int(norm.kind)};
   }
 
-  // A row's norm is taken when the product after it rounds the row.
+  // Each row is normalized just before the product rounds it.
   bool norm_linear(int first, const Bound& at) {
     normed(at.op<NormOp>(first), at, [&](const PrepareRow& row) {
       const LinearOp& o = at.op<LinearOp>(first + 1);
@@ -280,7 +280,7 @@ class CpuBackend : public Backend {
     return true;
   }
 
-  // f(row): what the norm gives is there as soon as row(r) was called for each of its rows.
+  // Calls f(row), where row(r) computes the norm of row r.
   template <class F>
   void normed(const NormOp& o, const Bound& at, F f) {
     const Tensor y = at(o.out), x = at(o.x);
@@ -292,8 +292,8 @@ class CpuBackend : public Backend {
     cpu_linear(at(o.out), at(o.x), *o.weight, {o.bias, at(o.residual), o.scale}, pool_, linear_, linear_scratch_, {nullptr, &rounded});
   }
 
-  // [rope q] [rope k] [store_kv] attend[, linear]. Of one row a sequence, whoever attends for a K/V head first places what that head
-  // needs of the new row.
+  // [rope q] [rope k] [store_kv] attend[, linear]. With one row per sequence, the unit that attends for a K/V head first rotates and
+  // stores that head of the new row.
   bool attend_new(const Mark& mark, const Bound& at, const Batch& batch, const StateMemory& state) {
     const LinearOp* reader = mark.rule == Rule::attend_linear ? &at.op<LinearOp>(mark.end() - 1) : nullptr;
     const int last = mark.end() - (reader ? 2 : 1);
@@ -331,8 +331,8 @@ class CpuBackend : public Backend {
     });
   }
 
-  // f(rows, first row, first channel, channels): every sequence, its channels in pieces of a multiple of `unit`. `work` counts
-  // elements a row and channel; a state that f keeps has `size` floats.
+  // Calls f(rows, first row, first channel, channels) for every sequence, its channels in pieces of a multiple of `unit`. `work`:
+  // elements per row and channel; `size`: floats of scratch per state.
   template <class F>
   void recurrent(const SlotState& slot, const Batch& batch, const StateMemory& state, int64_t channels, int64_t unit, int64_t work,
                  int64_t size, F f) {
@@ -375,7 +375,7 @@ class CpuBackend : public Backend {
   std::vector<int32_t> sampled_;  // by output row of the previous step
   std::vector<float*> store_;
   std::vector<int32_t> parents_;
-  std::vector<std::vector<float>> state_scratch_;  // of each worker
+  std::vector<std::vector<float>> state_scratch_;  // per worker
 };
 
 }  // namespace

@@ -28,13 +28,13 @@ static void sort_by_expert(const int32_t* expert, int64_t pairs, size_t experts,
   s.order.resize(size_t(pairs));
   for (int64_t p = 0; p < pairs; p++) s.begin[size_t(expert[p]) + 1]++;
   for (size_t e = 0; e < experts; e++) s.begin[e + 1] += s.begin[e];
-  for (int64_t p = 0; p < pairs; p++) s.order[size_t(s.begin[size_t(expert[p])]++)] = p;  // leaves each expert's end
+  for (int64_t p = 0; p < pairs; p++) s.order[size_t(s.begin[size_t(expert[p])]++)] = p;  // begin[e] is now the end of e's pairs
   for (size_t e = experts; e > 0; e--) s.begin[e] = s.begin[e - 1];
   s.begin[0] = 0;
 }
 
 int64_t ExpertScratch::needs(int64_t pairs, std::span<const Weight> experts) {
-  const int64_t lists = (int64_t(experts.size()) + 1 + 2 * pairs) * int64_t(sizeof(int64_t));  // one grows by doubling
+  const int64_t lists = (int64_t(experts.size()) + 1 + 2 * pairs) * int64_t(sizeof(int64_t));  // `order` grows by doubling
   return lists + pairs * (experts[0].in + experts[0].out) * int64_t(sizeof(float));
 }
 

@@ -1,5 +1,5 @@
-// Mixtures of experts on the CPU. The rows that chose one expert are brought together, so that its weights are read once; a
-// row's sums are those it would have alone.
+// Mixtures of experts on the CPU. Rows are grouped by expert, so that its weights are read once; a row's sums do not depend on
+// the rows grouped with it.
 #pragma once
 
 #include <span>
@@ -9,17 +9,17 @@
 
 namespace mr {
 
-// Memory that is reused from call to call.
+// Scratch, reused from call to call.
 struct ExpertScratch {
   std::vector<int64_t> begin;  // [experts + 1] where an expert's rows begin
-  std::vector<int64_t> order;  // [T * k] row of the output
+  std::vector<int64_t> order;  // [T * k] output rows, sorted by expert
   Buffer x, y;
 
-  static int64_t needs(int64_t pairs, std::span<const Weight> experts);  // bytes for products of so many pairs of row and expert
+  static int64_t needs(int64_t pairs, std::span<const Weight> experts);  // upper bound in bytes for this many (row, expert) pairs
   int64_t bytes() const { return int64_t((begin.capacity() + order.capacity()) * sizeof(int64_t) + x.size() + y.size()); }
 };
 
-// The k best of n logits, see Backend::route.
+// Top k of n logits, see Backend::route.
 void route_row(int32_t* expert, float* weight, int64_t k, float* logits, int64_t n, bool renormalize, const OpKernels&);
 
 // See Backend::grouped_linear.

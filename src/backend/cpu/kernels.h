@@ -1,4 +1,4 @@
-// The tables of functions that each instruction set's translation unit provides.
+// The kernel tables that each instruction set's translation unit provides.
 #pragma once
 
 #include "backend/cpu/linear_kernels.h"

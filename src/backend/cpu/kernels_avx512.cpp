@@ -1,4 +1,4 @@
-// The kernels compiled for avx512. Nothing but code of internal linkage and the tables that lead to it.
+// The kernels compiled for AVX-512: only code of internal linkage, and the tables that export it.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // false, in gcc 12's own immintrin.h
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #include "backend/cpu/attention.inl"

@@ -1,4 +1,4 @@
-// The kernels compiled for scalar. Nothing but code of internal linkage and the tables that lead to it.
+// The kernels compiled without vector instructions: only code of internal linkage, and the tables that export it.
 #include "backend/cpu/attention.inl"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/linear.inl"

@@ -65,7 +65,7 @@ const std::byte* RoundAhead::take(const LinearKernel& kernel, LinearScratch& scr
   return scratch.rounded.data();
 }
 
-// Rows of x as the kernel reads them: prepared, and rounded.
+// Prepares the rows of x and rounds them for the kernel.
 static void make_rows(LinearCall& c, const LinearKernel& kernel, ThreadPool& pool, LinearScratch& scratch, const RowsOfX& x) {
   if (x.rounded && (c.rounded = x.rounded->take(kernel, scratch))) return;
   if (!kernel.round && !x.prepare) return;
@@ -81,15 +81,15 @@ static void make_rows(LinearCall& c, const LinearKernel& kernel, ThreadPool& poo
   });
 }
 
-// A piece of the work is a chunk of rows, whose activations stay in the second-level cache, times a group of panels: small
-// enough that a worker which the system takes away holds the others up only shortly, large enough to be worth fetching.
+// A piece of work is a chunk of rows, whose activations stay in the L2 cache, times a group of panels: small enough that
+// a preempted worker delays the others only briefly, large enough to amortize scheduling.
 struct Pieces {
   int64_t chunk, chunks, group, groups;
-  bool panels_first;  // all chunks of a group of panels follow each other: what is larger comes from memory once
+  bool panels_first;  // all chunks of a group of panels are consecutive, so that weights, the larger operand, are read from memory once
 };
 
-// Panels that a piece takes, a multiple of `step` and at most `most`: the number with which the worker that gets most has least;
-// whole pairs if these do as well.
+// Panels per piece, a multiple of `step` and at most `most`, that minimize the load of the busiest worker; whole pairs on a
+// tie.
 static int64_t group_of(int64_t panels, int64_t chunks, int64_t most, int workers, int64_t step) {
   int64_t best = 0, least = panels * chunks;
   for (int64_t group = most / step * step; group >= step; group -= step) {
@@ -102,16 +102,16 @@ static int64_t group_of(int64_t panels, int64_t chunks, int64_t most, int worker
   return best ? best : step;
 }
 
-static bool stretched(const LinearKernel& kernel, int64_t in) { return kernel.stretch && in > kernel.stretch / 2 * 3; }  // else one is all
+static bool stretched(const LinearKernel& kernel, int64_t in) { return kernel.stretch && in > kernel.stretch / 2 * 3; }  // else in one pass
 
-// Rows of a chunk at most.
+// Most rows of a chunk.
 static int64_t most_rows(int64_t in, const LinearKernel& kernel, const LinearKernels& kernels) {
   const int64_t tile = kernels.tile_rows, inputs = stretched(kernel, in) ? kernel.stretch : in;
   const int64_t row_bytes = kernel.round ? kernel.rounded_bytes(inputs, tile) / tile : inputs * 4;
   return std::max(tile, kernels.chunk_bytes / row_bytes / tile * tile);
 }
 
-// Panels of a group at most, where products are not stretched.
+// Most panels of a group, for products that are not stretched.
 static int64_t most_panels(int64_t share, int64_t panel_bytes) {
   constexpr int64_t kBytes = 192 << 10, kLeastBytes = 32 << 10;
   if (share * panel_bytes <= 4 * kLeastBytes) return share;
@@ -122,9 +122,9 @@ static Pieces cut(const LinearCall& c, int64_t panels, int64_t step, int64_t pan
                   const LinearKernels& kernels, int workers) {
   constexpr int64_t kManyRows = 64;
   const int64_t tile = kernels.tile_rows, most = most_rows(c.in, kernel, kernels), fewest = (c.rows + most - 1) / most;
-  const int64_t chunk = ((c.rows + fewest - 1) / fewest + tile - 1) / tile * tile;  // alike, so that workers end together
+  const int64_t chunk = ((c.rows + fewest - 1) / fewest + tile - 1) / tile * tile;  // of equal size, so that workers finish together
   const int64_t chunks = (c.rows + chunk - 1) / chunk;
-  // Each worker has several pieces, as long as they are large enough: those who are done help who is slow.
+  // Several pieces per worker, if they are large enough, so that fast workers take over from slow ones.
   const int64_t share = (panels + workers - 1) / workers;
   const bool in_stretches = stretched(kernel, c.in);
   const int64_t longest =
@@ -159,8 +159,8 @@ void LinearNeeds::count(const Weight& w, int64_t rows, const LinearKernels& kern
   }
 }
 
-// Calls f(row, row_end, panel, panel_end, scratch, own) over pieces that together are all rows times panels [0, panels), cut at multiples
-// of `step`. own: the worker's memory for so many halves of a piece's outputs.
+// Calls f(row, row_end, panel, panel_end, scratch, own) over pieces that cover all rows times panels [0, panels), split at multiples
+// of `step`. own: the worker's memory for `halves` times a piece's outputs.
 template <class F>
 static void run_pieces(const LinearCall& c, const Weight& w, int64_t panels, int64_t step, int halves, const LinearKernel& kernel,
                        ThreadPool& pool, const LinearKernels& kernels, LinearScratch& scratch, F f) {
@@ -194,7 +194,7 @@ RoundAhead cpu_linear_gate(Tensor out, Tensor x, const Weight& w, GateFunction g
   const int64_t half = w.out / 2, half_panels = half / kPanel;
   if (out.shape[1] != half)
     fail("a [{}, {}] weight cannot take {} to {}, half its outputs", w.out, w.in, shape_string(x), shape_string(out));
-  Tensor both = out;  // its shape; nothing is written there
+  Tensor both = out;  // for its shape; nothing is written to it
   both.shape[1] = w.out;
   LinearCall c = make_call(both, x, w, {});
   if (c.rows == 0 || c.out == 0) return {};
@@ -205,7 +205,7 @@ RoundAhead cpu_linear_gate(Tensor out, Tensor x, const Weight& w, GateFunction g
   run_pieces(c, w, half_panels, whole_blocks ? kPair : 1, 2, kernel, pool, kernels, scratch,
              [&](int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, float* floats, float* own) {
                const int64_t column = panel * kPanel, n = (panel_end - panel) * kPanel, n_rows = row_end - row;
-               float* gates = own;  // [rows, n], then as many ups
+               float* gates = own;  // [rows, n], followed by up [rows, n]
                for (int64_t i = 0; i < 2; i++) {
                  LinearCall part = c;
                  part.y = own + i * n_rows * n - row * n - (column + i * half);

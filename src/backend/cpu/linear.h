@@ -6,7 +6,7 @@
 
 namespace mr {
 
-// Memory that products reuse: rounded activations, and what each worker needs. Grows to the largest product seen.
+// Scratch shared by all products: rounded activations, and each worker's share. Grows to the largest product seen.
 struct LinearScratch {
   Buffer rounded, workers;
   Buffer ahead;  // activations of the product after this one
@@ -14,10 +14,10 @@ struct LinearScratch {
   int64_t bytes() const { return int64_t(rounded.size() + workers.size() + ahead.size()); }
 };
 
-// What a LinearScratch grows to at most, with the products that were counted.
+// Upper bound of a LinearScratch for the products that were counted.
 class LinearNeeds {
  public:
-  void count(const Weight&, int64_t rows, const LinearKernels&, int n_workers);  // of so many rows or fewer, gated or not
+  void count(const Weight&, int64_t rows, const LinearKernels&, int n_workers);  // products of up to `rows` rows, gated or not
   int64_t bytes() const { return 2 * rounded_ + workers_; }                      // rounded for this product and for the next
 
  private:
@@ -26,17 +26,17 @@ class LinearNeeds {
 
 const LinearKernels& linear_kernels(Isa);
 
-// Rounds what a product will read where it is made, part by part, instead of in a pass of its own.
+// Rounds a product's inputs part by part where they are produced, instead of in a separate pass.
 class RoundAhead {
  public:
-  RoundAhead() = default;  // does nothing, like that of readers which need no rounding
-  // Of `rows` rows of inputs that cpu_linear() with this weight, given this, will read next, and nobody changes before.
+  RoundAhead() = default;  // does nothing, as for readers that need no rounding
+  // For `rows` rows of inputs to the next cpu_linear() with this weight; they must not change in between.
   RoundAhead(const Weight& reader, int64_t rows, const LinearKernels&, LinearScratch&);
-  // Inputs [first, first + n) of a row: multiples of kBlock.
+  // Inputs [first, first + n) of a row; both are multiples of kBlock.
   void operator()(const float* x, int64_t row, int64_t first, int64_t n) const {
     if (kernel_) kernel_->round(x, in_, row, first, n, rounded_);
   }
-  // For the product that reads them with this kernel: all of them, or null where they were not rounded for it.
+  // The rounded rows for a product with this kernel, or null if they were not rounded for it.
   const std::byte* take(const LinearKernel&, LinearScratch&) const;
 
  private:
@@ -47,18 +47,18 @@ class RoundAhead {
 
 using PrepareRow = FunctionRef<void(int64_t row)>;
 
-// How a product comes by its rows of x.
+// How a product obtains its rows of x.
 struct RowsOfX {
-  const PrepareRow* prepare = nullptr;  // makes a row, which is not there before; null: they are there
-  const RoundAhead* rounded = nullptr;  // they are rounded already; null: they are not
+  const PrepareRow* prepare = nullptr;  // computes a row of x on demand; null: x is complete
+  const RoundAhead* rounded = nullptr;  // already rounded; null: the product rounds them
 };
 
 // out [T, out] = residual + scale * (x [T, in] . weight^T + bias). Rows of out, x and the residual may have any stride.
 void cpu_linear(Tensor out, Tensor x, const Weight&, const Epilogue&, ThreadPool&, const LinearKernels&, LinearScratch&,
                 const RowsOfX& = {});
 
-// out [T, F] = act(first half) * second half of x . weight^T [T, 2 F]. F is a multiple of kPanel. reader: of out; what it will read is
-// rounded on the way, where that can be, and handed to it as the result.
+// out [T, F] = act(first half) * second half of x . weight^T [T, 2 F]. F is a multiple of kPanel. reader: the next product, whose input
+// is out; if possible, out is rounded for it on the way and returned.
 using GateFunction = void (*)(float* out, const float* gate, const float* up, int64_t n, int act);
 RoundAhead cpu_linear_gate(Tensor out, Tensor x, const Weight&, GateFunction, int act, ThreadPool&, const LinearKernels&, LinearScratch&,
                            const Weight* reader = nullptr, const RowsOfX& = {});

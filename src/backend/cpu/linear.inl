@@ -1,6 +1,6 @@
 // Matrix products of f32 or rounded activations with packed weights; linear_kernels.h fixes the arithmetic. Written once on
 // Vec and IVec and compiled per instruction set. A tile is Rows activation rows by Panels weight panels held in registers;
-// every output is one chain over the inputs whatever the tile, so results do not depend on it.
+// every output is one chain over the inputs in any tile, so results do not depend on the tiling.
 #pragma once
 
 #include "backend/cpu/linear_ivec.h"
@@ -13,14 +13,14 @@ using mr::LinearCall;
 
 constexpr int kPanel = 16, kBlock = 32, kPair = 2, kStretch = 512;
 
-// Inputs that a product of many rows goes through at a time: about kStretch, in stretches that are alike and whole blocks.
+// K blocking of products of many rows: stretches of about kStretch inputs, of equal length and whole blocks.
 constexpr int64_t kLongestStretch = kStretch / 2 * 3;
 constexpr int64_t stretch_of(int64_t in) {
   const int64_t n = in <= kLongestStretch ? 1 : (in + kStretch / 2 - 1) / kStretch;
   return ((in + n - 1) / n + kBlock - 1) / kBlock * kBlock;
 }
 
-// Largest tiles that the registers hold; whether products of many rows go through their inputs in stretches.
+// Largest tiles that fit in registers; kQuantStretch 0: quantized products of many rows are not blocked over K.
 #if defined(__AVX512F__)
 constexpr int kFloatRows = 8, kFloatPanels = 2, kQuantRows = 8, kQuantStretch = kStretch;
 #elif defined(__AVX2__)
@@ -50,7 +50,7 @@ inline void finish(const LinearCall& c, int64_t row, int64_t panel, Vec sum) {
     finish_n<1>(c, row, column, sum, int(left));
 }
 
-// Asks for the outputs' place in the nearest cache while a tile is computed: rows lie far apart, and each is a miss of its own.
+// Prefetches the output lines into L1 while a tile is computed: rows are far apart, and each would be a miss.
 template <int Rows, int Panels>
 inline void fetch_outputs(const LinearCall& c, int64_t row, int64_t panel) {
   if constexpr (Rows > 1)
@@ -58,7 +58,7 @@ inline void fetch_outputs(const LinearCall& c, int64_t row, int64_t panel) {
       for (int p = 0; p < Panels; p++) __builtin_prefetch(c.y + (row + r) * c.y_stride + (panel + p) * kPanel, 1, 3);
 }
 
-// One row: weights are asked for so many bytes before they are read, on processors that do not see that far ahead while they multiply.
+// One row: software prefetch distance in bytes, for processors whose hardware prefetcher does not run far enough ahead.
 #if defined(__AMX_BF16__)
 constexpr int64_t kAhead = 4096;
 #else
@@ -93,8 +93,8 @@ inline const typename W::Stored* panel_of(const LinearCall& c, int64_t panel) {
   return (const typename W::Stored*)c.packed + (panel / kPair * kPair * vectors + panel % kPair) * (kInputs<W> * kPanel);
 }
 
-// Inputs [begin, end) of a product of many rows: what a worker goes through at a time, so that activations, weights and sums stay near.
-// Sums that are not complete are kept from stretch to stretch.
+// Inputs [begin, end) of a product of many rows, one K block: activations, weights and partial sums stay in cache. Partial sums are
+// carried from stretch to stretch.
 struct Stretch {
   int64_t begin, end;
   float* sums = nullptr;  // [row][16], of the tile's first row and panel
@@ -108,7 +108,7 @@ inline void keep_sum(const LinearCall& c, const Stretch& s, int64_t row, int64_t
     store(s.sums + p * s.next_panel + r * kPanel, sum);
 }
 
-// Vectors of the tile's panels, which are of one pair, alternate; a panel's next one comes Step further.
+// Vectors of the two panels of a pair are interleaved; a panel's next vector is Step further.
 template <class W, int Rows, int Panels, int Step>
 void float_tile(const LinearCall& c, int64_t row, int64_t panel, const typename W::Stored* w, const Stretch& s) {
   constexpr int kVector = kInputs<W> * kPanel;
@@ -136,7 +136,7 @@ void float_tile(const LinearCall& c, int64_t row, int64_t panel, const typename 
     for (int p = 0; p < Panels; p++) keep_sum(c, s, row, panel, r, p, acc[r][p]);
 }
 
-// Rows in the fewest tiles of at most Rows, which are then made as equal as they can be: 9 rows are 5 + 4 and not 8 + 1.
+// Tile height: the fewest tiles of at most `most` rows, as equal as possible: 9 rows are 5 + 4, not 8 + 1.
 inline int64_t tile_rows(int64_t rows, int most) {
   int64_t tiles = (rows + most - 1) / most;
   return (rows + tiles - 1) / tiles;
@@ -151,7 +151,7 @@ void float_rows(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel
     if (row < row_end) float_rows<W, Rows - 1, Panels, Step>(c, row, row_end, panel, w, s);
 }
 
-// As above, from an f32 copy of the panels if the rows are many: then widening costs once, not once a tile.
+// The same, from an f32 copy of the panels if there are many rows: weights are widened once instead of once per tile.
 template <class W, int Rows, int Panels>
 void float_panels(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, const Stretch& s, float* copy) {
   const auto* w = panel_of<W>(c, panel) + s.begin * kPair * kPanel;
@@ -164,7 +164,7 @@ void float_panels(const LinearCall& c, int64_t row, int64_t row_end, int64_t pan
 }
 
 #if defined(__AVX512F__)
-// Two inputs are a vector: a permutation that moves 16 of its words into the upper halves of lanes widens them.
+// A vector holds two inputs: a permutation moves 16 of its words into the upper halves of lanes, which widens them to f32.
 template <int Panels>
 void bf16_row_tile(const LinearCall& c, int64_t row, int64_t panel, const uint16_t* w) {
   const __m512i first = _mm512_slli_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0), 16);
@@ -197,7 +197,7 @@ void row_tile(const LinearCall& c, int64_t row, int64_t panel) {
   float_tile<W, 1, Panels, kPair>(c, row, panel, w, {0, c.in});
 }
 
-// Calls both(panel) for every whole pair of [panel, panel_end), one(panel) for a panel whose other half is outside.
+// Calls both(panel) for every whole pair in [panel, panel_end), one(panel) for a panel whose pair is cut by the range.
 template <class Both, class One>
 inline void pairs(int64_t panel, int64_t panel_end, Both both, One one) {
   while (panel < panel_end) {
@@ -237,7 +237,7 @@ void run_float(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel,
 
 // Quantized weights. A packed block: f16 scales, (f16 minima), then vectors of 4 inputs x 16 rows. As int16 lanes, a vector's
 // even bytes are inputs 0 and 2 of each row and its odd bytes inputs 1 and 3: the pairs of a RoundedBlock. A block's pairs(use)
-// calls use(weights, at) for each: `weights` meets the two activations at q[at]. quads(use) gives a vector's bytes as they are.
+// calls use(weights, at) for each: `weights` multiply the two activations at q[at]. quads(use) passes a vector's bytes unchanged.
 
 template <int Offset, int Headers, int Vectors>
 struct Packed {
@@ -301,7 +301,7 @@ void round_part(const float* x, int64_t in, int64_t row, int64_t first, int64_t 
   for (int64_t b = 0; b < n / kBlock; b++, x += kBlock, out++) {
     uint32_t bits = max_magnitude(x);
     float largest = __builtin_bit_cast(float, bits);
-    bool none = bits < 0x0d800000u;  // below 2^-100: nothing
+    bool none = bits < 0x0d800000u;  // below 2^-100: flushed to 0
     bool bad = bits >= 0x7f800000u;
     if (none || bad) {
       for (int i = 0; i < kBlock; i++) out->q[i] = 0;
@@ -316,7 +316,7 @@ void round_part(const float* x, int64_t in, int64_t row, int64_t first, int64_t 
   }
 }
 
-// w: the panel's blocks from the stretch on.
+// w: the panel's blocks from the beginning of the stretch.
 template <class W, int Rows>
 void quant_tile(const LinearCall& c, int64_t row, int64_t panel, const uint8_t* w, const Stretch& s) {
   const int64_t blocks = c.in / kBlock;
@@ -340,7 +340,7 @@ void quant_tile(const LinearCall& c, int64_t row, int64_t panel, const uint8_t* 
   for (int r = 0; r < Rows; r++) keep_sum(c, s, row, panel, r, 0, acc[r]);
 }
 
-// A tile's activations stay in the nearest cache while the panels stream past.
+// A tile's activations stay in L1 while the panels stream through.
 template <class W, int Rows>
 void quant_rows(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, Stretch s) {
   const int64_t bytes = c.in / kBlock * W::kBytes;
@@ -355,8 +355,8 @@ void quant_rows(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel
 }
 
 #if defined(__AVX2__) && !defined(__AVX512F__)
-// Many rows on AVX2, whose 16 registers and issue slots are what is short: from a copy of the weights as pairs of int16, the offset
-// taken off, so that a tile has nothing to unpack. A block of the copy is 16 vectors, in the order of a RoundedBlock.
+// Many rows on AVX2, which is bound by its 16 registers and issue slots: tiles read a copy of the weights as pairs of int16, offset
+// subtracted, and have nothing to unpack. A block of the copy is 16 vectors, in the order of a RoundedBlock.
 constexpr int kWideRows = 6;
 
 template <class W>
@@ -426,14 +426,14 @@ void run_quant(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel,
 }
 
 #if defined(__AVX512VNNI__)
-constexpr int64_t kBytesUpTo = 255;  // weights that the sums of one_row_kernel have room for
+constexpr int64_t kBytesUpTo = 255;  // largest stored weight for which one_row_kernel's accumulators cannot overflow
 #elif defined(__AVX512F__)
 constexpr int64_t kBytesUpTo = 15;
 #else
 constexpr int64_t kBytesUpTo = 0;
 #endif
 
-// One row on AVX-512: the same exact sums from bytes, which is faster for one row and slower for many.
+// One row on AVX-512: the same exact sums from bytes; faster for one row, slower for many.
 #if defined(__AVX512F__)
 template <class W>
 void round_to_bytes(const float* x, int64_t in, int64_t row, int64_t first, int64_t n, std::byte* rounded) {
@@ -478,7 +478,7 @@ constexpr mr::LinearKernel quant_kernel(const char* format) {
 
 constexpr int kTileRows = 24;  // every tile height divides it
 
-// A stretch of a pair of panels, and sums.
+// A widened stretch of a pair of panels, and partial sums.
 constexpr int64_t scratch_floats(int64_t, int64_t rows, int64_t panels) {
   return kLongestStretch * kPair * kPanel + rows * panels * kPanel;
 }

@@ -1,10 +1,10 @@
-// Matrix products on AMX's bf16 tiles. Include after linear.inl; T gives the tiles (tests have some made of software).
+// Matrix products on AMX's bf16 tiles. Include after linear.inl; T provides the tiles (tests emulate them in software).
 //
-// Quantized weights and their rounded activations are whole numbers of few bits: as bf16, an activation in two pieces (the upper
-// byte times 256, and the lower byte), the tile product's f32 sums over a block of 32 inputs are exact. So the bits are those of
-// every other instruction set, and products of few rows may take the vector kernels.
+// Quantized weights and their rounded activations are small integers: as bf16, an activation in two pieces (the upper
+// byte times 256, and the lower byte), the tile product's f32 sums over a block of 32 inputs are exact. So the bits equal those of
+// every other instruction set, and products of few rows may use the vector kernels.
 // bf16 weights: activations are two bf16 pieces, x = high + low + at most 2^-17 |x|. Every output is one chain over blocks of 32
-// inputs, high before low; one row takes the same steps on vectors. These bits are AMX's own.
+// inputs, high before low; a single row does the same steps on vectors. These bits differ from other instruction sets.
 #pragma once
 
 #include "backend/cpu/amx_tiles.inl"
@@ -15,8 +15,8 @@ namespace amx {
 using linear::finish;
 using mr::LinearCall;
 
-constexpr int64_t kFewRows = 12;       // quantized products below run faster on vectors
-constexpr int64_t kScratchPanels = 4;  // widened panels of quantized weights that a worker's scratch holds
+constexpr int64_t kFewRows = 12;       // quantized products of fewer rows are faster on vectors
+constexpr int64_t kScratchPanels = 4;  // most widened panels of quantized weights in a worker's scratch
 
 // Quantized weights.
 
@@ -24,10 +24,10 @@ constexpr int64_t kScratchPanels = 4;  // widened panels of quantized weights th
 template <class T, class W, bool Full>
 void quant_tile(const std::byte* x, const Scaling* scaling, const uint8_t* w, const uint8_t* tiles, int n_rows, int64_t block,
                 int64_t block_end, float* sums) {
-  // 32 weights of 4 bits times 16 bits stay below 2^24, and one sum takes both pieces; 8 bits need a sum for each.
+  // A sum of 32 products of 4 by 16 bits stays below 2^24, so one accumulator takes both pieces; 8 bits need one for each.
   constexpr bool kOneSum = Widen<W>::kSmall;
   constexpr int kSums = kOneSum ? 1 : 2;
-  // What a tile stores cannot be loaded soon after: a block's sums are taken up while the tiles are at work on later ones.
+  // Loading what a tile has just stored stalls: a block's sums are read kLag blocks later, while the tiles work on.
   constexpr int kLag = 2, kBuffers = kLag + 1;
   alignas(64) float dots[kBuffers][kSums][kTile * kPanel];
   const int n = Full ? kTile : n_rows;
@@ -72,7 +72,7 @@ void quant_tile(const std::byte* x, const Scaling* scaling, const uint8_t* w, co
   for (int r = 0; r < n; r++) store(sums + r * kPanel, acc[r]);
 }
 
-// One row tile times n_panels widened panels. Stretches of inputs short enough that their activations stay in the nearest cache.
+// One row tile times n_panels widened panels, in runs of kNear blocks whose activations stay in L1.
 template <class T, class W>
 void quant_row_tile(const LinearCall& c, int64_t row, int n_rows, int64_t panel, int n_panels, const uint8_t* tiles) {
   constexpr int64_t kNear = 12;
@@ -92,7 +92,7 @@ void quant_row_tile(const LinearCall& c, int64_t row, int n_rows, int64_t panel,
 
 template <class T, class W>
 void run_quant(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, float* scratch) {
-  constexpr int64_t kCached = 256 << 10;  // bytes of widened panels that stay in the second-level cache
+  constexpr int64_t kCached = 256 << 10;  // bytes of widened panels that stay in L2
   const int64_t blocks = c.in / kBlock;
   int64_t most = kCached / (blocks * kTileBytes);
   most = least(most < 1 ? 1 : most, kScratchPanels);
@@ -114,11 +114,11 @@ void run_quant(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel,
 
 // bf16 weights.
 
-// Blocks [begin, end) of a product of many rows, and the sums that it keeps from stretch to stretch.
+// Blocks [begin, end) of a product of many rows, and the partial sums carried from stretch to stretch.
 struct Blocks {
   int64_t begin, end;
   bool last;
-  float* sums;         // [16][16] for every row tile of the piece's first panel; null: one stretch is all
+  float* sums;         // [16][16] for every row tile of the piece's first panel
   int64_t next_panel;  // floats
   float* at(int64_t tile, int64_t panel) const { return sums + panel * next_panel + tile * kTile * kPanel; }
 };
@@ -167,7 +167,7 @@ void few_rows(const LinearCall& c, int64_t row, int64_t n_rows, int64_t panel) {
   if constexpr (Panels > 3) finish_tile<T, 3>(c, row, n_rows, panel + 3);
 }
 
-// What comes next is fetched into the second-level cache in the course of `steps` blocks.
+// Prefetches `lines` cache lines into L2, spread evenly over `steps` blocks.
 struct Fetch {
   const std::byte* at;
   int64_t lines, steps, done = 0;
@@ -228,7 +228,7 @@ template <class T>
 void run_bf16(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, float* scratch) {
   const int64_t rows = row_end - row;
   const int64_t pairs_end = row + rows / (2 * kTile) * (2 * kTile), second = row_end - pairs_end - kTile;
-  // What is left after pairs of row tiles: nothing, a last pair whose second tile is short, or one tile alone.
+  // The rest after pairs of row tiles: nothing, a last pair whose second tile is short, or a single tile.
   const int64_t alone = second > 0 ? row_end : pairs_end;
   auto* tiles = (uint8_t*)scratch;
   if (alone > row)
@@ -240,7 +240,7 @@ void run_bf16(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, 
             widen_bf16(linear::panel_of<linear::Bf16>(c, p + i), c.in, b, tiles + (i * kStretch + b - s.begin) * kTileBytes);
         auto pair = n == 2 ? two_row_tiles<T, 2> : two_row_tiles<T, 1>;
         auto sums = [&](int64_t r) { return s.at((r - row) / kTile, p - panel); };
-        // The pair of panels after this one, or the next stretch of the first.
+        // Prefetches the next pair of panels, or, after the last, the next stretch of the first.
         const bool turn = p + 2 >= panel_end;
         const int64_t first = turn ? s.end : s.begin, steps = (s.end - s.begin) * ((alone - row + 2 * kTile - 1) / (2 * kTile));
         Fetch weights{(const std::byte*)(linear::panel_of<linear::Bf16>(c, turn ? panel : p + 2) + first * kBlock * kPair * kPanel),
@@ -257,10 +257,10 @@ void run_bf16(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, 
   T::release();
 }
 
-// One row of bf16 weights on vectors, in the arithmetic of a tile of one row: of every block, the even inputs' products are one chain and
-// the odd ones' another, high pieces before low ones, and whatever is denormal counts as 0. Reading the weights is all it waits for.
+// One row of bf16 weights on vectors, in the arithmetic of a tile of one row: in every block, the even inputs' products are one chain and
+// the odd ones' another, high pieces before low ones, with denormals flushed to 0. It is bound by reading the weights.
 
-// Activations of the one row: of every block its 32 high pieces as f32, then its low ones.
+// Activations of the row: for every block its 32 high pieces as f32, then its low ones.
 constexpr int64_t kRowBlock = 2 * kBlock;
 inline int64_t row_bytes(int64_t in, int64_t rows) { return rows * blocks_of(in) * kRowBlock * 4; }
 inline void split_row_part(const float* x, int64_t in, int64_t row, int64_t first, int64_t n, std::byte* rounded) {
@@ -308,7 +308,7 @@ inline void run_bf16_row(const LinearCall& c, int64_t row, int64_t, int64_t pane
   auto panels = [&]<int Panels>(int64_t p, std::integral_constant<int, Panels>) {
     alignas(64) float sums[Panels * kPanel];
     const unsigned before = _mm_getcsr();
-    _mm_setcsr(before | 0x8040);  // denormals are 0
+    _mm_setcsr(before | 0x8040);  // flush to zero, denormals are zero
     bf16_row_sums<Panels>(linear::panel_of<linear::Bf16>(c, p), c.in, x, sums);
     _mm_setcsr(before);
     for (int i = 0; i < Panels; i++) finish(c, row, p + i, load(sums + i * kPanel));
@@ -340,7 +340,7 @@ struct Kernels {
       quant_kernel<T, linear::Q4_0>("q4_0"),
       quant_kernel<T, linear::Q4_1>("q4_1"),
   };
-  // Widened panels (bf16: a stretch of two, and sums), or what vector kernels need.
+  // Widened panels (bf16: a stretch of two, and partial sums), or the scratch of vector kernels, if larger.
   static int64_t scratch_floats(int64_t in, int64_t rows, int64_t panels) {
     const int64_t whole = kScratchPanels * blocks_of(in) * kTileBytes / 4;
     const int64_t stretch = kStretchFloats + (rows + kTile - 1) / kTile * kTile * panels * kPanel;

@@ -47,8 +47,8 @@ inline __m512i load_quad(const int8_t* p) {
   __builtin_memcpy(&four, p, 4);
   return _mm512_set1_epi32(four);
 }
-// A block's dot product of unsigned bytes with activations split into bytes: fewer steps to unpack weights than pairs take.
-// Without VNNI the sums have 16 bits, enough for weights below 16: 8 times 2 products of at most 15 * 128.
+// A block's dot product of unsigned bytes with activations split into bytes: weights take fewer instructions to unpack than as pairs.
+// Without VNNI the accumulators have 16 bits, enough for weights below 16: 8 times 2 products of at most 15 * 128.
 struct ByteSum {
   __m512i upper = _mm512_setzero_si512(), lower = _mm512_setzero_si512();
   void add(IVec w, const RoundedBlock& x, int at) {
@@ -77,7 +77,7 @@ inline void split_bytes(RoundedBlock& x) {
   _mm256_storeu_si256((__m256i*)x.bytes[1], _mm512_cvtepi16_epi8(q));
 }
 
-// The bits of the largest |x| of 32: as integers they order as the values do, NaN above infinity.
+// The bits of the largest |x| of 32: integer order is the order of the values, NaN above infinity.
 inline uint32_t max_magnitude(const float* x) {
   __m512i m = _mm512_set1_epi32(0x7fffffff);
   __m512i a = _mm512_and_si512(_mm512_loadu_si512(x), m), b = _mm512_and_si512(_mm512_loadu_si512(x + 16), m);
@@ -125,8 +125,8 @@ inline IVec shift16(IVec x) {
 }
 inline IVec dot(IVec acc, IVec w, Pair q) {
   acc = {_mm256_add_epi32(acc.a, _mm256_madd_epi16(w.a, q)), _mm256_add_epi32(acc.b, _mm256_madd_epi16(w.b, q))};
-  asm volatile("" : "+x"(acc.a));  // in this order: gcc would load all rows first and spill sums
-  asm volatile("" : "+x"(acc.b));  // one by one: both in one statement would be moved to and fro
+  asm volatile("" : "+x"(acc.a));  // fixes the order: gcc would load all rows first and spill accumulators
+  asm volatile("" : "+x"(acc.b));  // one at a time: both in one statement cost extra moves
   return acc;
 }
 inline IVec dot(IVec w, Pair q) { return {_mm256_madd_epi16(w.a, q), _mm256_madd_epi16(w.b, q)}; }
@@ -187,7 +187,7 @@ inline IVec set_all(int32_t x) {
   return ilanes([=](int) { return uint32_t(x); });
 }
 inline Pair load_pair(const int16_t* p) {
-  int32_t w = word_at(p);  // one load: gcc 12 makes vectors of two, and reads rows beyond the last
+  int32_t w = word_at(p);  // one load: gcc 12 vectorizes two, and reads beyond the last row
   return {int16_t(w), int16_t(w >> 16)};
 }
 inline IVec and16(IVec a, int16_t mask) {
@@ -216,7 +216,7 @@ inline int32_t round_32(const float* x, float inverse, int16_t* q) {
   constexpr int kOrder[4] = {0, 2, 1, 3};
   int32_t sum = 0;
   for (int i = 0; i < 32; i++) {
-    float r = x[(i & ~3) + kOrder[i & 3]] * inverse + 12582912.0f;  // 1.5 * 2^23: the sum's last place is 1
+    float r = x[(i & ~3) + kOrder[i & 3]] * inverse + 12582912.0f;  // adding 1.5 * 2^23 rounds to an integer
     q[i] = int16_t(r - 12582912.0f);
     sum += q[i];
   }

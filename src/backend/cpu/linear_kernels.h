@@ -1,8 +1,8 @@
-// What a matrix product needs from one instruction set: a table with a row per weight format.
+// The matrix product kernels of one instruction set: a table with a row per weight format.
 //
 // The arithmetic is fixed, so that every instruction set, row count and thread count gives the same bits. Float weights:
-// one fma chain over the inputs, ascending, from 0 (bf16 weights on AMX have an arithmetic of their own, the same whatever the
-// rows and threads: linear_amx.inl). Quantized weights: activations are rounded to int16 per block of 32
+// one fma chain over the inputs, ascending, from 0 (bf16 weights on AMX have a different arithmetic, equally independent of
+// row and thread counts: linear_amx.inl). Quantized weights: activations are rounded to int16 per block of 32
 // (RoundedBlock), a block's dot product is exact in int32, and blocks are added in ascending order:
 //   acc = fma(float(dot), weight_scale * x_scale, acc);   q4_1 then   acc = fma(minimum, x_scale * sum(q), acc)
 // Then out = residual + scale * (acc + bias), each step rounded, absent parts skipped.
@@ -14,7 +14,7 @@
 namespace mr {
 
 // 32 activations: x = scale * q, |q| <= 32639 = 127 * 256 + 127, so that q also splits into two signed bytes. q is stored in
-// the order that dot products of pairs take it: 0 2 1 3 of each four; or as the upper bytes of all 32, then the lower ones. A
+// the order in which dot products of pairs read it, 0 2 1 3 of each four; or as the upper bytes of all 32, then the lower ones. A
 // block that holds a NaN or an infinity has scale NaN.
 struct RoundedBlock {
   union {
@@ -22,7 +22,7 @@ struct RoundedBlock {
     int8_t bytes[2][32];  // q = 256 * bytes[0] + bytes[1]
   };
   float scale;    // max |x| / 32639; q is x * (32639 / max |x|) rounded to nearest even
-  int32_t start;  // -offset * sum of q: what an integer dot with weights stored as value + offset begins with
+  int32_t start;  // -offset * sum of q: initial value of an integer dot with weights stored as value + offset
   float sum;      // scale * sum of q
   int32_t unused;
 };
@@ -43,23 +43,23 @@ struct LinearCall {
 
 struct LinearKernel {
   const char* format;
-  int64_t from_rows;  // products of fewer rows take the format's entry above this one
-  // Rounds inputs [first, first + n) of row `row`, which lie at x, into the rounded_bytes(in, rows) that hold all rows of a product's
-  // activations; first is a multiple of 32, and so is n unless the row ends there. Null: weights that take activations as they are.
+  int64_t from_rows;  // products of fewer rows use an earlier entry of the format
+  // Rounds inputs [first, first + n) of row `row`, at x, into the buffer of rounded_bytes(in, rows) bytes for all rows of a product;
+  // first is a multiple of 32, and so is n unless it reaches the end of the row. Null: the kernel reads f32 activations.
   void (*round)(const float* x, int64_t in, int64_t row, int64_t first, int64_t n, std::byte* rounded);
   int64_t (*rounded_bytes)(int64_t in, int64_t rows);
-  // Computes rows [row, row_end) of panels [panel, panel_end). scratch: scratch_floats of the worker's own.
+  // Computes rows [row, row_end) of panels [panel, panel_end). scratch: the worker's scratch_floats.
   void (*run)(const LinearCall&, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, float* scratch);
-  int64_t stretch;  // inputs that it goes through at a time with many rows; 0: all of them
+  int64_t stretch;  // K block: inputs processed at a time with many rows; 0: all of them
 };
 
 struct LinearKernels {
   const LinearKernel* table;
   int count;
-  int64_t (*scratch_floats)(int64_t in, int64_t rows, int64_t panels);  // for so large a piece
+  int64_t (*scratch_floats)(int64_t in, int64_t rows, int64_t panels);  // for a piece of this size
   int tile_rows;                                                        // pieces of work begin at multiples of it
-  int64_t chunk_bytes;   // of activations that a piece of work goes through again and again: they stay in the second-level cache
-  int64_t group_panels;  // at most, that a piece of many rows takes: with each of them its activations come from afar again
+  int64_t chunk_bytes;   // of activations in a piece of work, which reads them repeatedly: they must stay in L2
+  int64_t group_panels;  // most panels in a piece of many rows; many, since each piece reads its activations from memory again
 };
 
 const LinearKernels& linear_kernels_scalar();

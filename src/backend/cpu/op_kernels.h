@@ -1,5 +1,5 @@
-// What the operations other than linear need from one instruction set: functions over single rows, and the two halves of
-// attention. All of it is written once over Vec, so every instruction set gives the same bits.
+// The kernels of one instruction set for all operations but linear: functions over single rows, and the parts of
+// attention. All are written once over Vec, so every instruction set gives the same bits.
 #pragma once
 
 #include <cstdint>
@@ -13,26 +13,26 @@ struct NormRow {
   int kind;  // of mr::Norm::Kind: 0 rms, 1 layer, 2 none
 };
 
-// What a query sees: keys [lo, hi), and from `corner` on only those whose bit is set.
+// Attention mask of a query: it sees keys [lo, hi), and from `corner` on only those whose bit is set.
 struct Sight {
   int32_t lo, hi, corner;
   uint64_t bits;
 };
 
-// Some queries of one K/V head over one span of keys: at most kSpan keys, whose first lies at a multiple of kSpan.
+// Some queries of one K/V head over one span of keys: at most kSpan of them, between two multiples of kSpan.
 struct SpanCall {
   static constexpr int kSpan = 256, kTile = 16;
   int type;  // of K and V: 0 f32, 1 f16, 2 bf16
   int k_dim, v_dim;
   int n_queries;                   // at most max_queries
-  const float* q;                  // [n_queries, k_dim], times the scale
+  const float* q;                  // [n_queries, k_dim], already scaled
   const Sight* sight;              // [n_queries]
   float softcap;                   // 0: none
-  int32_t first, end;              // keys [first, end) are looked at; first is a multiple of 16
-  const void* const* k_tile;       // of each 16 keys from `first` on: [k_dim][16]
+  int32_t first, end;              // keys [first, end); first is a multiple of 16
+  const void* const* k_tile;       // per 16 keys from `first` on: [k_dim][16]
   const void* const* v_tile;       // [16][v_dim]
-  bool k_fetched;                  // the keys are in a cache already, as next_k_tile of the call before
-  const void* const* next_k_tile;  // what to fetch meanwhile, n_next tiles of keys
+  bool k_fetched;                  // the keys were prefetched, as next_k_tile of the previous call
+  const void* const* next_k_tile;  // n_next tiles of keys to prefetch
   int n_next;
   float* scores;     // scratch [n_queries, kSpan]
   float* v_scratch;  // scratch [kSpan, v_dim rounded up to 16], for a v_dim that is not a multiple of 16
@@ -45,10 +45,10 @@ struct SpanCall {
 // A convolution or a scan of one sequence, over some channels. Rows are consecutive.
 struct RecurrentRows {
   int rows;
-  const int32_t* parent;  // of each row, relative to the first; negative: `source`. Null: the row before
+  const int32_t* parent;  // of each row, relative to the first; negative: `source`. Null: the previous row
   const float* source;    // the state before the first row
-  float* const* store;    // [rows] where a row's state goes, or null
-  float* scratch;         // null parent: one state; else one a row and one more
+  float* const* store;    // [rows] slot that receives a row's state, or null
+  float* scratch;         // null parent: one state; else rows + 1 states
 };
 
 struct ConvCall {
@@ -92,14 +92,14 @@ struct OpKernels {
   void (*softplus)(float* x, const float* bias, int64_t n);
   void (*softcap)(float* x, float cap, int64_t n);
   void (*exp)(float* x, int64_t n);
-  void (*tanh)(float* x, int64_t n);  // only tests ask for it
-  // One head of `2 * half` rotated values; cosine and sine have `half` each.
+  void (*tanh)(float* x, int64_t n);  // for tests
+  // Rotates one head of `2 * half` values; cosine and sine have `half` each.
   void (*rope)(float* x, const float* cosine, const float* sine, int64_t half, bool interleaved);
-  void (*store)(void* to, const float* x, int64_t n, int64_t stride, int type);  // rounded to the stored type, `stride` elements apart
+  void (*store)(void* to, const float* x, int64_t n, int64_t stride, int type);  // rounds to the stored type, `stride` elements apart
   void (*attend_span)(const SpanCall&);
-  // Folds the result of a later span into an earlier one: n values of acc.
+  // Merges the partial softmax of a later span into an earlier one: n values of acc.
   void (*merge)(float* max, float* sum, float* acc, float later_max, float later_sum, const float* later, int64_t n);
-  // out = acc / sum; has_sink: a logit `sink` takes its share of the weight.
+  // out = acc / sum; has_sink: a logit `sink` takes part in the softmax's denominator.
   void (*finish)(float* out, float max, float sum, const float* acc, int64_t n, bool has_sink, float sink);
   void (*conv)(const ConvCall&);
   void (*scan)(const ScanCall&);

@@ -1,6 +1,6 @@
-// The operations over rows, written once over Vec; each instruction set's translation unit includes this. Tails are masked
-// vectors, so an element's bits do not depend on where its row ends. `flatten` keeps every Vec in registers: what is left to the
-// compiler's own judgement depends on how much else the translation unit holds.
+// The operations over rows, written once over Vec and included by each instruction set's translation unit. Tails are masked
+// vectors, so an element's bits do not depend on where its row ends. `flatten` keeps every Vec in registers: left to itself, the
+// compiler's inlining depends on the size of the translation unit.
 #pragma once
 
 #include "backend/cpu/op_kernels.h"
@@ -24,7 +24,7 @@ inline Vec first_lanes(Vec v, int n) {  // the rest is 0
   return load_n(lanes, n);
 }
 
-// f(i, n): the vector at i, of which n lanes count.
+// Calls f(i, n) for each vector at i, of which n lanes are valid.
 template <class F>
 inline void each(int64_t n, F f) {
   int64_t i = 0;
@@ -32,7 +32,7 @@ inline void each(int64_t n, F f) {
   if (i < n) f(i, n - i);
 }
 
-// Calls f with the activation as a compile-time number.
+// Calls f with the activation as a compile-time constant.
 template <int act>
 struct Act {};
 template <class F>
@@ -207,7 +207,7 @@ inline const float* state_before(const mr::RecurrentRows& rows, int r, const flo
   return rows.parent[r] < 0 ? source : rows.scratch + rows.parent[r] * size;
 }
 
-// A state here is the last width - 1 inputs of 16 channels, oldest first; in a slot those rows lie `channels` apart.
+// A state here is the last width - 1 inputs of 16 channels, oldest first; in a slot, consecutive inputs are `channels` apart.
 [[gnu::flatten]] void conv(const mr::ConvCall& a) {
   constexpr int kMaxWidth = 16;
   const int past = a.width - 1;
@@ -238,7 +238,7 @@ inline const float* state_before(const mr::RecurrentRows& rows, int r, const flo
   }
 }
 
-// One channel's state of at most 16 values stays in a register: G channels side by side, one token after the other.
+// A channel's state of at most 16 values stays in a register: G independent channels, token by token.
 template <int G>
 inline void scan_chain(const mr::ScanCall& a, int64_t c) {
   const int n = a.n_state;
@@ -265,7 +265,7 @@ inline void scan_chain(const mr::ScanCall& a, int64_t c) {
 inline void scan_channel(const mr::ScanCall& a, int64_t c) {
   const int n = a.n_state;
   const float *rates = a.a + c * n, *source = a.rows.source + c * n;
-  if (a.rows.parent) {  // rows that branch off read it after others have stored
+  if (a.rows.parent) {  // a later branch still reads it after an earlier row may have stored to the same slot
     float* copy = a.rows.scratch + int64_t(a.rows.rows) * n;
     for (int i = 0; i < n; i++) copy[i] = source[i];
     source = copy;
@@ -300,7 +300,7 @@ inline void scan_channel(const mr::ScanCall& a, int64_t c) {
 }
 
 // One token of channels [i, i + 16 G) of a head: h = decay h + (dt x) B, y = C . h + d x. Channels are the lanes, so that no
-// sum runs across them. States are [n_state, head_dim]; `to` may be null. The last m channels count.
+// sum runs across them. States are [n_state, head_dim]; `to` may be null. m: valid channels of a vector.
 template <int G>
 inline void outer_step(const mr::OuterScanCall& a, int r, int64_t head, int64_t i, int64_t m, const float* before, float* after, float* to,
                        float dt, Vec decay) {
@@ -331,7 +331,7 @@ inline void outer_step(const mr::OuterScanCall& a, int r, int64_t head, int64_t 
   const int64_t size = int64_t(a.n_state) * a.head_dim;
   for (int64_t head = a.first; head < a.first + a.n; head++) {
     const float* source = a.rows.source + head * size;
-    if (a.rows.parent) {  // rows that branch off read it after others have stored
+    if (a.rows.parent) {  // a later branch still reads it after an earlier row may have stored to the same slot
       float* copy = a.rows.scratch + int64_t(a.rows.rows) * size;
       for (int64_t i = 0; i < size; i++) copy[i] = source[i];
       source = copy;

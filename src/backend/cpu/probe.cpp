@@ -50,7 +50,7 @@ double read_bandwidth(std::span<const std::span<const std::byte>> memory, Isa is
     });
     times.push_back(seconds() - begin);
   }
-  // The median: the best pass of a few hundred is one whose data happened to lie in a cache.
+  // The median: the best of a few hundred passes is one whose data happened to be cached.
   std::ranges::nth_element(times, times.begin() + int64_t(times.size() / 2));
   return bytes / times[times.size() / 2];
 }

@@ -1,6 +1,6 @@
-// What this machine allows, measured: how fast it reads memory, and how fast a product with operands in the caches can go on the
+// Measures the machine's roofline: memory bandwidth, and the rate of a matrix product with cached operands on the
 // instructions that linear layers use.
-// Benchmarks print their results beside these.
+// Benchmarks report their results relative to these.
 #pragma once
 
 #include <cstddef>

@@ -18,8 +18,8 @@ float read(const float* p, int64_t n) {
   return max_lane(m[0]);
 }
 
-// A product [kRows, kDepth] . [kDepth, kPanels * 16] as the best ones are made: a tile of R rows by P vectors in registers, operands
-// from the first two levels of the cache (the panels' P * 16 KB, the rows one value at a time), nothing to unpack or to scale.
+// A product [kRows, kDepth] . [kDepth, kPanels * 16] at peak: a register tile of R rows by P vectors, operands in L1 and L2
+// (the panels' P * 16 KB, the rows one value at a time), nothing to unpack or to scale.
 constexpr int kRows = 48, kDepth = 256, kPanels = 8;
 #if defined(__AVX512F__)
 constexpr int kTileRows = 8, kTilePanels = 2;
@@ -31,7 +31,7 @@ constexpr int kTileRows = 4, kTilePanels = 1;
 static_assert(kRows % kTileRows == 0 && kPanels % kTilePanels == 0);
 static_assert(mr::ProbeKernels::kFloats >= kRows * kDepth + kPanels * kDepth * kLanes + kRows * kPanels * kLanes);
 
-// Calls tile(rows of x, panels, out): the kernel that computes kTileRows by kTilePanels.
+// Calls tile(rows of x, panels, out), which computes kTileRows by kTilePanels.
 template <class F>
 double product(int64_t rounds, float* memory, F tile) {
   float *x = memory, *w = x + kRows * kDepth, *out = w + kPanels * kDepth * kLanes;
@@ -60,7 +60,7 @@ double float_product(int64_t rounds, float* memory) {
 }
 
 #if defined(__AMX_BF16__)
-// The same on tiles: 2 tiles of 16 rows by 2 panels are in registers, operands lie as linear_amx.inl lays them out, an activation in two
+// The same on tiles: 2 tiles of 16 rows by 2 panels in registers, operands in the layout of linear_amx.inl, activations in two
 // pieces.
 double tile_product(int64_t rounds, float* memory) {
   constexpr int kRowTiles = 4, kBlocks = 16, kTilePanels = 4, kTile = 1024, kAgain = 4;
@@ -93,7 +93,7 @@ double tile_product(int64_t rounds, float* memory) {
 }
 #endif
 
-// Pairs of int16, twice as many to a vector: 16-bit activations times 4- to 8-bit weights, as quantized layers do it.
+// Pairs of int16, two inputs per lane: 16-bit activations times 4- to 8-bit weights, as in quantized layers.
 double pair_product(int64_t rounds, float* memory) {
 #if defined(__AMX_BF16__)
   return tile_product(rounds, memory);

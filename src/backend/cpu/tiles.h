@@ -1,4 +1,4 @@
-// AMX's tile registers: 8 of them, a tile being up to 16 rows of 64 bytes. Include in the AMX translation unit alone.
+// AMX's 8 tile registers, each of up to 16 rows of 64 bytes. Include only in the AMX translation unit.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace {
 
-// How many rows and bytes a row each tile has, as LDTILECFG reads it.
+// Rows and bytes per row of each tile, in the format of LDTILECFG.
 struct alignas(64) TileShapes {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
   uint16_t row_bytes[16] = {};
@@ -29,7 +29,7 @@ struct Tiles {
     asm volatile("tilestored %%tmm%c0, (%1,%2,1)" ::"i"(T), "r"(p), "r"(stride) : "memory");
   }
   // C [m, n] += A [m, 2 k] . B [k, n pairs], bf16 to f32. The even inputs' products are one fma chain from 0, the odd ones' another;
-  // their sum is added to C; denormals count as 0.
+  // their sum is added to C; denormals are flushed to 0.
   template <int C, int A, int B>
   static void dot() {
     asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));

@@ -1,5 +1,5 @@
-// The reference backend: plain loops, f32 values, sums in double. What an operation means is written here; every other
-// backend is tested against it. It is not written to be fast, only to get through a page of text with a small model.
+// The reference backend: plain loops, f32 values, sums in double. It defines what an operation means; every other
+// backend is tested against it. Speed matters only as far as tests on a small model need it.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -34,7 +34,7 @@ double apply(Activation act, double x) {
   return x;
 }
 
-// Eight partial sums, so that the compiler may keep them apart.
+// Eight independent partial sums, so that the compiler can vectorize.
 double dot(const float* a, const float* b, int64_t n) {
   double sum[8] = {};
   int64_t i = 0;
@@ -73,9 +73,9 @@ void write(DType type, std::byte* p, int64_t i, float x) {
   }
 }
 
-// Does row `row` of sequence `seq` see the token at `place` of that sequence?
+// Whether row `row` of sequence `seq` attends to the token at index `place` of that sequence.
 bool sees(const Batch& batch, int seq, int row, int place, int window) {
-  int own = place - batch.context[seq];  // which row of the step it is, if not negative
+  int own = place - batch.context[seq];  // its row within the step; negative: in the context
   int position = own < 0 ? place : batch.position[batch.row_begin[seq] + own];
   if (window && batch.position[row] - position >= window) return false;
   if (own < 0 || batch.corner[seq] == Corner::full) return true;
@@ -366,7 +366,7 @@ class RefBackend : public Backend {
     for (int i = 0; i < kv.v_dim; i++) out[i] = float(value[size_t(i)] / total);
   }
 
-  // Calls step(row, state) for every row, with the state that its parent left behind, and stores the new one where it belongs.
+  // Calls step(row, state) for every row with its parent's state, and stores the updated state in the row's slot.
   template <class Step>
   static void each_row(const SlotState& slot, const Batch& batch, const StateMemory& memory, size_t size, Step step) {
     const GroupTable& table = batch.group[slot.ref.group];
