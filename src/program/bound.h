@@ -1,4 +1,4 @@
-// A program's list with the tensors of one step: where each value lies in the arena, and how many rows it has.
+// A program's list bound to one step: the address of each value in the arena, and its number of rows.
 #pragma once
 
 #include "core/arena.h"
@@ -8,7 +8,7 @@ namespace mr {
 
 class Bound {
  public:
-  // The arena holds the list's slots from its beginning on.
+  // The list's slots are allocated from the arena.
   Bound(const Program&, const OpList&, int64_t n_tokens, int64_t n_out, Arena&);
 
   const Program& program() const { return program_; }
@@ -18,7 +18,7 @@ class Bound {
   int64_t rows(const Value&) const;
   Tensor operator()(const Value&) const;  // none: an empty tensor
   Tensor scratch(const Mark&) const;
-  // Has the operation rows to work on? Without outputs those behind the gather have none.
+  // Whether the operation has rows: in a step without outputs, those after the gather have none.
   bool runs(const Op& op) const { return (op.rows == Rows::Base::outputs ? n_out_ : n_tokens_) > 0; }
 
   template <class T>

@@ -19,7 +19,7 @@ BatchShape::BatchShape(std::span<const Phase> all) : parts(all) {
 static double pairs_of(const Phase& p, int window) {
   const double first = p.context - p.rows + 1, last = p.context, w = window ? window : last;
   if (first >= w) return p.rows * w;
-  const double free = std::min(last, w);  // rows up to this one see everything before them
+  const double free = std::min(last, w);  // the window does not limit rows up to this one
   return (first + free) * (free - first + 1) / 2 + (last - free) * w;
 }
 

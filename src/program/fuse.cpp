@@ -1,6 +1,6 @@
-// Marks runs of operations that one kernel may do. A mark is an offer: a backend takes it with the numbers of the step at hand, or
-// refuses it and is offered the shorter ones inside, down to the plain operations. So a rule never has to be right about speed, and
-// a mixer never has to know of it.
+// Marks runs of operations that may be fused into one kernel. A mark is an offer: a backend accepts it given the step's shapes, or
+// declines and is offered the shorter ones inside, down to the plain operations. So a rule need not predict speed, and mixers do not
+// know about fusion.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -41,7 +41,7 @@ class Fuser {
   }
   void mark(int first, int end, Rule rule, int scratch = -1) { list_.marks.push_back({first, end - first, rule, scratch}); }
 
-  // A norm whose result operation i + 1 reads, and nobody else but who is in the run.
+  // A norm whose result is read by operation i + 1, and by none after the run.
   void at_norm(int i) {
     const NormOp* norm = op<NormOp>(i);
     const LinearOp* linear = op<LinearOp>(i + 1);
@@ -63,7 +63,7 @@ class Fuser {
     at_selection(i);
   }
 
-  // Is operation i a linear whose two halves the next one multiplies?
+  // Whether operation i is a linear whose two halves the next operation gates.
   bool gates(int i) const {
     const LinearOp* linear = op<LinearOp>(i);
     const GateOp* gate = op<GateOp>(i + 1);
@@ -86,13 +86,13 @@ class Fuser {
     const AttendOp* attend = op<AttendOp>(end);
     if (!attend || !rotates_only(i, end, *attend)) return;
     end++;
-    for (int r = i; r < end; r++)  // what is rotated may be so in passing alone
+    for (int r = i; r < end; r++)  // a fused kernel need not store the rotated values
       if (const RopeOp* rope = op<RopeOp>(r); rope && read_again(rope->x, end)) return;
     if (end - i > 1) mark(i, end, Rule::attend);
     const LinearOp* reader = op<LinearOp>(end);
     if (reader && reader->x == attend->out.as_matrix()) mark(i, end + 1, Rule::attend_linear);
   }
-  // Operations [first, end) before an attention rotate its queries and the keys that are stored, by the same angles.
+  // Whether operations [first, end) before an attention only rotate its queries and the stored keys, by the same angles.
   bool rotates_only(int first, int end, const AttendOp& attend) const {
     const StoreKvOp* store = op<StoreKvOp>(end - 1);
     if (op<StoreKvOp>(first - 1) || (op<RopeOp>(first - 1) && end > first)) return false;
@@ -105,7 +105,7 @@ class Fuser {
   void at_scan(int i) {
     if (scans_gated(i)) mark(i, i + 3, Rule::gated_scan);
   }
-  // softplus of a step that nobody else reads, scan, gate
+  // softplus of dt, which only the scan reads, scan, gate
   bool scans_gated(int i) const {
     const SoftplusOp* softplus = op<SoftplusOp>(i);
     const GateOp* gate = op<GateOp>(i + 2);
@@ -114,7 +114,7 @@ class Fuser {
     return fits(op<DiagScanOp>(i + 1)) || fits(op<OuterScanOp>(i + 1));
   }
 
-  // Mamba's choice of step, input and output, and its scan.
+  // Mamba's selection of dt, B and C, and its scan.
   void at_selection(int i) {
     const LinearOp* select = op<LinearOp>(i);
     if (!select || select->bias.rank || select->residual) return;
@@ -144,7 +144,7 @@ class Fuser {
       mark(i, i + 3, Rule::experts_combine);
   }
 
-  // Does anybody read these columns from operation `from` on, before they are written again?
+  // Whether any operation from `from` on reads these columns before they are overwritten.
   bool read_again(Value columns, int from) const {
     for (const Touch& t : touches_[size_t(columns.id)]) {
       const Value& v = t.value;
@@ -171,10 +171,10 @@ std::string_view name_of(Rule rule) { return kRuleNames[size_t(rule)]; }
 
 void fuse(Program& program, OpList& list) { Fuser(program, list).run(); }
 
-// Who writes a value may prepare the norm that reads it, on its way.
+// The operation that writes a value may do part of the norm that reads it in its epilogue.
 void find_next_norms(OpList& list) {
   list.next_norm.assign(list.ops.size(), -1);
-  std::map<int, int> toucher;  // of each value, the next operation that touches it
+  std::map<int, int> toucher;  // value -> next operation that touches it
   for (int i = int(list.ops.size()) - 1; i >= 0; i--) {
     const Op& op = list.ops[size_t(i)];
     const auto values = touched(op);

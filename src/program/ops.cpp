@@ -108,7 +108,7 @@ std::vector<Touched> touched(Op& op) {
 
 std::vector<std::pair<Value, Access>> touched(const Op& op) {
   std::vector<std::pair<Value, Access>> list;
-  for (const Touched& t : touched(const_cast<Op&>(op))) list.emplace_back(*t.value, t.access);  // nothing is changed through it
+  for (const Touched& t : touched(const_cast<Op&>(op))) list.emplace_back(*t.value, t.access);  // only read through the pointers
   return list;
 }
 

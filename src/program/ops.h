@@ -1,4 +1,4 @@
-// The operations that models are made of, as data: what a recorded program holds and every backend can run. Shapes: T tokens of a
+// The operations of a model as data: the elements of a recorded program, which every backend can run. Shapes: T tokens of a
 // step, D model width, H query heads, K key/value heads, d head size. A value's rows are symbolic; a program is recorded once and
 // bound to tensors for every step.
 #pragma once
@@ -38,7 +38,7 @@ struct Epilogue {
   float scale = 1;
 };
 
-// Rotary frequencies. inv_freq has rot/2 entries; length-dependent scalings choose by the sequence's length, see angles().
+// Rotary frequencies; length-dependent scalings choose by the sequence's length, see fill_angles().
 struct RopeTable {
   enum class Length : uint8_t { fixed, dynamic, longrope } length = Length::fixed;
   int dim = 0;                       // rotated dimensions of a head (the first ones)
@@ -50,8 +50,8 @@ struct RopeTable {
   float theta = 0, factor = 1;       // dynamic recomputes inv_freq from them
 };
 
-// Attention's keys and values in pages. Layout of one layer's block in a page, chosen so that no product needs a horizontal
-// sum: K [kv_head][page_tokens / 16][k_dim][16 tokens], then V [kv_head][page_tokens][v_dim]. page_tokens is a multiple of 16.
+// A layer's paged KV cache. Layout of its block in a page on host backends, chosen so that no product needs a horizontal sum:
+// K [kv_head][page_tokens / 16][k_dim][16 tokens], then V [kv_head][page_tokens][v_dim]. page_tokens is a multiple of 16.
 struct PagedKv {
   StateRef ref;
   DType dtype = DType::f16;
@@ -64,13 +64,13 @@ struct AttendArgs {
   float scale = 1;    // of q . k
   int window = 0;     // sees the last `window` tokens, itself included; 0: all
   float softcap = 0;  // s -> softcap * tanh(s / softcap); 0: none
-  Tensor sinks;       // f32 [heads] may be empty: a logit that takes weight and gives no value
+  Tensor sinks;       // f32 [heads], may be empty: a logit per head that takes weight without a value
 };
 
-// A recurrent layer's state: f32, `size` values at ref in each slot.
+// A recurrent layer's state: f32 values in each slot.
 struct SlotState {
   StateRef ref;
-  int64_t offset = 0;  // bytes after the layer's block begins
+  int64_t offset = 0;  // bytes from the beginning of the layer's block
 };
 
 // A depthwise causal convolution over a sequence's rows; a slot holds the last width - 1 inputs as [width - 1, C], oldest first.
@@ -81,7 +81,7 @@ struct ShortConv {
   SlotState state;
 };
 
-// Mamba's selective scan (Gu & Dao 2023), one token after the other. A slot holds h [inner, n_state].
+// Mamba's selective scan (Gu & Dao 2023). A slot holds h [inner, n_state].
 struct DiagScan {
   int inner = 0, n_state = 0;
   Tensor a;  // f32 [inner, n_state], negative
@@ -89,24 +89,24 @@ struct DiagScan {
   SlotState state;
 };
 
-// Mamba-2's scan (Dao & Gu 2024), one token after the other. A slot holds h [heads, n_state, head_dim].
+// Mamba-2's scan (Dao & Gu 2024). A slot holds h [heads, n_state, head_dim].
 struct OuterScan {
   int heads = 0, head_dim = 0, n_state = 0;
   int groups = 1;                                                     // head h reads B and C of group h / (heads / groups)
   Tensor a;                                                           // f32 [heads], negative
   Tensor d;                                                           // f32 [heads], may be empty
-  float dt_min = 0, dt_max = std::numeric_limits<float>::infinity();  // dt is held between them
+  float dt_min = 0, dt_max = std::numeric_limits<float>::infinity();  // dt is clamped to them
   SlotState state;
 };
 
-// How many rows a value has: a number for each of the step's tokens, or of its outputs.
+// Symbolic row count of a value: `times` per token of the step, or per output.
 struct Rows {
   enum class Base : uint8_t { tokens, outputs } base = Base::tokens;
-  int times = 1;  // rows of each: experts have one for every choice
+  int times = 1;  // experts: one row per choice
   bool operator==(const Rows&) const = default;
 };
 
-enum class ValueType : uint8_t { activation, f32, i32 };  // activation: what the backend says
+enum class ValueType : uint8_t { activation, f32, i32 };  // activation: Program::activation
 
 struct ValueInfo {
   Rows rows;
@@ -114,7 +114,7 @@ struct ValueInfo {
   ValueType type = ValueType::activation;
 };
 
-// Columns [first, first + cols) of a value; where an operation works on heads, as [rows, heads, cols / heads].
+// Columns [first, first + cols) of a value; with heads, viewed as [rows, heads, cols / heads].
 struct Value {
   int id = -1;  // -1: none
   int64_t first = 0, cols = 0;
@@ -127,7 +127,7 @@ struct Value {
   bool operator==(const Value&) const = default;
 };
 
-// What each of these computes is said at the function of the same name in backend/backend.h. Pointers are to what the model owns.
+// The function of the same name in backend/backend.h documents each operation. Pointers refer to objects owned by the model.
 struct EmbedOp {
   Value out;
   const Weight* table;
@@ -221,7 +221,7 @@ struct Op {
   OpKind kind;
   int layer = -1;                        // -1: before or after all layers
   std::string name{};                    // of its weight: "q+k+v"
-  Rows::Base rows = Rows::Base::tokens;  // of what it makes
+  Rows::Base rows = Rows::Base::tokens;  // of its result
 
   template <class T>
   const T* get() const {
@@ -229,7 +229,7 @@ struct Op {
   }
 };
 
-// read: the old value counts. write: it does not. update: both.
+// read: the old value is used. write: it is overwritten. update: both.
 enum class Access : uint8_t { read, write, update };
 
 struct Touched {
@@ -237,11 +237,11 @@ struct Touched {
   Access access;
 };
 
-// The values that an operation touches, what it reads first. One that is none is left out.
+// The values that an operation touches, reads first. Absent ones are left out.
 std::vector<Touched> touched(Op&);
 std::vector<std::pair<Value, Access>> touched(const Op&);
 
 std::string_view name_of(const OpKind&);  // "linear"
-bool reads_rows(const OpKind&);           // it needs to know which sequence and position a row is: state, attention, positions, tokens
+bool reads_rows(const OpKind&);           // depends on a row's sequence and position: state, attention, positions, tokens
 
 }  // namespace mr

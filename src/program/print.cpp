@@ -24,7 +24,7 @@ std::string heads_text(const PagedKv& kv) {
   return fmt::format("{} heads of {} in {}", kv.kv_heads, size, name_of(kv.dtype));
 }
 
-// What an operation has beside its values and its weight.
+// An operation's parameters beside its values and its weight.
 struct Details {
   std::string operator()(const EmbedOp& o) const { return scale(o.scale); }
   std::string operator()(const NormOp& o) const {
@@ -84,7 +84,7 @@ class Printer {
     ProgramLine line{.index = index, .layer = op.layer, .kind = name_of(op.kind), .name = op.name};
     std::vector<std::string> written, read, shapes;
     const auto values = touched(op);
-    const bool makes = std::ranges::any_of(values, [](auto& v) { return v.second == Access::write; });  // else it changes what is there
+    const bool makes = std::ranges::any_of(values, [](auto& v) { return v.second == Access::write; });  // else it updates in place
     bool in_place = false;
     for (auto [v, access] : values) {
       shapes.push_back(shape(v));
@@ -125,7 +125,7 @@ class Printer {
   }
   std::string text(const Value& v) const { return fmt::format("v{}{} {}", v.id, v.first ? fmt::format("+{}", v.first) : "", shape(v)); }
 
-  // Each mark is a column of its own, from the left, free again behind its end.
+  // Each mark gets the leftmost free column, which is free again after its end.
   void draw(std::vector<ProgramLine>& all) const {
     struct Column {
       Mark mark;

@@ -1,6 +1,6 @@
-// A forward as a program: an ordered list of plain operations over values, recorded once when a model is built and run with the
-// numbers of every step. The list is not in single-assignment form and nothing reorders it. What is derived from it, each in a
-// file of its own: the tail (tail.cpp), marks for fusion (fuse.cpp), where values lie (slots.cpp), what it costs (cost.cpp).
+// A forward pass as a program: an ordered list of plain operations over values, recorded once when a model is built and run with
+// the shapes of every step. The list is not in single-assignment form and nothing reorders it. Derived from it, each in a separate
+// file: the tail (tail.cpp), marks for fusion (fuse.cpp), memory of values (slots.cpp), flops and bytes (cost.cpp).
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@
 
 namespace mr {
 
-// Runs of operations that one kernel may do. What a rule leaves unwritten is dead behind the run.
+// Runs of operations that one kernel may do. Values that a fused kernel does not write are dead after the run.
 enum class Rule : uint8_t {
   norm_linear,      // norm, linear
   linear_gate,      // [norm,] linear, gate
-  gate_linear,      // [norm,] linear, gate, linear: the last one's input may be rounded where it is made
-  attend,           // [rope q] [rope k] store_kv attend; [rope q] attend where the keys are another layer's
-  attend_linear,    // the same and the linear that reads it
+  gate_linear,      // [norm,] linear, gate, linear: the last one's input may be rounded where it is computed
+  attend,           // [rope q] [rope k] store_kv attend; [rope q] attend if another layer stores the keys
+  attend_linear,    // the same, and the linear that reads it
   linear_conv,      // norm, linear, short_conv of some of its columns
   gated_scan,       // softplus, diag_scan or outer_scan, gate
   selective_scan,   // linear, [three norms,] linear, softplus, diag_scan, gate
@@ -25,16 +25,16 @@ enum class Rule : uint8_t {
   experts_combine,  // grouped_linear, combine, add
 };
 std::string_view name_of(Rule);
-inline bool joins_two(Rule r) { return r == Rule::gate_linear || r == Rule::attend_linear; }  // that an observer wants to see apart
+inline bool joins_two(Rule r) { return r == Rule::gate_linear || r == Rule::attend_linear; }  // that an observer times separately
 
 struct Mark {
   int first = 0, count = 0;
   Rule rule{};
-  int scratch = -1;  // a value that is the mark's alone; -1: none
+  int scratch = -1;  // a value used only by the mark; -1: none
   int end() const { return first + count; }
 };
 
-// Memory that values share, one after the other. Its bytes follow the rows of a step.
+// Memory shared by values with disjoint lifetimes. Its size scales with the rows of a step.
 struct Slot {
   int64_t bytes_per_token = 0, bytes_per_output = 0;  // the widest of its values of each kind
   int64_t bytes(int64_t n_tokens, int64_t n_out) const;
@@ -42,10 +42,10 @@ struct Slot {
 
 struct OpList {
   std::vector<Op> ops;
-  std::vector<Mark> marks;  // by first operation; of those that begin at one, the longest first
-  std::vector<int>
-      next_norm;             // of each operation: the norm that is the next to touch what it has written, all of it; -1: something else is
-  std::vector<int> slot_of;  // of each value; -1: this list does not use it
+  std::vector<Mark> marks;  // by first operation, then longest first
+  // Of each operation: the norm that is the next to touch its whole result; -1: none.
+  std::vector<int> next_norm;
+  std::vector<int> slot_of;  // of each value; -1: not used by this list
   std::vector<Slot> slots;
 
   int64_t bytes(int64_t n_tokens, int64_t n_out) const;  // of all slots
@@ -53,25 +53,25 @@ struct OpList {
 
 struct ProgramOptions {
   bool fuse = true;   // false: no marks
-  bool share = true;  // false: every value has a slot of its own
+  bool share = true;  // false: a separate slot for every value
 };
 
 struct Program {
   DType activation = DType::f32;
   std::vector<ValueInfo> values;
   OpList whole;
-  OpList tail;  // after the last operation that reads rows, only outputs go on
+  OpList tail;  // the same, but after the last operation that reads rows only outputs continue
   Value logits;
 
-  // Few outputs: what follows the last state is done for them alone.
+  // With few outputs, the operations after the last state run only for them.
   const OpList& list(int64_t n_tokens, int64_t n_out) const { return 2 * n_out <= n_tokens ? tail : whole; }
-  // Bytes that any step of at most so many tokens and outputs takes.
+  // Upper bound in bytes over all steps within these limits.
   int64_t workspace(int64_t max_tokens, int64_t max_out) const;
   DType dtype(int value) const;
-  int64_t row_bytes(int value) const;  // of one token or one output, whichever its rows follow
+  int64_t row_bytes(int value) const;  // per token or per output
 };
 
-// Completes a program whose whole list is recorded.
+// Derives the rest of a program once `whole` is recorded.
 void finish(Program&, const ProgramOptions&);
 
 void record_tail(Program&);                        // tail.cpp

@@ -13,7 +13,7 @@ Value Recorder::make(Rows rows, int64_t cols, ValueType type) {
 
 void Recorder::push(OpKind kind, std::string name) {
   const Op& op = program_.whole.ops.emplace_back(Op{std::move(kind), layer, std::move(name)});
-  for (auto [v, access] : touched(op)) check(!folded_.contains(v.id), "an operation uses a value that only exists as a part of a sum");
+  for (auto [v, access] : touched(op)) check(!folded_.contains(v.id), "an operation reads a value that add() has folded into a residual");
 }
 
 Value Recorder::input(Rows rows, int64_t cols, ValueType type) { return make(rows, cols, type); }
@@ -40,7 +40,7 @@ Value Recorder::linear(Value x, std::span<const Weight> weights, const LinearArg
   }
   Value out = make(info(x).rows, cols, args.type);
   for (const Weight& w : weights) {
-    const Tensor bias = args.bias.rank ? args.bias.cols(begin, w.out) : Tensor{};  // an outline's has a shape and no data
+    const Tensor bias = args.bias.rank ? args.bias.cols(begin, w.out) : Tensor{};  // in an outline it has a shape and no data
     push(LinearOp{out.columns(begin, w.out), x, &w, bias, args.scale}, args.name);
     begin += w.out;
   }
@@ -49,7 +49,7 @@ Value Recorder::linear(Value x, std::span<const Weight> weights, const LinearArg
 
 Value Recorder::add(Value into, Value x, float scale) {
   std::vector<Op>& ops = program_.whole.ops;
-  size_t first = ops.size();  // of the products that made x
+  size_t first = ops.size();  // of the products that computed x
   auto makes_x = [&](const Op& op) { return op.get<LinearOp>() && op.get<LinearOp>()->out.id == x.id && !op.get<LinearOp>()->residual; };
   while (first > 0 && makes_x(ops[first - 1])) first--;
   const bool whole = first < ops.size() && x == Value{x.id, 0, info(x).cols} && scale == 1 && info(into).type == ValueType::f32;

@@ -1,4 +1,4 @@
-// How models write programs: a function for each operation, values in and values out, so that a block reads like its paper.
+// Records programs: one function per operation, values in and values out, so that a block reads like its paper.
 #pragma once
 
 #include <map>
@@ -20,7 +20,7 @@ class Recorder {
  public:
   explicit Recorder(Program& program) : program_(program) {}
 
-  int layer = -1;  // that what is recorded belongs to
+  int layer = -1;  // of the operations recorded next
 
   Value input(Rows, int64_t cols, ValueType);  // that whoever runs the program writes before
   // f32 [T, in], the first columns of a value of `columns`, whose others are for whoever needs them beside.
@@ -29,13 +29,13 @@ class Recorder {
   void norm_in_place(Value x, const Norm&);  // of heads too
   // x . weight^T; several weights are one below the other: the columns of their results beside each other.
   Value linear(Value x, std::span<const Weight> weights, const LinearArgs& = {});
-  // into + scale * x, written to `into`, which is returned. If x is what linear() just gave, that adds its sums itself: nothing is
-  // rounded in between, and x is not there any more.
+  // into += scale * x; returns `into`. If x is the result of the linear() just recorded, it is folded into that one's epilogue: nothing
+  // is rounded in between, and x no longer exists.
   Value add(Value into, Value x, float scale = 1);
   Value gate(Value gate, Value up, Activation);                 // act(gate) * up
-  void gate_onto(Value out, Value gate, Value up, Activation);  // out may be one of both
+  void gate_onto(Value out, Value gate, Value up, Activation);  // out may be gate or up
   void activate(Value x, Activation);
-  Value angles(const RopeTable&);  // recorded once: whoever asks again gets the same
+  Value angles(const RopeTable&);  // recorded once per table
   void rope(Value x, Value angles, bool interleaved);
   void store_kv(Value k, Value v, const PagedKv&);
   Value attend(Value q, const PagedKv&, const AttendArgs&);  // [T, H * v_dim]
@@ -64,7 +64,7 @@ class Recorder {
 
   Program& program_;
   std::map<const RopeTable*, Value> angles_;
-  std::set<int> folded_;  // values that add() has made part of a sum
+  std::set<int> folded_;  // values that add() has folded into a residual
 };
 
 }  // namespace mr

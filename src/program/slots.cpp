@@ -1,5 +1,5 @@
-// Where values lie: each has a slot, and values that do not live at the same time may have the same one. Time counts operations; all
-// that a mark touches lives throughout it. Sizes follow the rows of a step, so only offsets are made anew for each.
+// Memory assignment: each value has a slot, and values with disjoint lifetimes may share one. Lifetimes are ranges of operations; all
+// values that a mark touches live throughout it. Slot sizes scale with the rows of a step, so only offsets are computed per step.
 #include <algorithm>
 #include <utility>
 
@@ -54,7 +54,7 @@ std::vector<Life> lives(const Program& program, const OpList& list) {
   std::vector<Life> life(program.values.size());
   for (int i = 0; i < int(list.ops.size()); i++)
     for (auto [v, access] : touched(list.ops[size_t(i)])) {
-      const bool input = life[size_t(v.id)].begin < 0 && access != Access::write;  // it is there before the list runs
+      const bool input = life[size_t(v.id)].begin < 0 && access != Access::write;  // written before the list runs
       life[size_t(v.id)].extend(input ? 0 : i, i);
     }
   for (const Mark& mark : list.marks) {
@@ -66,7 +66,7 @@ std::vector<Life> lives(const Program& program, const OpList& list) {
   return life;
 }
 
-// A step that is typical of what fills the workspace; which values share a slot is chosen for its sake.
+// A typical large step; slot sharing is optimized for it.
 constexpr int64_t kTokens = 512, kOutputs = 80;
 
 }  // namespace

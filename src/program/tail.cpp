@@ -1,5 +1,5 @@
-// The list for steps of few outputs: most rows of a prompt leave nothing behind but their state, so after the last operation that
-// keeps or reads state, only the outputs go on. Whatever they need of what was made before is gathered there.
+// The list for steps of few outputs: most rows of a prompt only contribute their state, so after the last operation that reads or
+// writes state, only the outputs continue. Values that they need from before are gathered at the cut.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -29,8 +29,8 @@ class Tail {
   }
 
  private:
-  // After the last operation that reads rows. What one kernel may do with it stays with it: apart, it might round otherwise. Not so a
-  // product, which is what the tail is to save.
+  // The cut is after the last operation that reads rows. Operations that may be fused with it stay before the cut, since separately
+  // they might round differently. Except a product, which is what the tail should save.
   size_t find_cut() const {
     int cut = int(from_.size());
     while (cut > 0 && !reads_rows(from_[size_t(cut) - 1].kind)) cut--;
@@ -41,7 +41,7 @@ class Tail {
     return size_t(cut);
   }
 
-  // Are the gathered rows and those they came from the same for all that follows? Then one value can be both.
+  // Whether the gathered rows and their source stay equal for all that follows. Then one value can replace both.
   bool stay_equal(const GatherOp& g, int from) const {
     bool gathered_changes = false, source_touched = false;
     for (size_t i = size_t(from); i < from_.size(); i++)
@@ -55,7 +55,7 @@ class Tail {
 
   bool of_tokens(int id) const { return program_.values[size_t(id)].rows.base == Rows::Base::tokens; }
 
-  // Which columns of values that are there at the cut are touched behind it.
+  // Columns of values from before the cut that are touched after it.
   void collect_needed(size_t cut) {
     std::set<int> made_before, made_behind;
     for (size_t i = 0; i < cut; i++)
@@ -79,13 +79,13 @@ class Tail {
   }
 
   void gather(int id, Columns columns) {
-    check(program_.values[size_t(id)].rows.times == 1, "rows of experts cannot cross into the tail of a program");
+    check(program_.values[size_t(id)].rows.times == 1, "a program's tail cannot gather rows of experts");
     Value out = outputs_of(id, columns);
     ops_.push_back({GatherOp{out, {id, columns.first, columns.end - columns.first}}});
   }
 
   void go_on(Op op) {
-    if (auto* g = std::get_if<GatherOp>(&op.kind)) {  // of rows that are gathered already
+    if (auto* g = std::get_if<GatherOp>(&op.kind)) {  // its rows are already gathered
       const Moved x = moved_.at(g->x.id);
       moved_[g->out.id] = {x.id, x.first - g->x.first};
       return;
@@ -100,7 +100,7 @@ class Tail {
 
   struct Moved {
     int id;
-    int64_t first;  // the column of the old value that its first column was
+    int64_t first;  // column of the old value that became column 0
   };
   Program& program_;
   const std::vector<Op>& from_;

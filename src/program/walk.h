@@ -1,12 +1,12 @@
-// The order in which a list is run: each mark is offered before its operations, the longest first.
+// Runs a list in order: each mark is offered before its operations, the longest first.
 #pragma once
 
 #include "program/bound.h"
 
 namespace mr {
 
-// take(mark): true if it was done. run(i): operation i by itself. done(first, count): after either. Marks and operations of no rows
-// are passed over.
+// take(mark): true if it was run. run(i): a single operation. done(first, count): after either. Marks and operations without rows
+// are skipped.
 template <class Take, class Run, class Done>
 void walk(const Bound& at, Take take, Run run, Done done) {
   const std::vector<Op>& ops = at.list().ops;
