@@ -7,14 +7,14 @@ namespace mr {
 
 constexpr size_t kMaxList = 8192;  // entries: more than any model has layers or pairs of rotated dimensions
 
-// A value as a message shows it.
+// A value as shown in messages.
 static std::string shown(const Json& j) {
   if (j.is_structured()) return j.is_array() ? "a list" : "an object";
   if (j.is_number_float()) return fmt::format("{:g}", j.get<double>());
   return j.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-// A whole number that an int32 holds.
+// A nonnegative integer that fits in an int32.
 static bool is_count(const Json& j) {
   if (j.is_number_unsigned()) return j.get<uint64_t>() <= INT32_MAX;
   return j.is_number_integer() && j.get<int64_t>() >= 0 && j.get<int64_t>() <= INT32_MAX;

@@ -1,5 +1,5 @@
-// Reads a model's configuration with errors that name the field. Both config.json and GGUF metadata arrive in the names of
-// config.json; arch/gguf.h translates.
+// Reads a model's configuration with errors that name the field. GGUF metadata arrives translated to the names of
+// config.json (arch/gguf.cpp).
 #pragma once
 
 #include <optional>
@@ -20,14 +20,14 @@ class Config {
   int64_t integer(const char* name) const;  // 0 ... 2^31 - 1
   int64_t integer(const char* name, int64_t otherwise) const { return has(name) ? integer(name) : otherwise; }
   int64_t positive(const char* name) const;
-  int64_t layers() const;                 // num_hidden_layers, in a range that any model keeps to: a broken file must not fill the memory
-  double number(const char* name) const;  // one that a float can hold
+  int64_t layers() const;                 // num_hidden_layers, bounded: a broken file must not exhaust memory
+  double number(const char* name) const;  // within the range of a float
   double number(const char* name, double otherwise) const { return has(name) ? number(name) : otherwise; }
   bool boolean(const char* name, bool otherwise) const;
   std::string text(const char* name, std::string otherwise) const;
   std::vector<float> numbers(const char* name) const;     // empty if absent
   std::vector<int32_t> integers(const char* name) const;  // an integer counts as a list of one
-  int narrow(double n, std::string_view what) const;      // what was computed of fields, as an int; throws when it is none
+  int narrow(double n, std::string_view what) const;      // a value computed from fields, as an int; throws if out of range
   Config object(const char* name) const;
   const Json& json() const { return json_; }
   const std::string& where() const { return where_; }

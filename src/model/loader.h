@@ -1,5 +1,5 @@
-// From stored tensors to packed weights: finds a role's tensor, checks its shape, lets the backend place it and drops the
-// file's pages, so that a weight is in memory once. With a store that only counts it outlines: the same checks, the same shapes,
+// From stored tensors to packed weights: finds a role's tensor, checks its shape, lets the backend pack it and drops the
+// file's pages, so that a weight is in memory once. With a store that only counts it makes an outline: the same checks and shapes,
 // no data.
 #pragma once
 
@@ -23,10 +23,10 @@ class Loader {
     int head_dim = 0;  // of q and k, whose rows some files permute within each head; 0: plain rows
   };
 
-  // random_seed: weights are made up instead of read; files gives only the configuration then.
+  // random_seed: weights are random instead of read; `files` then only provides the configuration.
   Loader(const Checkpoint& files, NameMap names, Backend& backend, WeightStore& store, std::optional<uint64_t> random_seed);
 
-  // [sum of rows, in], the parts one below the other; parts in unequal formats stay separate inside the Linear.
+  // [sum of rows, in], the parts stacked; parts in different formats stay separate inside the Linear.
   Linear linear(std::initializer_list<Part> parts, int64_t in, bool bias, Place at = {});
   Weight weight(std::string_view role, int64_t rows, int64_t in, Place at = {});
   // f32; `map` is applied to every value.
@@ -50,7 +50,7 @@ class Loader {
   const StoredTensor& get(std::string_view role, std::string_view suffix, Place) const;
   Rows rows_of(const Part&, int64_t in, Place);
   Weight made_up(int64_t rows, int64_t in);
-  std::vector<Weight> weights(std::initializer_list<Part>, int64_t in, Place);  // one for each run of equal formats
+  std::vector<Weight> weights(std::initializer_list<Part>, int64_t in, Place);  // one per run of equal formats
   std::vector<float> values(std::string_view role, std::string_view suffix, std::initializer_list<int64_t> shape,
                             Place);  // none in an outline
   void read(Tensor out, const StoredTensor&);

@@ -1,4 +1,4 @@
-// What a block is made of. Both own weights, declare their state while they are built, and record what they compute: once.
+// The two parts of a block. Both own weights, declare their state when they are built, and record their operations once.
 #pragma once
 
 #include <memory>
@@ -10,14 +10,14 @@ namespace mr {
 
 class Loader;
 
-// Records what it makes of x [T, dim]: [T, dim].
+// Records its operations on x [T, dim]; returns [T, dim].
 class Mixer {
  public:
   virtual ~Mixer() = default;
   virtual Value record(Recorder&, Value x) const = 0;
 };
 
-// What stands beside the mixer in a block; stateless.
+// The feed-forward of a block; stateless.
 class Ffn {
  public:
   virtual ~Ffn() = default;
@@ -31,7 +31,7 @@ struct BuildContext {
   std::span<const RopeTable> ropes;  // of ModelSpec::ropes
   DType kv_dtype;
   int layer;
-  std::vector<StateRef>& kv;  // of each layer: where its keys and values lie, for layers that share them
+  std::vector<StateRef>& kv;  // of each layer: its keys and values, for layers that share them
 };
 
 std::unique_ptr<Mixer> make_mixer(const MixerSpec&, BuildContext&);

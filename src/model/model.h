@@ -1,5 +1,5 @@
-// A model: embedding, blocks, output layer, built from its ModelSpec and a checkpoint. It owns weights and nothing that
-// changes, and has its forward recorded as a program.
+// A model: embedding, blocks, output layer, built from its ModelSpec and a checkpoint. It owns weights and no mutable
+// state, and holds its forward pass as a recorded program.
 #pragma once
 
 #include <functional>
@@ -16,7 +16,7 @@ namespace mr {
 
 struct ModelOptions {
   std::optional<DType> kv_dtype;                                // none: the backend's
-  std::optional<uint64_t> random_weights;                       // made up from config.json alone
+  std::optional<uint64_t> random_weights;                       // random, from config.json alone
   std::function<void(int64_t done, int64_t total)> progress{};  // bytes of the files
 };
 
@@ -28,7 +28,7 @@ class Model {
  public:
   static std::unique_ptr<Model> load(const Checkpoint&, Backend&, const ModelOptions&);
   // The same model without its weights: layout, weight_bytes and program are those of the loaded one, and nothing large is allocated
-  // or read. Files that hold a configuration alone are taken as random weights would be made of them.
+  // or read. Files with only a configuration are treated as with random weights.
   static std::unique_ptr<Model> outline(const Checkpoint&, Backend&, ModelOptions);
   ~Model();
 
@@ -36,10 +36,10 @@ class Model {
   const StateLayout& layout() const { return layout_; }
   DType kv_dtype() const { return kv_dtype_; }
   int64_t weight_bytes() const { return int64_t(store_.bytes()); }
-  std::vector<std::span<const std::byte>> weights() const { return store_.parts(); }  // that lie in the host's memory
-  // From tokens to logits. It points to what this model owns.
+  std::vector<std::span<const std::byte>> weights() const { return store_.parts(); }  // those in host memory
+  // From tokens to logits. It refers to objects of this model.
   const Program& program() const { return program_; }
-  Program record(const ProgramOptions&) const;  // the same program, derived in other ways
+  Program record(const ProgramOptions&) const;  // the same program with other options
   bool has_weights() const { return store_.mode() == WeightStore::Mode::holds; }
 
  private:

@@ -7,7 +7,7 @@
 
 namespace mr {
 
-// Once a step: [T, layers * width], from the token's row in a second table and from its embedding.
+// Once per step: [T, layers * width], from the token's row in a second table and from its embedding.
 class PerLayerInputs {
  public:
   PerLayerInputs(const ModelSpec&, Loader&);

@@ -1,4 +1,4 @@
-// Rotary position embeddings (Su et al. 2021) and the scalings that stretch them: linear, dynamic NTK, Llama 3, YaRN, LongRoPE.
+// Rotary position embeddings (Su et al. 2021) and their context scalings: linear, dynamic NTK, Llama 3, YaRN, LongRoPE.
 #pragma once
 
 #include "model/config.h"
@@ -6,8 +6,8 @@
 
 namespace mr {
 
-// Reads `rope_parameters` (or the older `rope_theta` and `rope_scaling`) for heads of head_dim. layer_type: its entry there,
-// where every type of layer has a rope of its own.
+// Reads `rope_parameters` (or the older `rope_theta` and `rope_scaling`) for heads of head_dim. layer_type: the entry to use if
+// layer types have different ropes.
 RopeSpec rope_from(const Config&, int head_dim, const char* layer_type = nullptr);
 // The frequencies of a rope, as transformers computes them in f32.
 RopeTable make_rope(const RopeSpec&);

@@ -1,5 +1,5 @@
-// A model is data: what config.json or GGUF metadata says, in one shape for every family. arch/ writes it, Model builds from
-// it, analyses read it.
+// A model as data: the contents of config.json or GGUF metadata in one form for every family. arch/ writes it, Model builds
+// from it, analyses read it.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace mr {
 struct RopeSpec {
   enum class Scaling : uint8_t { none, linear, dynamic, llama3, yarn, longrope, factors, proportional } scaling = Scaling::none;
   int dim = 0;               // rotated dimensions of a head
-  int pairs = 0;             // proportional: the pairs after these stand still
+  int pairs = 0;             // proportional: the pairs after these are not rotated
   bool interleaved = false;  // pairs (2i, 2i+1)
   float theta = 10000;
   float factor = 1;
@@ -38,7 +38,7 @@ struct NormSpec {
   bool operator==(const NormSpec&) const = default;
 };
 
-// What chips that share a layer divide: whole units, and the state at most so many ways (0: as units are).
+// How tensor parallelism splits a layer: into whole units, and its state at most state_ways ways (0: as the units).
 struct Division {
   const char* what = "";
   int units = 1, state_ways = 0;
@@ -51,7 +51,7 @@ struct ModelSpec;
 //   state(kv_dtype)     what the layer keeps; 0 bytes: nothing of its own
 //   text(model)         a phrase for `inspect`
 //   kind()              a name for its state
-//   division()          how chips would share it
+//   division()          how tensor parallelism would split it
 struct AttentionSpec {
   int heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 0;  // of q . k
@@ -70,11 +70,11 @@ struct AttentionSpec {
   bool operator==(const AttentionSpec&) const = default;
 };
 
-// Multi-head latent attention (DeepSeek-V2 2024): keys and values of all heads are made from one latent vector a token, which
-// alone is kept, beside one rotated key that the heads share. It can be analysed; no mixer runs it.
+// Multi-head latent attention (DeepSeek-V2 2024): keys and values of all heads are computed from one latent vector per token; only
+// that is cached, with one rotated key that the heads share. Analysis only: no mixer runs it.
 struct MlaSpec {
   int heads = 0;
-  int q_rank = 0;                             // queries pass through a vector of this size; 0: they do not
+  int q_rank = 0;                             // low rank of the query projection; 0: full rank
   int kv_rank = 0;                            // size of the latent
   int nope_dim = 0, rope_dim = 0, v_dim = 0;  // of a head: parts of q and k without and with positions, v
   int64_t parameters(int64_t dim) const;
@@ -102,7 +102,7 @@ struct MambaSpec {
 struct Mamba2Spec {
   int heads = 0, head_dim = 0, n_state = 128, groups = 1, conv = 4;
   bool conv_bias = true, proj_bias = false;
-  float dt_min = 0, dt_max = std::numeric_limits<float>::infinity();  // dt is held between them
+  float dt_min = 0, dt_max = std::numeric_limits<float>::infinity();  // dt is clamped to them
   int inner() const { return heads * head_dim; }
   int conv_channels() const { return inner() + 2 * groups * n_state; }  // x, B and C
   int64_t parameters(int64_t dim) const;
@@ -126,7 +126,7 @@ struct GatedConvSpec {
   bool operator==(const GatedConvSpec&) const = default;
 };
 
-// A feed-forward's spec answers the same way; it keeps no state. all_experts: every one counts; else those that one token uses.
+// A feed-forward's spec has the same functions, without state. all_experts: counts all of them; else those that one token uses.
 struct MlpSpec {
   int hidden = 0;
   Activation activation = Activation::silu;
@@ -139,7 +139,7 @@ struct MlpSpec {
   bool operator==(const MlpSpec&) const = default;
 };
 
-// A mixture of experts: a router chooses `used` gated feed-forwards a token.
+// A mixture of experts: a router chooses `used` gated feed-forwards per token.
 struct MoeSpec {
   int experts = 0, used = 0;
   int hidden = 0;  // of one expert
@@ -196,7 +196,7 @@ struct ModelSpec {
   float logit_softcap = 0;
   std::vector<int32_t> eos;
 
-  int add_rope(const RopeSpec&);  // its index; equal ropes are one
+  int add_rope(const RopeSpec&);  // returns its index; equal ropes share one
   bool operator==(const ModelSpec&) const = default;
 };
 
@@ -205,9 +205,9 @@ int64_t active_parameters(const ModelSpec&);  // those that one token uses: of a
 int64_t norm_parameters(const ModelSpec&);    // of the norms around mixers and feed-forwards and before the output
 int64_t table_parameters(const ModelSpec&);   // of embedding tables and the output layer
 
-ModelFacts facts_of(const ModelSpec&, DType kv_dtype);  // for who makes a backend
+ModelFacts facts_of(const ModelSpec&, DType kv_dtype);  // for creating a backend
 
-// What all layers keep: the mixers declare exactly this, so it can be known before anything is loaded.
+// The state of all layers: exactly what the mixers declare, known before anything is loaded.
 StateLayout layout_of(const ModelSpec&, DType kv_dtype);
 int64_t conv_slot_bytes(int64_t width, int64_t channels);  // of a short convolution's last inputs, aligned
 std::string text_of(const LayerSpec&, const ModelSpec&);   // "GQA attention, ...; gated feed-forward 1536"

@@ -8,13 +8,13 @@ namespace mr {
 
 namespace {
 
-// Every product below stays so small that 64 bits hold the sums over all layers: a layer has less than 2^49 parameters, the tables
+// These bounds keep all sums over layers within 64 bits: a layer has less than 2^49 parameters, the tables
 // have less than 2^50, and a token takes less than 2^40 bytes of state before that is checked.
 constexpr int64_t kLayers = 4096;
 constexpr int64_t kWidth = 1 << 20;        // of the model; ranks; numbers of heads and experts
 constexpr int64_t kHeadDim = 8192;         // of one head
 constexpr int64_t kInner = 1 << 24;        // of all heads together, of a feed-forward
-constexpr int64_t kExperts = 1 << 18;      // of all layers: each has weights of its own
+constexpr int64_t kExperts = 1 << 18;      // of all layers together
 constexpr int64_t kExpertCells = 1 << 26;  // experts times their width
 constexpr int64_t kVocab = 1 << 24;
 constexpr int64_t kContext = 1 << 30;
@@ -22,7 +22,7 @@ constexpr int64_t kConv = 1024;
 constexpr int64_t kStreams = 64;
 constexpr int64_t kStateCells = int64_t(1) << 30;  // values of one layer's recurrent state
 constexpr int64_t kParameters = int64_t(1) << 50;
-constexpr int64_t kTokenBytes = int64_t(1) << 30;     // times a whole context that is 2^60
+constexpr int64_t kTokenBytes = int64_t(1) << 30;     // times the longest context: 2^60
 constexpr int64_t kSequenceBytes = int64_t(1) << 40;  // of recurrent layers
 
 class Checker {
@@ -36,7 +36,7 @@ class Checker {
   void size(std::string_view what, int64_t n, int64_t low, int64_t high) const {
     require(n >= low && n <= high, "{} is {}, but must be between {} and {}", what, n, low, high);
   }
-  // NaN is in no range.
+  // NaN fails.
   void number(std::string_view what, double x, double low, double high) const {
     require(x >= low && x <= high, "{} is {:g}, but must be between {:g} and {:g}", what, x, low, high);
   }
@@ -84,7 +84,7 @@ void check_mixer(const Checker& c, const AttentionSpec& a, const ModelSpec& spec
   if (a.rope >= 0) c.size("the number of rotated dimensions", spec.ropes[size_t(a.rope)].dim, 2, a.head_dim);
 }
 
-// Keys and values are an earlier layer's own, of the same shape, and that layer keeps all that this one sees.
+// Shared keys and values must belong to an earlier layer, have the same shape, and cover all that this layer sees.
 void check_owner(const Checker& c, const ModelSpec& spec, size_t layer) {
   const AttentionSpec* a = std::get_if<AttentionSpec>(&spec.layers[layer].mixer);
   if (!a || a->kv_owner == -1) return;

@@ -1,5 +1,5 @@
-// The one gate between a configuration and everything that computes with it: a spec that passes can be counted, planned and
-// allocated without an overflow, whatever file it came from.
+// Validates a configuration before anything computes with it: a spec that passes can be counted, planned and allocated without
+// overflow, even one from a malicious file.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace mr {
 
-// Throws one sentence that begins with `where` when a number is absurd. The bounds lie far above any model that exists.
+// Throws an Error that begins with `where` if a number is out of range. The bounds are far above any existing model.
 void validate(const ModelSpec&, const std::string& where);
 
 }  // namespace mr

@@ -1,5 +1,5 @@
 // Softmax attention with grouped key/value heads (MHA: as many as query heads, MQA: one), rotary positions, optional norms
-// on the heads, optional window. Reads and writes pages of its group; a layer that shares another's keys and values only reads.
+// on the heads, optional window. Reads and writes pages of its group; a layer that uses another's keys and values only reads.
 #include <fmt/format.h>
 
 #include "model/mixers/mixers.h"
@@ -55,7 +55,7 @@ class Attention final : public Mixer {
   Value heads(Value qkv, int64_t first, int n) const { return qkv.columns(first * spec_.head_dim, n * spec_.head_dim).as_heads(n); }
 
   AttentionSpec spec_;
-  Linear qkv_;  // [(heads + 2 kv_heads) * head_dim, dim]; sharing: q alone
+  Linear qkv_;  // [(heads + 2 kv_heads) * head_dim, dim]; with shared keys and values: only q
   Linear out_;  // [dim, heads * head_dim]
   Norm q_norm_, k_norm_, v_norm_;
   PagedKv kv_;

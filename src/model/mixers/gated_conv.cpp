@@ -1,4 +1,4 @@
-// The gated short convolution of LFM2: B, C, x = in(x); y = C * conv(B * x); out(y). Keeps one slot a sequence: the last inputs of
+// The gated short convolution of LFM2: B, C, x = in(x); y = C * conv(B * x); out(y). Keeps one slot per sequence: the last inputs of
 // the convolution.
 #include <fmt/format.h>
 

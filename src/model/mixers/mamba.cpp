@@ -1,6 +1,6 @@
-// Mamba (Gu & Dao 2023): a short convolution, then a diagonal state-space model whose step, input and output are chosen by
-// the input. Keeps one slot a sequence: the convolution's last inputs and h [inner, n_state]. Falcon-Mamba and Jamba put
-// norms on dt, B and C.
+// Mamba (Gu & Dao 2023): a short convolution, then a diagonal state-space model whose dt, B and C are functions of the
+// input. Keeps one slot per sequence: the convolution's last inputs and h [inner, n_state]. Falcon-Mamba and Jamba
+// normalize dt, B and C.
 #include <fmt/format.h>
 
 #include "model/mixers/mixers.h"
@@ -40,7 +40,7 @@ class Mamba final : public Mixer {
       r.norm_in_place(b, b_norm_);
       r.norm_in_place(c, c_norm_);
     }
-    const Value dt = r.linear(low, {&dt_, 1}, {.name = "dt", .type = ValueType::f32});  // an exponent: 8 bits of it would be too few
+    const Value dt = r.linear(low, {&dt_, 1}, {.name = "dt", .type = ValueType::f32});  // an exponent: bf16 would be too coarse
     r.softplus(dt, dt_bias_);
     const Value y = r.diag_scan(u, dt, b, c, scan_);
     r.gate_onto(y, xz.columns(inner, inner), y, Activation::silu);

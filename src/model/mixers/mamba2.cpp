@@ -1,5 +1,5 @@
-// Mamba-2 (Dao & Gu 2024): like Mamba, but the state of a head is a matrix that decays as one, so that B, C and the step come
-// straight from the input. Keeps one slot a sequence: the convolution's last inputs and h [heads, n_state, head_dim].
+// Mamba-2 (Dao & Gu 2024): like Mamba, but the state of a head is a matrix with one scalar decay, and B, C and dt come
+// directly from the input projection. Keeps one slot per sequence: the convolution's last inputs and h [heads, n_state, head_dim].
 #include <fmt/format.h>
 
 #include "model/mixers/mixers.h"

@@ -1,4 +1,4 @@
-// The makers of every mixer, for mixer.cpp to choose from, and what each of their files needs.
+// Factories of all mixers and feed-forwards, for mixer.cpp, and helpers that they share.
 #pragma once
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Multi-head latent attention (DeepSeek-V2 2024) is analysed; nothing runs it.
+// Multi-head latent attention (DeepSeek-V2 2024): analysis only, it cannot be run.
 #include <fmt/format.h>
 
 #include "core/error.h"
