@@ -1,4 +1,4 @@
-// One token after the other: whatever is not yet in the state is a row, the last row gives the next token.
+// Token by token: all tokens not yet in the state are rows, and the last row samples the next token.
 #include "decode/decoding.h"
 
 namespace mr {

@@ -1,4 +1,4 @@
-// What a user asks of sampling, and its translation into the rows and logit edits that a backend reads.
+// Sampling parameters of a request, and their translation into the rows and logit edits that a backend reads.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct SamplingParams {
   int max_tokens = 256;
   std::vector<std::string> stop;
   bool ignore_eos = false;
-  int logprobs = 0;  // alternatives a token
+  int logprobs = 0;  // alternatives per token
 
   void validate(int vocab) const;  // throws Error naming the field and its range
 };
@@ -33,25 +33,25 @@ struct SamplingParams {
 class LogitEdits {
  public:
   LogitEdits() = default;
-  LogitEdits(const SamplingParams&, std::span<const int32_t> prompt);  // what an answer begins with: biases, and tokens to be repeated less
+  LogitEdits(const SamplingParams&, std::span<const int32_t> prompt);  // initial edits: biases, and the prompt's repetition penalties
 
   LogitEdit& of(int32_t token);
   std::span<const LogitEdit> all() const { return edits_; }
 
  private:
   std::vector<LogitEdit> edits_;
-  std::unordered_map<int32_t, int> index_;  // token -> place in edits_
+  std::unordered_map<int32_t, int> index_;  // token -> index in edits_
 };
 
-// The sampling side of one answer. All answers to a prompt share the edits that they begin with; one has its own as soon as it counts.
+// The sampling state of one answer. All answers to a prompt share their initial edits; one that counts its tokens copies them on write.
 class SamplingState {
  public:
   SamplingState(const SamplingParams&, uint64_t seed, int choice, std::shared_ptr<const LogitEdits> first);
 
   void add(int32_t token);            // it was generated
-  SampleRow row(int position) const;  // for the token at `position`; edit_begin is the batch's to set
+  SampleRow row(int position) const;  // for the token at `position`; the caller sets edit_begin
   std::span<const LogitEdit> edits() const { return own_ ? own_->all() : first_->all(); }
-  bool counts() const { return counts_generated_; }  // edits() depend on what was generated
+  bool counts() const { return counts_generated_; }  // edits() depend on the generated tokens
 
  private:
   SampleRow row_{};

@@ -33,7 +33,7 @@ void StopMatcher::finish(std::string& out) {
   held_.clear();
 }
 
-// Where the longest end of the text begins that is also the beginning of a stop string.
+// Beginning of the longest suffix of the text that is a prefix of a stop string.
 size_t StopMatcher::held_from(std::string_view text) const {
   size_t longest = stops_.front().size() - 1;
   for (size_t begin = text.size() - std::min(text.size(), longest); begin < text.size(); begin++)

@@ -1,5 +1,5 @@
-// Stop strings in a stream of text. A stop string may lie across any number of pieces: the longest end of the text that may
-// still begin one is held back, so no part of a match is ever emitted. How the text is cut into pieces changes nothing.
+// Stop strings in a stream of text. A stop string may span any number of pieces: the longest suffix that may still begin
+// one is held back, so no part of a match is ever emitted. The result does not depend on how the text is split.
 #pragma once
 
 #include <span>
@@ -13,10 +13,10 @@ class StopMatcher {
  public:
   explicit StopMatcher(std::span<const std::string> stops);
 
-  // Appends to `out` what is now safe to show. True: the text ends here, before the stop string whose last byte came first
+  // Appends to `out` the text that is safe to emit. True: the text ends here, before the stop string that was completed first
   // (of several that end on the same byte, the longest).
   bool push(std::string_view piece, std::string& out);
-  void finish(std::string& out);  // the answer ended otherwise: what was held back belongs to it
+  void finish(std::string& out);  // the answer ended without a stop string: emits what was held back
 
  private:
   size_t held_from(std::string_view text) const;

@@ -18,7 +18,7 @@ constexpr int64_t max_units = std::numeric_limits<int32_t>::max();
 
 int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// What a choice of sequences, pages and snapshots costs.
+// Memory needed for a number of sequences, pages and snapshots.
 struct Planner {
   const StateLayout& layout;
   const StateLimits& limits;
@@ -30,8 +30,8 @@ struct Planner {
     return std::ranges::any_of(layout.groups(),
                                [&](const Group& g) { return g.kind == StateSpec::Kind::paged && (g.window == 0 || limits.contiguous); });
   }
-  // A window group never needs more pages than the tokens kept have, nor more than each sequence's window with the rows of a
-  // step (neither of them aligned to pages), twice: once running, once for the prefix tree.
+  // A window group never needs more pages than the groups that keep all tokens, nor more than each sequence's window plus the rows
+  // of a step (neither aligned to pages), twice: once for running sequences, once for the prefix tree.
   int64_t units(const Group& g, int n_seqs, int64_t pages, int64_t snapshots) const {
     if (g.kind == StateSpec::Kind::slot) return 1 + int64_t(n_seqs) * (1 + limits.scratch) + snapshots;
     if (g.window == 0 || limits.contiguous) return 1 + pages;
@@ -53,7 +53,7 @@ struct Planner {
     int64_t two_each = 2 * int64_t(n_seqs);
     return limits.bytes ? std::min(two_each, limits.bytes / 4 / layout.bytes_per_sequence()) : two_each;
   }
-  // The most pages, up to `most`, that fit beside n_seqs sequences; 0: none.
+  // The most pages, up to `most`, that fit with n_seqs sequences; 0: none.
   int64_t pages_that_fit(int n_seqs, int64_t most) const {
     int64_t low = 0, high = most;
     while (low < high) {
@@ -65,7 +65,7 @@ struct Planner {
     }
     return low;
   }
-  // With these pages, or, where none were asked for, with one for each sequence.
+  // With these pages, or, if no token limit was given, with one page per sequence.
   int seqs_that_fit(int64_t pages) const {
     int n = limits.max_seqs - 1;
     while (n > 0 && bytes(n, limits.max_tokens ? pages : n, snapshots(n)) > limits.bytes) n--;
@@ -92,7 +92,7 @@ MemoryPlan plan_memory(const StateLayout& layout, const StateLimits& limits) {
   check(!bounded || limits.bytes || limits.max_tokens, "neither bytes nor tokens limit the state of {} bytes a token",
         layout.bytes_per_token());
 
-  // At least a page for each sequence, or the tokens that were asked for.
+  // At least one page per sequence, or the requested tokens.
   const int64_t least = limits.max_tokens ? div_up(limits.max_tokens, tokens) : n_seqs;
   int64_t pages = bounded ? least : max_units - 1;
   const int64_t snapshots = planner.snapshots(n_seqs);
@@ -111,7 +111,7 @@ MemoryPlan plan_memory(const StateLayout& layout, const StateLimits& limits) {
   MemoryPlan plan{tokens, {}, bounded ? pages * tokens : MemoryPlan::unbounded, n_seqs};
   for (const Group& g : layout.groups())
     plan.group.push_back({g.kind, g.window, planner.unit_bytes(g), planner.units(g, n_seqs, pages, snapshots), 0, g.layers});
-  // Host memory has the same proportions, so that no group runs out of it long before the others.
+  // Swap space has the same proportions, so that no group runs out of it long before the others.
   const double share = double(limits.host_bytes) / double(std::max<int64_t>(1, plan.bytes()));
   for (MemoryPlan::GroupPlan& g : plan.group) g.n_host = limits.host_bytes ? int64_t(double(g.n_units) * share) : 0;
   return plan;

@@ -1,5 +1,5 @@
-// One group's units with reference counts. Unit 0 is reserved: it is never handed out. A unit that only the prefix tree
-// refers to is idle: nobody reads it now, so eviction may free it, and it counts as available.
+// One group's units with reference counts. Unit 0 is reserved and never allocated. A unit referenced only by the prefix
+// tree is idle: no sequence reads it, so eviction may free it, and it counts as available.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ class UnitPool {
     reset();
   }
 
-  void reset() noexcept {  // all units are free; free_ has room for them
+  void reset() noexcept {  // frees all units; free_ has capacity for them
     std::ranges::fill(refs_, 0);
     std::ranges::fill(cached_, 0);
     n_idle_ = 0;
@@ -25,7 +25,7 @@ class UnitPool {
     for (int unit = n_units(); unit > 0; unit--) free_.push_back(unit);
   }
 
-  int n_units() const { return int(refs_.size()) - 1; }  // that can be handed out
+  int n_units() const { return int(refs_.size()) - 1; }  // without the reserved one
   int n_free() const { return int(free_.size()); }
   int n_idle() const { return n_idle_; }
   int n_available() const { return n_free() + n_idle(); }
@@ -33,14 +33,14 @@ class UnitPool {
   bool cached(int32_t unit) const { return cached_[unit]; }
   bool idle(int32_t unit) const { return cached(unit) && refs(unit) == 1; }
 
-  int32_t take() {  // the unit freed last: the likeliest to be warm in a cache
+  int32_t take() {  // the unit freed last, the most likely to be cached
     check(!free_.empty(), "no free unit among {}", n_units());
     int32_t unit = free_.back();
     free_.pop_back();
     refs_[unit] = 1;
     return unit;
   }
-  // The first of n neighbouring free units, -1: no hole is that long. Searches from the start.
+  // First fit: the first of n consecutive free units, -1: no hole is that long.
   int32_t find_run(int n) const {
     for (int32_t unit = 1, length = 0; unit < int32_t(refs_.size()); unit++) {
       length = refs_[unit] == 0 ? length + 1 : 0;
@@ -61,7 +61,7 @@ class UnitPool {
     n_idle_ += idle(unit);
   }
 
-  // The tree's own reference; a unit lies in at most one node.
+  // The tree's reference; a unit is in at most one node.
   void cache(int32_t unit) {
     retain(unit);
     cached_[unit] = 1;

@@ -78,7 +78,7 @@ void PrefixTree::touch(Node* node, int group) {
   order.splice(order.end(), order, node->held[group].place);
 }
 
-// What cannot go now is in use, or has a child in use: it moves to the recent end, so that a scan meets it once.
+// A node that cannot be evicted is in use, or has a child in use: it moves to the recent end, so that a scan visits it once.
 void PrefixTree::evict(int group) {
   const UnitPool& pool = pools_[group];
   std::list<Node*>& order = order_[group];
@@ -94,7 +94,7 @@ void PrefixTree::evict(int group) {
 }
 
 void PrefixTree::remove(Node* node) {
-  node->n_pins++;  // so that dropping the last unit does not prune it under our feet
+  node->n_pins++;  // so that dropping the last unit does not prune it
   for (size_t g = 0; g < pools_.size(); g++)
     if (node->held[g].unit >= 0) drop(node, int(g));
   unpin(node);

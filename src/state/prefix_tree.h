@@ -1,4 +1,4 @@
-// Prefixes that sequences share: a tree of blocks of page_tokens tokens, one root per salt. A node holds at most one unit of
+// Shared prefixes: a tree of blocks of page_tokens tokens, one root per salt. A node holds at most one unit of
 // each group: the page of its block, or a snapshot of the recurrent state at the block's end (sparse). Nodes are found by
 // hash and compared by tokens.
 #pragma once
@@ -20,7 +20,7 @@ class PrefixTree {
   struct Node {
     struct Held {
       int32_t unit = -1;
-      bool temporary = false;              // a rolling snapshot: goes when its sequence moves on, unless someone resumed from it
+      bool temporary = false;              // a rolling snapshot: dropped when its sequence advances, unless another resumed from it
       std::list<Node*>::iterator place{};  // in the group's eviction order
     };
     Node* parent = nullptr;             // null: a root, which has no tokens and holds nothing
@@ -33,21 +33,21 @@ class PrefixTree {
     int n_pins = 0;  // sequences whose last published block this is
   };
 
-  // spine[g]: a node cannot live without its unit of group g (pages that keep all tokens); other units may go alone.
+  // spine[g]: a node cannot exist without its unit of group g (pages that keep all tokens); other units may be evicted separately.
   PrefixTree(std::vector<UnitPool>& pools, std::vector<bool> spine);
   ~PrefixTree();
 
-  Node* root(const std::string& salt);                             // made if it is not there; pin it or it goes with the next prune
+  Node* root(const std::string& salt);                             // created if absent; pin it, or the next prune removes it
   Node* child(const Node*, std::span<const int32_t> block) const;  // null: none
   Node* grow(Node* parent, std::span<const int32_t> block);        // child() must be null
   static Node* ancestor(Node*, int depth);
 
   void pin(Node* node) { node->n_pins++; }
-  void unpin(Node*);  // what nobody needs any more is pruned
+  void unpin(Node*);  // prunes what is no longer needed
 
   void hold(Node*, int group, int32_t unit, bool temporary = false);
   void drop(Node*, int group);
-  void touch(Node*, int group);  // used now. Touch a path from its end to its root, so that leaves age first
+  void touch(Node*, int group);  // marks it as most recently used. Touch a path from leaf to root, so that leaves age first
 
   // Frees the least recently used idle unit of a group; there must be one.
   void evict(int group);
@@ -58,7 +58,7 @@ class PrefixTree {
   void each(F f) const {  // every node but the roots
     for (auto& [hash, node] : nodes_) f(*node);
   }
-  void clear() noexcept;  // the pools are the caller's to reset
+  void clear() noexcept;  // the caller resets the pools
   void remove(Node*);     // a leaf, with all it holds
   void check_invariants() const;
 

@@ -48,13 +48,13 @@ int StateManager::first_page(int g, int committed) const {
   return window == 0 ? 0 : std::max(0, committed - window + 1) / page_tokens_;
 }
 
-// Down the tree as far as blocks match; the path ends at the last node on the way where every group can resume: slots need a
+// Descends the tree as far as blocks match; the path ends at the last node where every group can resume: slots need a
 // snapshot there, windows the pages that the next row sees.
 std::vector<StateManager::Node*> StateManager::resumable_path(const SequenceState& seq, Node* root, int& n_matched) const {
   std::span<const int32_t> tokens(seq.tokens);
   const int n_blocks = int(tokens.size() - 1) / page_tokens_;
   std::vector<Node*> path;
-  std::vector<int> run(groups_.size());  // nodes in a row, up to here, that hold a unit of the group
+  std::vector<int> run(groups_.size());  // consecutive nodes, up to here, that hold a unit of the group
   size_t resume = 0;
   for (Node* node = root; int(path.size()) < n_blocks;) {
     node = tree_.child(node, tokens.subspan(path.size() * size_t(page_tokens_), size_t(page_tokens_)));
@@ -123,7 +123,7 @@ int StateManager::units_needed(const SequenceState& seq, int g, int rows, int sc
   return needed;
 }
 
-// No other sequence reads it, and it is no snapshot; or it is one, but no slot is available to spare it.
+// No other sequence reads it, and it is not a snapshot; or it is one, but no other slot is available.
 bool StateManager::may_write(const SequenceState& seq, int g) const {
   const UnitPool& units = pools_[g];
   const Table& t = seq.table[g];
@@ -210,7 +210,7 @@ bool StateManager::take_runs(SequenceState& seq) {
   return true;
 }
 
-// New pages are zeroed: attention reads whole tiles, and what lies beyond the last row must be a number.
+// New pages are zeroed: attention reads whole tiles, and must not find NaN beyond the last row.
 void StateManager::plan_pages(SequenceState& seq, int g, int rows, std::vector<UnitCopy>& copies) {
   std::vector<int32_t>& unit = seq.table[g].unit;
   for (int p = seq.committed / page_tokens_; p <= (seq.committed + rows - 1) / page_tokens_; p++) {
@@ -239,7 +239,7 @@ void StateManager::plan_slots(SequenceState& seq, int g, int rows, int scratch, 
     t.dst[rows - 1] = in_place ? t.src : take(g);
   }
   if (!publishes(seq)) return;
-  // Snapshots, where a slot can be had. The last row's state costs nothing: if a block ends there, the tree will share it.
+  // Snapshots, if slots are available. The last row's is free: if a block ends there, the tree shares its slot.
   int last_block_end = (seq.committed + rows) / page_tokens_ * page_tokens_;
   for (int at : {seq.keep_at[0], seq.keep_at[1], last_block_end}) {
     int row = at - seq.committed - 1;
@@ -249,7 +249,7 @@ void StateManager::plan_slots(SequenceState& seq, int g, int rows, int scratch, 
 
 void StateManager::forget_snapshot(SequenceState& seq, int g) {
   Table& t = seq.table[g];
-  if (pool(g).cached(t.src)) tree_.drop(seq.node, g);  // src was published there, or taken from there
+  if (pool(g).cached(t.src)) tree_.drop(seq.node, g);  // src was published there, or resumed from there
   std::erase_if(t.snapshot, [&](const Table::Snapshot& s) {
     if (s.unit != t.src) return false;
     pool(g).release(s.unit);
@@ -302,7 +302,7 @@ void StateManager::accept_slots(SequenceState& seq, int g, std::span<const int> 
   t.src = last;
 }
 
-// Only tokens that are known can be published; the rest follows at a later commit.
+// Publishes only known tokens; the rest follows at a later commit.
 void StateManager::publish(SequenceState& seq) {
   if (!publishes(seq)) return;
   std::span<const int32_t> tokens(seq.tokens);
@@ -326,7 +326,7 @@ void StateManager::publish(SequenceState& seq) {
   publish_snapshots(seq);
 }
 
-// An equal page that is there already takes the place of ours.
+// An equal page that is already published replaces ours.
 void StateManager::publish_pages(SequenceState& seq, Node* node) {
   for (int g = 0; g < n_groups(); g++) {
     if (!group(g).paged()) continue;
@@ -342,7 +342,7 @@ void StateManager::publish_pages(SequenceState& seq, Node* node) {
   }
 }
 
-// Of the snapshots that nobody asked to keep, the tree holds only our last one.
+// Of the snapshots not in keep_at, the tree holds only our last one.
 void StateManager::publish_snapshots(SequenceState& seq) {
   for (int g = 0; g < n_groups(); g++) {
     std::vector<Table::Snapshot>& waiting = seq.table[g].snapshot;
@@ -364,8 +364,8 @@ void StateManager::publish_snapshots(SequenceState& seq) {
   }
 }
 
-// A page behind the window goes back; a sequence that publishes keeps what its last block end needs, so that the next turn can
-// resume there. The tree keeps pages of the prompt, where others may resume, but not those of the answer.
+// Releases pages that left the window; a sequence that publishes keeps those that its last block end needs, so that the next turn
+// of the conversation can resume there. The tree keeps pages of the prompt, where others may resume, but not those of the answer.
 void StateManager::leave_windows(SequenceState& seq) {
   if (contiguous_tokens_) return;
   const int resume_at = publishes(seq) ? seq.committed / page_tokens_ * page_tokens_ : seq.committed;
@@ -415,7 +415,7 @@ void StateManager::release(SequenceState& seq) noexcept {
   drop_plan(seq);
   try {
     publish(seq);
-  } catch (const std::bad_alloc&) {  // then fewer blocks are shared
+  } catch (const std::bad_alloc&) {  // fewer blocks are shared
   }
   for (Node* node = seq.node; node && node->depth > 0; node = node->parent)
     for (int g = 0; g < n_groups(); g++) {

@@ -1,5 +1,5 @@
-// Preemption by swapping: a sequence's units are copied to host memory and come back when its turn comes. What it shares is
-// copied like the rest; coming back, it publishes its blocks anew and so finds again whatever the prefix tree still holds.
+// Preemption by swapping: a sequence's units are copied to host memory, and back when it runs again. Shared units are copied
+// like the rest; swapped in, it publishes its blocks again and so shares what the prefix tree still holds.
 #include <algorithm>
 
 #include "state/state_manager.h"
@@ -28,7 +28,7 @@ bool StateManager::swap_out(SequenceState& seq, std::vector<UnitCopy>& copies) {
     if (seq.table[g].src > 0) host[g].src = move(seq.table[g].src);
   }
   const int committed = seq.committed;
-  release(seq);  // the copies are carried out before any later one or the next step writes to these units
+  release(seq);  // the copies are executed before any later one or the next step writes to these units
   seq.committed = committed;
   seq.host = std::move(host);
   return true;
