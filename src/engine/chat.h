@@ -1,4 +1,4 @@
-// A conversation as the model's own template writes it, in tokens.
+// Encodes a conversation with the model's chat template.
 #pragma once
 
 #include <optional>

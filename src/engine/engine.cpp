@@ -12,7 +12,7 @@
 
 namespace mr {
 
-static constexpr int max_priority = 1000;  // either way: bounds how many later requests may pass an earlier one
+static constexpr int max_priority = 1000;  // in magnitude: bounds how many later requests may overtake an earlier one
 
 static std::unique_ptr<Backend> make_backend(const EngineOptions& options, const Checkpoint& files) {
   if (options.device == "ref") return make_ref_backend();
@@ -68,7 +68,7 @@ void Engine::validate(const Request& r) const {
         n_kept + n_answer - n_prompt, n_kept, memory_.state.n_tokens);
 }
 
-// Where a rope depends on the prompt's length, so do the keys: only prompts with the same scaling may share them.
+// If a rope depends on the prompt's length, so do the keys: only prompts with the same scaling may share them.
 std::string Engine::salt_of(const Request& r) const {
   std::string salt = r.cache_salt;
   for (const RopeSpec& rope : model_->spec().ropes) {
@@ -88,7 +88,7 @@ int64_t Engine::submit(Request request, Sink sink) {
   std::lock_guard lock(mutex_);
   answering->seed = seed ? *seed : uint64_t(entropy_()) << 32 | entropy_();
   answering->id = next_id_;
-  cancelled_.reserve(cancelled_.size() + size_t(n_open_) + 1);  // so that cancelling needs no memory
+  cancelled_.reserve(cancelled_.size() + size_t(n_open_) + 1);  // so that cancel() never allocates
   submitted_.push_back(std::move(answering));
   n_open_++;
   mail_came_.notify_one();
@@ -136,7 +136,7 @@ bool Engine::advance(bool more_may_come) {
   scheduler_->count();
   try {
     note_progress();
-  } catch (const std::bad_alloc&) {  // numbers can wait
+  } catch (const std::bad_alloc&) {  // metrics are updated by a later step
   }
   return !waits;
 }
@@ -157,7 +157,7 @@ void Engine::note_progress() {
   metrics_.last_step_ns = std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
 }
 
-// A request that is cancelled was submitted before: it has arrived when its cancelling is read.
+// A cancelled request was submitted earlier, so it has been taken in when its cancellation is read.
 void Engine::read_mail() {
   for (int64_t id = -1; id != 0;) {
     id = next_cancelled();
@@ -178,7 +178,7 @@ int64_t Engine::next_cancelled() {
   return id;
 }
 
-// All that its end will need is made ready now; if memory is out already, it ends here.
+// Allocates all that ending the request will need; if there is no memory for that, it ends here.
 void Engine::take_in(std::unique_ptr<Answering>& answering) {
   Answering& request = *answering;
   metrics_.requests++;
@@ -220,7 +220,7 @@ void Engine::deliver(Answering& request) {
   ended_.push_back(request.id);
 }
 
-// Tells the reader what is new in each answer. False: it threw, so it is gone, and its request ends without another word.
+// Passes what is new in each answer to the sink. False: the sink threw; its request ends without further events.
 bool Engine::tell(Answering& request) {
   try {
     for (auto& answer : request.answers) answer->tell(request.sink);
@@ -244,7 +244,7 @@ void Engine::fail(Answering& request, const char* why) {
   deliver(request);
 }
 
-// A step failed, or the books are wrong: nobody's state can be trusted, nor what was published of it. All books begin anew.
+// A step failed, or bookkeeping is inconsistent: no state can be trusted, published or not. Resets everything.
 void Engine::fail_all(const char* why) {
   loop_->forget();
   scheduler_->clear();
@@ -256,7 +256,7 @@ void Engine::fail_all(const char* why) {
   }
 }
 
-// Those that are over go when no step in flight can name them any more.
+// Erases ended requests once no step in flight can refer to them.
 void Engine::bury() {
   auto erase = [this](std::vector<int64_t>& ids) {
     for (int64_t id : ids) requests_.erase(id);

@@ -1,6 +1,6 @@
 // The engine: requests in, tokens out. submit() and cancel() may be called from any thread; one thread calls step() or run().
-// How steps follow each other is the step loop's: while one runs, a companion thread may deliver, read the mail and plan, so sinks are
-// called on either thread, one at a time. A request that fails ends with Finish::error; the engine lives on.
+// The step loop decides how steps overlap: while one runs, a companion thread may deliver events, take in requests and plan, so sinks
+// are called on either thread, one at a time. A request that fails ends with Finish::error; the engine keeps running.
 #pragma once
 
 #include <condition_variable>
@@ -29,27 +29,27 @@ namespace mr {
 
 struct EngineOptions {
   std::string device = "cpu";     // cpu | cuda | ref
-  std::optional<Isa> isa;         // none: the best that this machine has
+  std::optional<Isa> isa;         // none: the best of this machine
   int threads = 0;                // 0: one per core
-  bool deterministic = false;     // the same bits whatever else runs, on a GPU too
+  bool deterministic = false;     // results do not depend on the rest of the batch, on a GPU too
   std::optional<DType> kv_dtype;  // none: the device's
   int max_seqs = 16;
   int max_batch_tokens = 512;
-  int max_prompt_tokens = 0;  // of the rows of a step; 0: no limit of their own
+  int max_prompt_tokens = 0;  // most prompt rows of a step; 0: no separate limit
   int max_context = 0;        // 0: the model's
   int64_t state_bytes = 0;    // 0: the longest context for a few sequences, but at most 40 % of the machine's memory; most of a GPU's
-  int64_t swap_bytes = 0;     // host memory for the state of preempted sequences; 0: they compute it anew
+  int64_t swap_bytes = 0;     // host memory for the state of preempted sequences; 0: they recompute it
   Victim victim = Victim::newest;
   int page_tokens = 32;
   bool prefix_cache = true;
   bool overlap = true;               // plan the next step while one runs
-  std::optional<bool> launch_ahead;  // and launch it before the last one's tokens are known; none: where the backend queues
+  std::optional<bool> launch_ahead;  // and launch it before the last one's tokens are known; none: if the backend is asynchronous
 
-  // The plain forms, to measure what the others gain.
+  // Baselines, to measure what the other techniques gain.
   Batching batching = Batching::continuous;
   double batch_delay_s = 0.05;  // dynamic batching
-  bool contiguous = false;      // state for the longest context in one piece for everyone
-  bool kv_cache = true;         // false: every token computes its whole context anew
+  bool contiguous = false;      // contiguous state for the longest context for every sequence
+  bool kv_cache = true;         // false: every token recomputes its whole context
 
   std::optional<uint64_t> random_weights;
   std::function<void(int64_t done, int64_t total)> progress;  // of loading, in bytes
@@ -60,13 +60,13 @@ class Engine : Desk {
  public:
   static std::unique_ptr<Engine> create(const std::filesystem::path& model, const EngineOptions&);
 
-  // Throws Error for a request that cannot be answered. Returns the id that cancel() takes.
+  // Throws Error for an invalid request. Returns the id for cancel().
   int64_t submit(Request, Sink);
   void cancel(int64_t id);
 
-  bool step(bool more_may_come = false);  // false: idle; or, where more may come, a batch waits to be filled
+  bool step(bool more_may_come = false);  // false: idle; or, if more may come, a batch waits to be filled
   void run(std::stop_token);
-  void close();  // nobody submits any more: a batch that is not full need not wait
+  void close();  // no more requests will come: a batch that is not full need not wait
 
   const Tokenizer* tokenizer() const { return files_.tokenizer ? &*files_.tokenizer : nullptr; }
   const Checkpoint& checkpoint() const { return *files_.checkpoint; }
@@ -91,7 +91,7 @@ class Engine : Desk {
   void deliver_news() override;
   void has_news(Answering&) override;
   void fail(Answering&, const char* why) override;
-  int64_t next_cancelled();  // 0: none. What was submitted before it is arriving then
+  int64_t next_cancelled();  // 0: none. Also moves submitted requests to arriving_
   void take_in(std::unique_ptr<Answering>&);
   void deliver(Answering&);
   bool tell(Answering&);
@@ -113,19 +113,19 @@ class Engine : Desk {
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<Runner> runner_;
 
-  // The engine's thread's, or the companion's while a step runs.
+  // Used by the engine's thread, or by the companion while a step runs.
   std::unordered_map<int64_t, std::unique_ptr<Answering>> requests_;
-  std::list<std::unique_ptr<Answering>> arriving_;  // submitted ones that are being taken in
-  std::vector<int64_t> news_, ended_;               // requests that have something to tell, and that are over; each once
-  std::vector<int64_t> buried_;                     // over too, but a step in flight may still name them
-  std::unique_ptr<StepLoop> loop_;                  // behind all that its companion may touch
+  std::list<std::unique_ptr<Answering>> arriving_;  // submitted requests to be taken in
+  std::vector<int64_t> news_, ended_;               // requests with undelivered events, and that have ended; each once
+  std::vector<int64_t> buried_;                     // ended too, but a step in flight may still refer to them
+  std::unique_ptr<StepLoop> loop_;                  // after the members above, which its companion uses
 
-  // What other threads leave.
+  // Shared with other threads.
   std::mutex mutex_;
   std::condition_variable_any mail_came_;
   std::list<std::unique_ptr<Answering>> submitted_;
   std::vector<int64_t> cancelled_;
-  int64_t n_open_ = 0;  // requests that were submitted and are not over
+  int64_t n_open_ = 0;  // requests submitted and not ended
   bool closed_ = false;
   int64_t next_id_ = 1;
   std::random_device entropy_;

@@ -8,7 +8,7 @@ namespace mr {
 
 namespace fs = std::filesystem;
 
-// A pipe will do: its reader waits until someone writes there.
+// The file may be a pipe: then it waits for its writer.
 static std::string read_template(const fs::path& path) {
   constexpr size_t most = size_t(16) << 20;
   std::ifstream in(path, std::ios::binary);

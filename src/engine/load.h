@@ -1,4 +1,4 @@
-// A MODEL path opened: its tensors and, where there is one, its tokenizer. A directory without a tokenizer works with token ids.
+// An opened MODEL path: its tensors and, if present, its tokenizer. Without a tokenizer a model works with token ids.
 #pragma once
 
 #include <filesystem>

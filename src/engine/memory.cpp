@@ -7,9 +7,9 @@
 
 namespace mr {
 
-static constexpr int default_contexts = 4;    // of the longest length, that the state holds unless told otherwise
-static constexpr double default_share = 0.4;  // of the machine's memory, at most
-static constexpr double own_share = 0.9;      // of a device's
+static constexpr int default_contexts = 4;    // sequences of the longest context that the state holds by default
+static constexpr double default_share = 0.4;  // most of the machine's memory for state
+static constexpr double own_share = 0.9;      // most of a device's
 
 SchedulerLimits limits_of(const EngineOptions& options) {
   check(options.max_seqs > 0 && options.max_batch_tokens > 0, "max_seqs ({}) and max_batch_tokens ({}) must be at least 1",
@@ -24,7 +24,7 @@ SchedulerLimits limits_of(const EngineOptions& options) {
   return limits;
 }
 
-// Of the state: what was asked for; else a few sequences of the longest length, if a fair share of what is left holds them.
+// The requested state; by default a few sequences of the longest context, limited to a share of the remaining memory.
 static MemoryPlan plan_state(const StateLayout& layout, const EngineOptions& options, int max_context, const SchedulerLimits& limits,
                              int64_t left, bool own) {
   StateLimits wanted{.page_tokens = options.page_tokens, .bytes = options.state_bytes, .max_seqs = limits.max_seqs};

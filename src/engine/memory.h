@@ -1,5 +1,5 @@
-// What an engine will allocate, known before it does: weights, state, workspace, what the backend keeps for itself. What cannot fit is
-// an error with the sum.
+// An engine's allocations, planned in advance: weights, state, workspace, the backend's own memory. If they do not fit, an error
+// lists them.
 #pragma once
 
 #include <string>
@@ -13,20 +13,20 @@ namespace mr {
 struct EngineOptions;
 
 struct EngineMemory {
-  int64_t weights = 0, workspace = 0;  // workspace: of activations
+  int64_t weights = 0, workspace = 0;  // workspace: for activations
   std::vector<OwnMemory> own;          // the backend's
   int max_context = 0;                 // tokens of one sequence
   MemoryPlan state;
 
   int64_t own_bytes() const;
   int64_t bytes() const { return weights + workspace + own_bytes() + state.bytes() + state.host_bytes(); }
-  std::string text() const;  // a line for each
+  std::string text() const;  // one line each
 };
 
 SchedulerLimits limits_of(const EngineOptions&);
 StepLimits step_limits(const SchedulerLimits&, int max_context);
 
-// `model` may be an outline. `machine`: what there is; where it is the backend's own, what is swapped goes elsewhere.
+// `model` may be an outline. `machine`: available memory; if it is a device's own, swap space is in host memory and does not count.
 EngineMemory plan_engine(const Model&, const EngineOptions&, const Backend&, const DeviceMemory& machine);
 
 }  // namespace mr

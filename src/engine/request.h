@@ -1,4 +1,4 @@
-// What goes into the engine and what comes out of it.
+// The engine's input and output.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@ struct Request {
   std::vector<int32_t> prompt;
   SamplingParams sampling;
   int n = 1;                  // answers, sharing the prompt's state
-  int first_choice = 0;       // answers are numbered from here: n = 3 gives what n = 1 gives with first_choice 0, 1 and 2
+  int first_choice = 0;       // index of the first answer: n = 3 gives the same as three requests of n = 1 with first_choice 0, 1 and 2
   int priority = 0;           // lower comes first
   std::string cache_salt;     // prefixes are shared only between requests of equal salt
-  bool score_prompt = false;  // also the log-probability of every prompt token
+  bool score_prompt = false;  // also returns the log-probability of every prompt token
   // With score_prompt: the logits [vocab] after the prompt's token at each position, in order, on the engine's thread.
   std::function<void(int position, std::span<const float> logits)> on_logits;
 };
@@ -41,14 +41,14 @@ struct Timing {
   static double rate(int n, double seconds) { return n > 0 && seconds > 0 ? n / seconds : 0; }
 };
 
-// One step's news of one answer. The sink may keep nothing of it by reference.
+// New output of one answer. The sink must not keep references into it.
 struct TokenEvent {
   int choice = 0;  // from first_choice on
   std::vector<int32_t> tokens;
-  std::vector<Sampled> sampled;  // beside each token: log-probability and alternatives
+  std::vector<Sampled> sampled;  // of each token: log-probability and alternatives
   std::string text;              // whole characters only; nothing of a stop string
   std::vector<Sampled> prompt;   // score_prompt, choice 0: the next prompt tokens; NaN for the first, which nothing predicts
-  Finish finish = Finish::none;  // the last event of an answer has another value
+  Finish finish = Finish::none;  // not none: the last event of an answer
   std::string error;             // with Finish::error
   Timing timing;                 // with the last event
 };

@@ -7,8 +7,8 @@
 
 namespace mr {
 
-// A prompt token is scored by sampling greedily with this bias on it: no logit comes near, so it is chosen, and what sampling
-// reports is its log-probability under the unchanged logits.
+// A prompt token is scored by greedy sampling with this bias on it: it dominates every logit, so the token is chosen, and
+// sampling reports its log-probability under the unchanged logits.
 static constexpr float certain = 1e30f;
 
 Runner::Runner(const Model& model, Backend& backend, const StateStore& state, const SchedulerLimits& limits, int max_context)
@@ -54,11 +54,11 @@ void Runner::forget() {
   std::vector<Sampled> nobody_reads;
   for (; !n_out_.empty(); n_out_.pop_front()) try {
       if (n_out_.front() > 0) backend_.collect(nobody_reads);
-    } catch (const std::exception&) {  // what broke the step may break this too
+    } catch (const std::exception&) {  // the cause of the failed step may make this fail too
     }
 }
 
-// Sequences to add to a step of one row each, so that the backend meets few shapes.
+// Padding sequences to add to a step of one row each, so that the backend sees few shapes.
 int Runner::padding(const StepPlan& plan) const {
   const int n = int(plan.parts.size()), padded = backend_.padded(n);
   return uniform_ && padded <= std::min(max_tokens_, max_out_) ? padded - n : 0;
@@ -105,7 +105,7 @@ void Runner::prepare(const StepPlan& plan) {
   write_padding(n_parts, n_padding);
 }
 
-// Rows that nobody reads: they see themselves alone, and unit 0 takes what they write.
+// Padding rows, whose results are ignored: they see only themselves, and write to unit 0.
 void Runner::write_padding(int first, int n) {
   StepArrays& a = *arrays_;
   for (int i = first; i < first + n; i++) {
@@ -135,7 +135,7 @@ void Runner::write_rows(const StepPart& part, int seq, int first_row) {
   a.prompt_len[seq] = part.state->n_prompt;
   a.corner[seq] = part.rows.corner;
   for (int r = 0; r < part.n_all(); r++) {
-    a.token[first_row + r] = r < part.n_rows() ? part.rows.tokens[size_t(r)] : 0;  // any token will do for padding
+    a.token[first_row + r] = r < part.n_rows() ? part.rows.tokens[size_t(r)] : 0;  // padding: any token
     a.position[first_row + r] = part.position + r;
   }
 }

@@ -1,5 +1,5 @@
-// Carries a planned step out: writes it into a step buffer, runs the model over it, lets the backend choose tokens. Two steps may
-// be under way: the next is prepared and launched while the backend works on the last.
+// Runs a planned step: writes it into a step buffer, runs the model, lets the backend sample. Two steps may be in flight: the
+// next is prepared and launched while the backend works on the last.
 #pragma once
 
 #include <deque>
@@ -16,17 +16,17 @@ class Runner {
  public:
   Runner(const Model&, Backend&, const StateStore&, const SchedulerLimits&, int max_context);
 
-  void observe(Observer* observer) { observer_ = observer; }  // null: nobody
+  void observe(Observer* observer) { observer_ = observer; }  // null: none
 
-  void prepare(const StepPlan&);       // writes the step down; the plan's sequences may change afterwards
+  void prepare(const StepPlan&);       // copies the step into a buffer; the plan's sequences may change afterwards
   void forward();                      // of the step prepared last
   Tensor logits();                     // of that forward, on the host: f32 [n_out, vocab], until it is sampled
-  void launch_sample();                // chooses its tokens; changes the logits
-  void forget();                       // every step that was launched
-  std::span<const Sampled> collect();  // of the first step launched that was not collected, until the next collect
+  void launch_sample();                // samples its tokens; overwrites the logits
+  void forget();                       // discards every launched step
+  std::span<const Sampled> collect();  // of the oldest step not collected; valid until the next collect
 
  private:
-  // Does it, and tells the observer, if there is one and it has a name.
+  // Calls f and reports it to the observer, if there is one and `what` is not empty.
   template <class F>
   void observe(F f, std::string_view what) {
     if (!observer_ || what.empty()) return f();
@@ -50,17 +50,17 @@ class Runner {
   std::vector<UnitCopy> copies_;
   struct Written {
     StepBuffer buffer;
-    std::vector<GroupTable> tables;  // what the batch points to
+    std::vector<GroupTable> tables;  // referenced by the batch
   };
   Written written_[2];
   int turn_ = 0;  // written_[turn_] is the step prepared last
   StepArrays* arrays_ = nullptr;
   std::vector<int> n_units_;  // scratch, per group
-  bool uniform_ = false;      // the step has one row and one output a sequence
+  bool uniform_ = false;      // the step has one row and one output per sequence
   Batch batch_;               // on the backend
   Tensor logits_;
   std::vector<float> host_logits_;
-  std::deque<int> n_out_;  // of the steps launched and not collected
+  std::deque<int> n_out_;  // of steps launched and not collected
   std::vector<Sampled> sampled_;
 };
 

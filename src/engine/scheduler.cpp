@@ -26,7 +26,7 @@ void StepPlan::add(StepPart part) {
   parts.push_back(std::move(part));
 }
 
-// Copies that its units were to get stay: they are carried out in order, so whoever takes such a unit next overwrites them.
+// Its pending copies stay in the plan: copies are executed in order, so the next owner of such a unit overwrites them.
 void StepPlan::remove(const Sequence& seq) {
   auto part = std::ranges::find(parts, &seq, &StepPart::seq);
   if (part == parts.end()) return;
@@ -44,10 +44,10 @@ void StepPlan::remove_padding() {
   std::erase_if(parts, [](const StepPart& part) { return !part.seq; });
 }
 
-// It has nothing to compute but its last token.
+// Only its last token is still to be computed.
 static bool decodes(const Sequence& s) { return int(s.state.tokens.size()) - s.state.committed <= s.decoding->max_rows(); }
 
-// The tokens that are being computed hold its last, or decides what it computes next.
+// A token in flight is its last, or determines its next rows.
 static bool must_wait(const Sequence& s) {
   return s.in_flight > 0 && (s.decoding->needs_result() || s.news.timing.n_generated + s.in_flight >= s.max_tokens);
 }
@@ -103,7 +103,7 @@ void Scheduler::count() {
   metrics_.waits_for = waiting ? waits_for_ : Waits::none;
 }
 
-// Over the groups that keep all tokens: what a window leaves behind is never held.
+// Over the groups that keep all tokens: windows release their pages.
 float Scheduler::internal_waste() const {
   int64_t held = 0, filled = 0;
   for (const Sequence* seq : running_)
@@ -116,7 +116,7 @@ float Scheduler::internal_waste() const {
   return held ? 1 - float(filled) / float(held) : 0;
 }
 
-// Rows that the step has left.
+// Rows left in the step.
 int Scheduler::budget(bool prompt) const {
   int n = limits_.max_batch_tokens - next_.n_tokens;
   return prompt ? std::min(n, limits_.max_prompt_tokens - next_.n_prompt_tokens) : n;
@@ -139,7 +139,7 @@ void Scheduler::plan_ragged() {
       if (seq->state.attached() && !seq->planned && decodes(*seq) == decode) plan_rows(*seq);
 }
 
-// First every member's prompt, padded to the longest; then a row of every member, of the ended ones too.
+// First every member's prompt, padded to the longest; then one row of every member, including ended ones.
 void Scheduler::plan_padded() {
   pass_ = running_;
   auto rows_left = [&](const Sequence& s) { return std::max(0, s.prefill_end - s.state.committed); };
@@ -175,7 +175,7 @@ void Scheduler::admit() {
   while (!waiting_.empty() || !arrived_.empty()) {
     Sequence* seq = first_waiting();
     if (!seq) return;
-    if (seq->in_flight) return;  // preempted while its last token is computed: it begins again when that is known
+    if (seq->in_flight) return;  // preempted with a token in flight: it restarts when that is known
     waits_for_ = blocked(*seq);
     if (waits_for_ != Waits::none) {
       if (waits_for_ == Waits::tokens || !make_way(seq->request, seq->turn())) return;
@@ -186,7 +186,7 @@ void Scheduler::admit() {
   }
 }
 
-// An answer is made when there is a place for it and for those that begin with it, and rows for its prompt; those when it starts.
+// Creates an answer when max_seqs has room for it and its followers, and the step has rows for its prompt; start() creates the followers.
 Sequence* Scheduler::first_waiting() {
   Answering* request = arrived_.empty() ? nullptr : *arrived_.begin();
   if (!request || (!waiting_.empty() && (*waiting_.begin())->turn() < request->turn())) return *waiting_.begin();
@@ -211,14 +211,14 @@ Waits Scheduler::blocked(int n_places) const {
 
 Waits Scheduler::blocked(const Sequence& seq) const {
   if (Waits waits = blocked(places(seq)); waits != Waits::none) return waits;
-  // Who starts without room for all its tokens, beside what the others still need for theirs, is soon preempted again.
+  // A sequence that starts without memory for all its tokens, in addition to what the others still need, is soon preempted again.
   growing_.assign({&seq.state});
   for (const Sequence* other : running_) growing_.push_back(&other->state);
   if (!running_.empty() && !states_.has_room(growing_, limits_.max_batch_tokens)) return Waits::memory;
   return Waits::none;
 }
 
-// For a request of better priority the last of the running ones goes back to wait.
+// Preempts the last running sequence in favour of a request of better priority.
 bool Scheduler::make_way(const Answering& request, const Turn& turn) {
   if (running_.empty()) return false;
   Sequence& last = *running_.back();
@@ -237,7 +237,7 @@ int Scheduler::places() const {
   return n;
 }
 
-// A batch begins when the last one has ended and it is full, or nobody will join it any more.
+// A batch starts when the last one has ended and it is full, or no more requests can join it.
 bool Scheduler::batch_is_ready(bool more_may_come) {
   if (!running_.empty()) return false;
   longest_ = 0;
@@ -257,7 +257,7 @@ Clock::time_point Scheduler::held_until() const {
   return first + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(limits_.batch_delay_s));
 }
 
-// False: its swapped state finds no room yet, or there is no memory for the answers that begin with it.
+// False: there is no room yet to swap its state in, or no memory for its followers.
 bool Scheduler::start(Sequence& seq) {
   try {
     while (limits_.shared_state && seq.request.unmade() > 0) seq.followers.push_back(&seq.request.make_answer());
@@ -285,7 +285,7 @@ bool Scheduler::start(Sequence& seq) {
   return true;
 }
 
-// Gives the sequence as many rows as the budget leaves, and padding behind its last one. False: it lost its place.
+// Plans as many rows of the sequence as the budget allows, and padding after the last one. False: it was preempted or failed.
 bool Scheduler::plan_rows(Sequence& seq, int padding) {
   if (must_wait(seq)) return true;
   SequenceState& state = seq.state;
@@ -323,7 +323,7 @@ bool Scheduler::plan_rows(Sequence& seq, int padding) {
   return true;
 }
 
-// Rows that are computed and thrown away. Where there is no memory for them, they are left out.
+// Rows that are computed and discarded. Left out if there is no memory for them.
 void Scheduler::plan_padding(SequenceState& state, Sequence* seq, int padding) {
   if (seq) seq->n_padded += padding;
   if (!states_.reserve(state, 0, 0, next_.copies, padding)) return;
@@ -336,13 +336,13 @@ Sequence* Scheduler::choose_victim() const {
   auto priority = [](const Sequence* s) { return s->request.request.priority; };
   int lowest = priority(*std::ranges::max_element(running_, {}, priority));
   Sequence* victim = nullptr;
-  for (size_t i = 1; i < running_.size(); i++)  // never the first of all
+  for (size_t i = 1; i < running_.size(); i++)  // never the first, which guarantees progress
     if (priority(running_[i]) == lowest && (!victim || running_[i]->state.committed >= victim->state.committed)) victim = running_[i];
   return victim ? victim : running_.back();
 }
 
-// It waits again: with its state in host memory if there is room, else it computes its tokens once more, as far as the prefix
-// tree does not still hold them.
+// The sequence waits again: its state is swapped out if there is room, else it recomputes its tokens, except those that the prefix
+// tree still holds.
 void Scheduler::preempt(Sequence& seq) {
   next_.remove(seq);
   std::erase(running_, &seq);
@@ -383,14 +383,14 @@ void Scheduler::commit_ahead(StepPart& part) {
   seq.in_flight++;
   if (seq.decoding->needs_result()) return;
   states_.commit(seq.state, part.n_rows());
-  int32_t output = part.first_out + part.n_out() - part.n_choices;  // of the last row, the first answer's
+  int32_t output = part.first_out + part.n_out() - part.n_choices;  // of the last row's first answer
   part.followers = std::exchange(seq.followers, {});
   for (Sequence*& f : part.followers) {
     states_.fork(seq.state, f->state);
     f->in_flight++;
     f->state.tokens.push_back(-1 - (output + 1 + int32_t(&f - part.followers.data())));
     f->prefill_end = seq.prefill_end;
-    f->n_padded = longest_ - seq.prefill_end;  // its prompt was padded where it was computed
+    f->n_padded = longest_ - seq.prefill_end;  // padded together with seq's prompt
     running_.insert(std::ranges::upper_bound(running_, f, Order{}), f);
   }
   seq.state.tokens.push_back(-1 - output);
@@ -406,7 +406,7 @@ void Scheduler::forget(SequenceState& state) {
 
 void Scheduler::absorb(StepPlan& step, std::span<const Sampled> sampled, FunctionRef<void(Sequence&, const char*)> tell) {
   for (StepPart& part : step.parts) {
-    if (!part.seq || part.seq->finish != Finish::none) continue;  // padding; or it was cancelled or failed meanwhile
+    if (!part.seq || part.seq->finish != Finish::none) continue;  // padding; or cancelled or failed meanwhile
     try {
       absorb(part, sampled);
       tell(*part.seq, nullptr);
@@ -435,7 +435,7 @@ void Scheduler::absorb(StepPart& part, std::span<const Sampled> step) {
   }
 }
 
-// Nothing predicts the first token of a prompt.
+// The first token of a prompt has no prediction: its score is NaN.
 void Scheduler::take_scores(const StepPart& part, std::span<const Sampled> scores) {
   Sequence& seq = *part.seq;
   if (part.scores_first)
@@ -454,7 +454,7 @@ void Scheduler::emit(Sequence& seq, std::span<const Sampled> tokens) {
   if (seq.finish != Finish::none) leave(seq);
 }
 
-// In the plain forms its place in the batch stays taken.
+// With static batching its row of the batch stays occupied.
 void Scheduler::leave(Sequence& seq) {
   if (limits_.batching != Batching::continuous && seq.state.attached()) {
     next_.remove(seq);

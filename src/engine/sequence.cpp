@@ -29,7 +29,7 @@ static void set_reason(std::string& to, const char* why) noexcept {
   try {
     to = why;
   } catch (...) {
-    to = "out of memory";  // short enough to need none
+    to = "out of memory";  // short enough for the small-string buffer
   }
 }
 
@@ -62,7 +62,7 @@ bool Sequence::needs_results() const { return decoding->needs_result() || sampli
 
 void Sequence::append(const Sampled& sampled, std::span<const int32_t> stop_tokens) {
   const SamplingParams& params = request.request.sampling;
-  news.tokens.reserve(news.tokens.size() + 1);  // both lists grow, or none
+  news.tokens.reserve(news.tokens.size() + 1);  // so that both vectors grow, or neither
   news.sampled.push_back(sampled);
   news.tokens.push_back(sampled.token);
   Timing& timing = news.timing;
@@ -75,13 +75,13 @@ void Sequence::append(const Sampled& sampled, std::span<const int32_t> stop_toke
 
   if (!params.ignore_eos && std::ranges::find(stop_tokens, sampled.token) != stop_tokens.end()) return end(Finish::stop);
   if (detokenizer && stop.push(detokenizer->push(sampled.token), news.text)) {
-    detokenizer.reset();  // what it holds back lies behind the stop string
+    detokenizer.reset();  // what it holds back is after the stop string
     return end(Finish::stop);
   }
   if (timing.n_generated >= max_tokens) end(Finish::length);
 }
 
-// Memory may be what is lacking: then a few words are lost, never the end.
+// May be called when memory is exhausted: then some text is lost, but never the end.
 void Sequence::end(Finish why, const char* error) noexcept {
   if (finish != Finish::none) return;
   finish = why;

@@ -6,7 +6,7 @@ namespace mr {
 
 namespace {
 
-// Hands out aligned pieces of the buffer; offset 0 is the header's, so it can mean "not there".
+// Allocates aligned pieces of the buffer; offset 0 is the header's, so it can mean "absent".
 struct Cursor {
   int64_t end = 0;
   template <class T>

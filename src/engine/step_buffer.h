@@ -1,5 +1,5 @@
-// The host side of a step: every array of a Batch in one contiguous buffer that holds offsets and no pointers. The same bytes
-// can be viewed here, copied to a device in one piece, or broadcast to other ranks.
+// A step on the host: every array of a Batch in one contiguous buffer with offsets instead of pointers. The same bytes
+// can be viewed here, copied to a device in one transfer, or broadcast to other ranks.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +13,11 @@ namespace mr {
 
 struct StepShape {
   int n_tokens = 0, n_seqs = 0, n_out = 0, n_edits = 0;
-  bool trees = false;            // parent and ancestors are there
-  std::span<const int> n_units;  // per group: entries of all page tables together; -1: a group of slots
+  bool trees = false;            // parent and ancestors are present
+  std::span<const int> n_units;  // per group: entries of all block tables together; -1: a group of slots
 };
 
-// Opens the buffer. Each array is a byte offset from here; 0: not there.
+// At the beginning of the buffer. Each array is a byte offset from here; 0: absent.
 struct StepHeader {
   int32_t bytes, n_tokens, n_seqs, n_out, n_groups;
   int32_t token, position, row_begin, context, prompt_len, corner, parent, ancestors, out_row, out, sample, edit;
@@ -45,7 +45,7 @@ struct StepArrays {
 
 class StepBuffer {
  public:
-  StepArrays& layout(const StepShape&);  // makes room for a step of this shape; the arrays' contents are the caller's to write
+  StepArrays& layout(const StepShape&);  // allocates a step of this shape; the caller fills the arrays
   std::span<const std::byte> bytes() const;
 
  private:
@@ -53,7 +53,7 @@ class StepBuffer {
   StepArrays arrays_;
 };
 
-// `tables` keeps what Batch::group points to.
+// `tables` provides the storage of Batch::group.
 Batch view(std::span<const std::byte> step, std::vector<GroupTable>& tables);
 
 }  // namespace mr

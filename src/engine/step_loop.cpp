@@ -49,7 +49,7 @@ void StepLoop::hand_out_logits(const StepPlan& step, Tensor logits) {
 }
 
 void StepLoop::finish(Launched launched) {
-  launched.begin = std::max(launched.begin, last_end_);  // launched ahead, it began when the one before it ended
+  launched.begin = std::max(launched.begin, last_end_);  // a step launched ahead starts when the previous one ends
   if (parts_.on_step) note(launched);
   StepPlan& step = *launched.step;
   parts_.scheduler.absorb(step, parts_.runner.collect(), [this](Sequence& seq, const char* error) {
@@ -100,7 +100,7 @@ class Overlapped final : public StepLoop {
     plan(more_may_come);  // what could not be planned while the last step ran
     Launched launched = launch();
     if (!launched.step) return false;
-    if (wants_logits(*launched.step)) {  // their reader may end its request: nobody plans meanwhile
+    if (wants_logits(*launched.step)) {  // on_logits may end its request: no concurrent planning
       parts_.desk.deliver_news();
       compute(*launched.step);
     } else {
@@ -138,7 +138,7 @@ class Ahead final : public StepLoop {
     if (parts_.scheduler.needs_results()) finish_last();
     plan(more_may_come);
     const bool logits = wants_logits(parts_.scheduler.planned());
-    if (logits) finish_last();  // whose news come first
+    if (logits) finish_last();  // its events come first
     Launched next = launch();
     if (next.step) compute(*next.step);
     finish_last();

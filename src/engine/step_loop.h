@@ -1,8 +1,8 @@
-// How steps follow each other: one after the other (serial), the next planned by a companion thread while one runs (overlapped), or,
-// where the backend queues its work, the next launched before the last one's tokens are known (ahead).
+// How steps overlap: not at all (serial), the next planned by a companion thread while one runs (overlapped), or, if the
+// backend is asynchronous, the next launched before the last one's tokens are known (ahead).
 //
-// A step passes between scheduler and runner three times: the scheduler plans it, commits it as soon as the runner has written it down,
-// and absorbs what it found out.
+// A step passes between scheduler and runner three times: the scheduler plans it, commits it as soon as the runner has copied it,
+// and absorbs its results.
 #pragma once
 
 #include <functional>
@@ -13,11 +13,11 @@
 
 namespace mr {
 
-// What becomes of requests around a step. Called on the loop's thread or, while a step runs, on its companion; never on both at once.
+// Request handling around steps. Called on the loop's thread or, while a step runs, on its companion; never on both at once.
 class Desk {
  public:
-  virtual void read_mail() = 0;     // takes in what was submitted and cancelled
-  virtual void deliver_news() = 0;  // tells the readers
+  virtual void read_mail() = 0;     // takes in submissions and cancellations
+  virtual void deliver_news() = 0;  // calls the sinks
   virtual void has_news(Answering&) = 0;
   virtual void fail(Answering&, const char* why) = 0;
 
@@ -36,11 +36,11 @@ class StepLoop {
   };
   virtual ~StepLoop() = default;
 
-  // One turn: reads the mail, runs or launches a step, takes the results that are due. False: there was nothing to run. Throws where a
+  // One iteration: takes in requests, runs or launches a step, collects the results that are due. False: nothing to run. Throws if a
   // step or its planning failed: no state can be trusted then, and forget() must follow.
   virtual bool turn(bool more_may_come) = 0;
-  virtual bool in_flight() const { return false; }  // a step was launched whose results nobody has seen
-  virtual void forget();                            // every step that was launched
+  virtual bool in_flight() const { return false; }  // a step was launched and its results are not collected
+  virtual void forget();                            // discards every launched step
 
  protected:
   using Instant = Clock::time_point;
@@ -50,9 +50,9 @@ class StepLoop {
   };
   explicit StepLoop(Parts parts) : parts_(std::move(parts)) {}
   void plan(bool more_may_come);
-  Launched launch();        // commits the planned step and writes it down
-  void compute(StepPlan&);  // until its tokens are chosen, or queued to be
-  void finish(Launched);    // takes its results
+  Launched launch();        // commits the planned step and copies it
+  void compute(StepPlan&);  // up to sampling, which may be asynchronous
+  void finish(Launched);    // processes its results
 
   Parts parts_;
 

@@ -19,10 +19,10 @@ enum Purpose : uint32_t { of_prompt, of_answer, arrival, token, shared_token };
 
 constexpr int longest_length = 9999999;
 
-// Special tokens and single bytes are below it in the usual vocabularies; a small one has to do with them.
+// In common vocabularies, special tokens and single bytes are below it; a small vocabulary uses all ids.
 constexpr int first_plain_id = 1000;
 
-// Each is one token, with the space before it, in the usual vocabularies.
+// Each is one token, with the space before it, in common vocabularies.
 constexpr std::array words = {"time",  "people", "water", "first", "house",   "world", "night",  "small",  "river",  "light", "music",
                               "paper", "table",  "green", "story", "morning", "city",  "answer", "field",  "summer", "stone", "winter",
                               "bread", "garden", "north", "glass", "market",  "horse", "letter", "window", "island", "silver"};

@@ -1,4 +1,4 @@
-// What a load consists of: prompts, lengths and arrivals, all from one seed or from a file, so that every engine and every
+// A benchmark load: prompts, lengths and arrivals, all from one seed or from a file, so that every engine and every
 // server gets the same.
 #pragma once
 
@@ -11,10 +11,10 @@
 namespace mr {
 
 // A length in tokens: "128"; uniform in "64-512"; or "lognormal:128:0.8", the median and the deviation of the logarithm, at most
-// 16 times the median: many short, a few long, as users have them.
+// 16 times the median: many short, a few long, like real traffic.
 struct Lengths {
   int low = 128, high = 128;
-  double sigma = 0;  // > 0: lognormal around `median`, held between low and high
+  double sigma = 0;  // > 0: lognormal around `median`, clamped to low and high
   int median = 0;
   int draw(uint64_t seed, uint32_t index, uint32_t purpose) const;
 };
@@ -22,8 +22,8 @@ Lengths parse_lengths(const std::string&);  // throws Error
 
 // One request of a file.
 struct LoadItem {
-  int prompt_tokens = 0;        // of a made-up prompt, where there is none of its own
-  int output_tokens = 0;        // 0: as the workload says
+  int prompt_tokens = 0;        // of a random prompt, if the item has none
+  int output_tokens = 0;        // 0: the workload's
   std::string text;             // the prompt, or
   std::vector<int32_t> tokens;  // the prompt
 };
@@ -34,23 +34,23 @@ std::vector<LoadItem> parse_load(const std::string& lines, const std::string& wh
 struct Workload {
   Lengths prompt, answer;
   int vocab = 21000;      // token ids are below it
-  int shared_prefix = 0;  // tokens with which every made-up prompt begins, of its length
+  int shared_prefix = 0;  // length of the common prefix of all random prompts
   bool chat = false;      // for servers: /v1/chat/completions instead of /v1/completions
-  bool text = false;      // prompts as words of about a token each, instead of token ids; chat has no other way
+  bool text = false;      // prompts as words of about a token each, instead of token ids; always for chat
   std::string model;
   uint64_t seed = 0;
-  uint32_t first = 0;             // number of the first request: other numbers, other prompts
-  std::vector<LoadItem> items{};  // if any: requests are these, in turn
+  uint32_t first = 0;             // index of the first request: other indices, other prompts
+  std::vector<LoadItem> items{};  // if any: the requests, repeated in order
 };
 
-// Of the request that is `index` after the first.
-const LoadItem* item_of(const Workload&, uint32_t index);  // null: it is made up
-int prompt_length(const Workload&, uint32_t index);        // of a made-up prompt
+// Of request first + index.
+const LoadItem* item_of(const Workload&, uint32_t index);  // null: it is random
+int prompt_length(const Workload&, uint32_t index);        // of a random prompt
 int answer_length(const Workload&, uint32_t index);
 std::vector<int32_t> made_up_tokens(const Workload&, uint32_t index);
 std::string made_up_text(const Workload&, uint32_t index);
 
-std::vector<double> poisson_arrivals(double rate, size_t n, uint64_t seed);  // seconds from the beginning; `rate` a second on average
+std::vector<double> poisson_arrivals(double rate, size_t n, uint64_t seed);  // seconds from the start; `rate` per second on average
 
 // Of sorted or unsorted values; between two of them by linear interpolation. 0 if there are none.
 double percentile(std::vector<double> values, double share);
