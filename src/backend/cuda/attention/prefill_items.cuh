@@ -99,7 +99,7 @@ __device__ int count_items(const AttendCall& call, const Layout& layout) {
   return (layout.is_shared() ? *layout.shared.n_shared : layout.n_tiles) * (call.heads / layout.pack);
 }
 
-// The items of a block, longest first in boustrophedon order, which balances the blocks; -1: no more.
+// The items of a block, longest first, in snake order over the blocks for balance; -1: no more.
 __device__ int item_at(int turn, int n_items) {
   const int n = gridDim.x, at = turn * n + (turn % 2 ? n - 1 - int(blockIdx.x) : int(blockIdx.x));
   return at < n_items ? at : -1;

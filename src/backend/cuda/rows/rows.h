@@ -43,7 +43,7 @@ struct SampleCall {
   Matrix logits;                      // f32 [n_out, vocab], changed by edits and masks
   const Out* out = nullptr;           // [n_out]
   const SampleRow* row = nullptr;     // [n_out]
-  const LogitEdit* edit = nullptr;    // of all rows; no token occurs twice in a row
+  const LogitEdit* edit = nullptr;    // of all rows; within one row, each token at most once
   float* unchanged = nullptr;         // scratch [edits of all rows]
   const int32_t* mask_row = nullptr;  // [n_out] or null
   const uint32_t* mask = nullptr;
