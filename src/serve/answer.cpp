@@ -70,14 +70,15 @@ void AnswerWriter::collect(int prompt, Choice& c, const TokenEvent& event, const
   c.calls.insert(c.calls.end(), news.calls.begin(), news.calls.end());
   n_bytes_ += news.content.size();
   for (const ToolCall& call : news.calls) n_bytes_ += sizeof call + call.name.size() + call.arguments.size();
-  if (!asked_.logprobs) return;
   Prompt& p = prompts_[size_t(prompt)];
-  append(p.logprobs, event.prompt, p.offset);
-  append(c.logprobs, event.sampled, c.offset);
+  if (!asked_.chat && !p.echo) n_bytes_ += size_t(asked_.n) * echo_of(prompt).size();
+  if (!asked_.logprobs) return;
+  append(p.logprobs, event.prompt, p.offset, asked_.n);
+  append(c.logprobs, event.sampled, c.offset, 1);
 }
 
-// The lists of what was sampled, behind those that are there.
-void AnswerWriter::append(Lists& lists, std::span<const Sampled> sampled, size_t& offset) {
+// The lists of what was sampled, behind those that are there. times: how often they will be written.
+void AnswerWriter::append(Lists& lists, std::span<const Sampled> sampled, size_t& offset, int times) {
   if (sampled.empty()) return;
   const OrderedJson json = logprobs_of(sampled, offset);
   size_t i = 0;
@@ -88,7 +89,7 @@ void AnswerWriter::append(Lists& lists, std::span<const Sampled> sampled, size_t
     std::string& items = lists[i++];
     if (!items.empty()) items += ',';
     items.append(text, 1, text.size() - 2);
-    n_bytes_ += text.size();
+    n_bytes_ += text.size() * size_t(times);
   }
 }
 
@@ -118,16 +119,16 @@ static void append_member(std::string& object, std::string_view name, std::strin
 }
 
 std::string AnswerWriter::whole() {
-  std::string choices = "[";
-  choices.reserve(n_bytes_ + n_bytes_ / 8 + 256 * choices_.size());
+  std::string body = to_text(head("chat.completion", "text_completion"));
+  body.reserve(body.size() + n_bytes_ + n_bytes_ / 8 + 256 * (choices_.size() + 1));
+  body.pop_back();
+  body += ",\"choices\":[";
   for (int i = 0; i < int(choices_.size()); i++) {
-    if (i > 0) choices += ',';
-    choices += choice_text(i);
+    if (i > 0) body += ',';
+    body += choice_text(i);
     choices_[size_t(i)] = {};
   }
-  choices += ']';
-  std::string body = to_text(head("chat.completion", "text_completion"));
-  append_member(body, "choices", choices);
+  body += "]}";
   append_member(body, "usage", to_text(usage()));
   return body;
 }

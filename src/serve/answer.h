@@ -18,7 +18,7 @@ class AnswerWriter {
   std::string add(int prompt, const TokenEvent&);
 
   bool complete() const { return n_open_ == 0; }
-  size_t bytes() const { return n_bytes_; }  // collected for a whole answer
+  size_t bytes() const { return n_bytes_; }  // of the whole answer, as far as it is known
   std::string whole();                       // not streamed: the body; what was collected is gone then
   std::string stream_end() const;            // streamed: the usage if it is wanted, and the end mark
 
@@ -38,7 +38,7 @@ class AnswerWriter {
   OrderedJson head(const char* chat_object, const char* text_object) const;
   OrderedJson usage() const;
   void collect(int prompt, Choice&, const TokenEvent&, const ToolCallReader::News&);
-  void append(Lists&, std::span<const Sampled>, size_t& offset);
+  void append(Lists&, std::span<const Sampled>, size_t& offset, int times);
   std::string choice_text(int index);
   std::string logprobs_text(const Lists& prompt, const Lists& answer) const;
   ToolCallReader::News read(Choice&, const TokenEvent&) const;

@@ -212,6 +212,22 @@ TEST(Answer, ChoicesOfSeveralPromptsAreNumberedThrough) {
   EXPECT_EQ(j["usage"]["prompt_tokens_details"]["cached_tokens"], 2);
 }
 
+// What connections hold is bounded by it: the prompt is written into every choice.
+TEST(Answer, IsAsLargeAsItWasCounted) {
+  Asked asked = completion(R"({"prompt":[1,2,3],"n":8,"echo":true,"logprobs":5})");
+  ServedModel model = tiny_model();
+  AnswerWriter writer(asked, model);
+  const Sampled token{7, -0.5f, {{8, -0.25f}, {9, -0.5f}, {10, -1.5f}, {11, -2.5f}, {12, -3.5f}}};
+  for (int choice = 0; choice < 8; choice++) {
+    TokenEvent event{.choice = choice, .tokens = {7}, .sampled = {token}, .text = "x", .finish = Finish::length};
+    if (choice == 0) event.prompt.assign(500, token);
+    writer.add(0, event);
+  }
+  const size_t counted = writer.bytes(), written = writer.whole().size();
+  EXPECT_GT(written, size_t(8) * 500 * 5);
+  EXPECT_GE(double(counted), 0.95 * double(written));
+}
+
 TEST(Metrics, BucketsAreCumulative) {
   Histogram h({1, 2, 4});
   for (double x : {0.5, 1.0, 1.5, 4.0, 100.0}) h.observe(x);
