@@ -169,7 +169,7 @@ void Gpu::multiply_grouped(Lane& lane, Tensor out, Tensor x, std::span<const Wei
                            Activation act, bool listed) {
   const Packed shape = packed(experts[0]), *list = tables->experts(experts);
   const Matrix rows = matrix(x);
-  if (shape.in % 8) return grouped_any(lane.at(), matrix(out), rows, list, shape.in, matrix(expert));
+  if (shape.in % 8) return grouped_any(lane.at(), matrix(out), rows, list, int(experts.size()), shape.in, matrix(expert));
   GroupPlan plan = group_plan(launch, out.shape[0], int64_t(experts.size()));
   if (plan.listed) {
     int32_t* room = scratch<int32_t>(lane, Scratch::groups, out.shape[0] + 1 + plan.n_tiles * int64_t(sizeof(GroupTile) / 4));

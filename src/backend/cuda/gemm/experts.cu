@@ -159,12 +159,12 @@ __global__ void __launch_bounds__(kOneWarps * 32, 2)
 }
 
 // Any shape, slowly: one warp per output of a (row, expert) pair.
-__global__ void grouped_any_kernel(Matrix out, Matrix x, const Packed* experts, int64_t in, Matrix expert) {
+__global__ void grouped_any_kernel(Matrix out, Matrix x, const Packed* experts, int n_experts, int64_t in, Matrix expert) {
   launch_next();
   wait_before();
   const int64_t pair = blockIdx.y, k = expert.cols, t = pair / k, col = int64_t(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
   if (col >= out.cols) return;
-  const int32_t e = static_cast<const int32_t*>(expert.data)[t * expert.stride + pair % k];
+  const int e = chosen(static_cast<const int32_t*>(expert.data) + t * expert.stride, int(pair % k), n_experts);
   const int64_t from = (x.rows == out.rows ? pair : t) * x.stride, lane = threadIdx.x % 32;
   float sum = 0;
   for (int64_t i = lane; i < in; i += 32) sum += load(x.data, x.dtype, from + i) * load(experts[e].quants, DType::bf16, col * in + i);
@@ -248,15 +248,15 @@ bool can_route(const RouteCall& r) {
 void route_normed(const Launch& at, const RouteCall& r) {
   launch(at, route_normed_kernel, grid2(r.x.rows), kRouteThreads, size_t(r.x.cols + r.n_experts) * 4, r);
 }
-void grouped_any(const Launch& at, Matrix out, Matrix x, const Packed* experts, int64_t in, Matrix expert) {
-  launch(at, grouped_any_kernel, grid2(div_up(out.cols, 8), out.rows), 256, 0, out, x, experts, in, expert);
+void grouped_any(const Launch& at, Matrix out, Matrix x, const Packed* experts, int n_experts, int64_t in, Matrix expert) {
+  launch(at, grouped_any_kernel, grid2(div_up(out.cols, 8), out.rows), 256, 0, out, x, experts, n_experts, in, expert);
 }
 
 GroupPlan group_plan(const Launch& at, int64_t n_pairs, int64_t n_experts) {
   const int64_t each = n_pairs / n_experts;
   GroupPlan plan;
   plan.most = each <= 4 ? 8 : each <= 8 ? 16 : each <= 16 ? 24 : each <= 24 ? 32 : 64;
-  if (at.deterministic) plan.most = std::min(plan.most, 16);  // larger tiles have fewer warps, which changes the order of sums
+  if (at.deterministic) plan.most = std::min(plan.most, 16);  // larger tiles have 8 warps, which changes the order of sums
   plan.n_tiles = std::min(n_pairs, n_experts) + n_pairs / plan.most;
   plan.listed = n_pairs > 32;
   return plan;
@@ -288,6 +288,7 @@ void grouped(const Launch& at, Matrix out, Matrix x, const Packed& shape, const 
   p.gated = ups != nullptr;
   p.activation = act;
   auto run = [&](auto f) {
+    if (plan.most == 8 && ups && at.deterministic) return few_rows<f(), 1, 2, 16, true>(at, p, shape, plan.n_tiles, g);
     if (plan.most == 8 && ups) return few_rows<f(), 1, 2, 8, true>(at, p, shape, plan.n_tiles, g);
     if (plan.most == 8) return few_rows<f(), 1, 1, 16, true>(at, p, shape, plan.n_tiles, g);
     if (plan.most == 16) return few_rows<f(), 2, 2, 16, true>(at, p, shape, plan.n_tiles, g);

@@ -90,7 +90,7 @@ void grouped_gate_one(const Launch&, Matrix out, Matrix x, const Packed* gates, 
                       Activation);
 void grouped_sum_one(const Launch&, Matrix into, Matrix x, const Packed* downs, int n_experts, Matrix expert, Matrix weight,
                      const HalfNorm& next);
-void grouped_any(const Launch&, Matrix out, Matrix x, const Packed* experts, int64_t in, Matrix expert);  // of bf16 alone
+void grouped_any(const Launch&, Matrix out, Matrix x, const Packed* experts, int n_experts, int64_t in, Matrix expert);  // of bf16 alone
 void combine_into(const Launch&, Matrix into, Matrix x, Matrix weight, const HalfNorm& next);             // into f32
 inline constexpr int kCombinePart = 32, kSumPartOne = 8;  // columns of a part of the half norm
 
