@@ -6,6 +6,7 @@
 #include "core/bounded_json.h"
 #include "core/error.h"
 #include "io/gguf.h"
+#include "io/other_formats.h"
 #include "io/safetensors.h"
 
 namespace mr {
@@ -60,32 +61,47 @@ Json read_json_object(const fs::path& path) {
 std::unique_ptr<Checkpoint> Checkpoint::open(const fs::path& path, Want want) {
   std::unique_ptr<Checkpoint> c(new Checkpoint(path));
   std::error_code ignored;
-  if (fs::is_directory(path, ignored)) {
+  if (fs::is_directory(path, ignored))
     c->open_directory(want);
-  } else {
-    MappedFile file(path);
-    if (GgufFile::recognizes(file.bytes()) || path.extension() == ".gguf") {
-      c->open_gguf(std::move(file));
-    } else {
-      bool known = SafetensorsFile::recognizes(file.bytes()) || path.extension() == ".safetensors";
-      check(known, "'{}' is neither a GGUF nor a safetensors file", path.native());
-      c->open_safetensors(std::move(file));
-      fs::path config = path.parent_path() / "config.json";
-      if (fs::exists(config, ignored)) c->config_ = read_json_object(config);
-    }
-  }
+  else
+    c->open_file();
   c->index_names();
   return c;
 }
 
+void Checkpoint::open_file() {
+  MappedFile file(path_);
+  if (GgufFile::recognizes(file.bytes())) return open_gguf(std::move(file));
+  const bool known = SafetensorsFile::recognizes(file.bytes());
+  if (std::string what = known ? "" : other_format(file.bytes(), path_); !what.empty())
+    throw Error(sentence("'{}' ", path_.native()) + what);
+  if (path_.extension() == ".gguf") return open_gguf(std::move(file));  // which says what is wrong with it
+  check(known || path_.extension() == ".safetensors", "'{}' is neither a GGUF nor a safetensors file", path_.native());
+  open_safetensors(std::move(file));
+  std::error_code ignored;
+  fs::path config = path_.parent_path() / "config.json";
+  if (fs::exists(config, ignored)) config_ = read_json_object(config);
+  other_quantization_ = mr::other_quantization(config_, path_.parent_path());
+}
+
 void Checkpoint::open_directory(Want want) {
   std::error_code ignored;
-  check(fs::exists(path_ / "config.json", ignored), "the directory '{}' has no config.json", path_.native());
-  config_ = read_json_object(path_ / "config.json");
-  if (want == Want::configuration) return;
+  const bool has_config = fs::exists(path_ / "config.json", ignored);
   fs::path single = path_ / "model.safetensors", index = path_ / "model.safetensors.index.json";
+  const bool has_tensors = fs::exists(single, ignored) || fs::exists(index, ignored);
+  if (!has_config || (want == Want::tensors && !has_tensors)) {
+    if (std::optional<fs::path> gguf = gguf_in(path_)) {
+      path_ = *gguf;
+      return open_file();
+    }
+    if (std::string what = other_format_in(path_); !what.empty()) throw Error(sentence("the directory '{}' ", path_.native()) + what);
+  }
+  check(has_config, "the directory '{}' has no config.json", path_.native());
+  config_ = read_json_object(path_ / "config.json");
+  other_quantization_ = mr::other_quantization(config_, path_);
+  if (want == Want::configuration) return;
+  check(has_tensors, "the directory '{}' has neither model.safetensors nor model.safetensors.index.json", path_.native());
   if (fs::exists(single, ignored)) return open_safetensors(MappedFile(single));
-  check(fs::exists(index, ignored), "the directory '{}' has neither model.safetensors nor model.safetensors.index.json", path_.native());
   open_shards(index);
 }
 
@@ -120,33 +136,40 @@ void Checkpoint::open_shards(const fs::path& index) {
 }
 
 void Checkpoint::open_safetensors(MappedFile file) {
+  if (std::string what = SafetensorsFile::recognizes(file.bytes()) ? "" : other_format(file.bytes(), file.path()); !what.empty())
+    throw Error(sentence("'{}' ", file.path().native()) + what);
   SafetensorsFile s(std::move(file));
   for (Buffer& copy : s.realigned) copies_.push_back(std::move(copy));
   add(std::move(s.file), std::move(s.tensors));
 }
 
-// Part 3 of "x-00001-of-00005.gguf" is "x-00003-of-00005.gguf".
-static fs::path gguf_part(const fs::path& first, size_t part, size_t parts) {
-  std::string name = first.filename().native(), tail = fmt::format("-{:05}-of-{:05}.gguf", 1, parts);
-  check(name.ends_with(tail), "'{}' is the first of {} parts, so its name must end in '{}'", first.native(), parts, tail);
+// From "x-00002-of-00005.gguf" to "x-00003-of-00005.gguf".
+static fs::path gguf_part(const fs::path& one, size_t its_number, size_t part, size_t parts) {
+  std::string name = one.filename().native(), tail = fmt::format("-{:05}-of-{:05}.gguf", its_number, parts);
+  check(name.ends_with(tail), "'{}' is part {} of {}, so its name must end in '{}'", one.native(), its_number, parts, tail);
   name.resize(name.size() - tail.size());
-  return first.parent_path() / (name + fmt::format("-{:05}-of-{:05}.gguf", part, parts));
+  return one.parent_path() / (name + fmt::format("-{:05}-of-{:05}.gguf", part, parts));
 }
 
 void Checkpoint::open_gguf(MappedFile file) {
   GgufFile first(std::move(file));
+  auto number = [&](const char* key, uint64_t missing) {
+    auto found = first.metadata.find(key);
+    return found != first.metadata.end() && found->is_number_unsigned() ? found->get<uint64_t>() : missing;
+  };
+  const uint64_t parts = number("split.count", 1), part = number("split.no", 0);
+  check(parts <= 99999 && part < std::max<uint64_t>(parts, 1), "'{}' says that it is part {} of {}", path_.native(), part + 1, parts);
+  if (part > 0) {  // the first has the metadata
+    path_ = gguf_part(path_, part + 1, 1, parts);
+    GgufFile named(MappedFile{path_});
+    first = std::move(named);
+    check(number("split.no", 0) == 0, "'{}' is not the first part, though its name says so", path_.native());
+  }
   is_gguf_ = true;
   config_ = std::move(first.metadata);
-  auto number = [&](const char* key, uint64_t missing) {
-    auto found = config_.find(key);
-    return found != config_.end() && found->is_number_unsigned() ? found->get<uint64_t>() : missing;
-  };
-  uint64_t parts = number("split.count", 1), part = number("split.no", 0);
-  check(part == 0, "'{}' is part {} of {}: open the first part", path_.native(), part + 1, parts);
-  check(parts <= 99999, "'{}' says that it is one of {} parts", path_.native(), parts);
   add(std::move(first.file), std::move(first.tensors));
   for (size_t i = 2; i <= parts; i++) {
-    GgufFile next(MappedFile(gguf_part(path_, i, parts)));
+    GgufFile next(MappedFile(gguf_part(path_, 1, i, parts)));
     add(std::move(next.file), std::move(next.tensors));
   }
 }

@@ -1,6 +1,6 @@
 // A model's files behind one face: a Hugging Face directory (config.json with model.safetensors, or with shards and their
-// index), a single safetensors file, or a GGUF file (its further parts are found by name). Opening maps files and checks
-// every tensor's place and size; it copies no tensor data.
+// index), a single safetensors file, or a GGUF file or a directory with one (its further parts are found by name). Opening maps files and
+// checks every tensor's place and size; it copies no tensor data.
 #pragma once
 
 #include <filesystem>
@@ -34,6 +34,8 @@ class Checkpoint {
   const Json& config() const { return config_; }
   bool is_gguf() const { return is_gguf_; }
   const std::filesystem::path& path() const { return path_; }  // what was opened
+  // How weights are stored that cannot be read: "AWQ, 4 bits, groups of 128"; empty: they can, as far as the configuration says.
+  const std::string& other_quantization() const { return other_quantization_; }
   const std::filesystem::path& file_of(const StoredTensor& tensor) const { return files_[size_t(tensor.file)].path(); }
 
   void drop(const StoredTensor& tensor) const;  // its pages are not needed any more; reading them again is slow but right
@@ -43,12 +45,14 @@ class Checkpoint {
   void open_directory(Want);
   void open_shards(const std::filesystem::path& index);
   void open_safetensors(MappedFile file);
+  void open_file();
   void open_gguf(MappedFile file);
   void add(MappedFile file, std::vector<StoredTensor> tensors);
   void index_names();
 
   std::filesystem::path path_;
   bool is_gguf_ = false;
+  std::string other_quantization_;
   Json config_ = Json::object();
   std::vector<MappedFile> files_;
   std::vector<Buffer> copies_;  // tensors that lie misaligned in their file

@@ -62,12 +62,19 @@ TEST_F(Gguf, ReadsAFileOfSeveralParts) {
   EXPECT_EQ(c->file_of(c->get("c")), fixture("split/tiny-00002-of-00002.gguf"));
 }
 
+TEST_F(Gguf, AnyPartAndTheirDirectoryFindTheFirst) {
+  for (const char* name : {"split/tiny-00002-of-00002.gguf", "split"}) {
+    auto c = Checkpoint::open(fixture(name));
+    EXPECT_EQ(c->path(), fixture("split/tiny-00001-of-00002.gguf"));
+    EXPECT_EQ(c->file_of(c->get("c")), fixture("split/tiny-00002-of-00002.gguf"));
+  }
+}
+
 TEST_F(Gguf, SaysWhichPartIsWrong) {
-  expect_says(error_of([] { Checkpoint::open(fixture("split/tiny-00002-of-00002.gguf")); }), {"part 2 of 2", "open the first part"});
   std::string first = read_file(fixture("split/tiny-00001-of-00002.gguf"));
   write_file(dir_ / "tiny-00001-of-00002.gguf", first);
   expect_says(error_of([&] { Checkpoint::open(dir_ / "tiny-00001-of-00002.gguf"); }), {"cannot open", "tiny-00002-of-00002.gguf"});
-  expect_error(first, {"first of 2 parts", "-00001-of-00002.gguf"});
+  expect_error(first, {"part 1 of 2", "-00001-of-00002.gguf"});
 }
 
 TEST_F(Gguf, SmallestFilesWork) {
