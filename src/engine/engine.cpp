@@ -8,6 +8,7 @@
 #include "backend/cuda/cuda_backend.h"
 #include "core/config.h"
 #include "core/error.h"
+#include "core/words.h"
 #include "model/arch/arch.h"
 
 namespace mr {
@@ -60,12 +61,11 @@ void Engine::validate(const Request& r) const {
   check(r.first_choice >= 0, "first_choice must be 0 or more, not {}", r.first_choice);
   check(r.sampling.stop.empty() || tokenizer(), "stop strings need a tokenizer, and the model has none");
   int n_answer = std::min(r.sampling.max_tokens, 1);
-  check(n_prompt + n_answer <= memory_.max_context, "the prompt has {} tokens, but the context holds {}, the answer included", n_prompt,
-        memory_.max_context);
+  check(n_prompt + n_answer <= memory_.max_context, "the prompt has {}, but the context holds {}, the answer included",
+        counted(n_prompt, "token"), memory_.max_context);
   int64_t n_kept = n_prompt + std::min(r.sampling.max_tokens, memory_.max_context - n_prompt) - n_answer;
-  check(n_kept <= memory_.state.n_tokens,
-        "a prompt of {} tokens with an answer of up to {} needs state for {} tokens, but there is memory for {}", n_prompt,
-        n_kept + n_answer - n_prompt, n_kept, memory_.state.n_tokens);
+  check(n_kept <= memory_.state.n_tokens, "a prompt of {} with an answer of up to {} needs state for {}, but there is memory for {}",
+        counted(n_prompt, "token"), n_kept + n_answer - n_prompt, counted(n_kept, "token"), memory_.state.n_tokens);
 }
 
 // If a rope depends on the prompt's length, so do the keys: only prompts with the same scaling may share them.

@@ -70,6 +70,7 @@ class Engine : Desk {
 
   const Tokenizer* tokenizer() const { return files_.tokenizer ? &*files_.tokenizer : nullptr; }
   const Checkpoint& checkpoint() const { return *files_.checkpoint; }
+  const GenerationDefaults& generation_defaults() const { return files_.sampling; }
   const Model& model() const { return *model_; }
   Backend& backend() { return *backend_; }
   const EngineMemory& memory() const { return memory_; }

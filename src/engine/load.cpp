@@ -32,17 +32,22 @@ static std::optional<Tokenizer> tokenizer_in(const fs::path& directory) {
 }
 
 // A number or a list of numbers.
-static void add_eos(const fs::path& generation_config, std::vector<int32_t>& stop_tokens) {
-  if (!fs::exists(generation_config)) return;
-  Json config = read_json_object(generation_config);
+static void add_eos(const Json& config, const std::string& where, std::vector<int32_t>& stop_tokens) {
   auto eos = config.find("eos_token_id");
   if (eos == config.end() || eos->is_null()) return;
   Json list = eos->is_array() ? *eos : Json::array({*eos});
   for (const Json& id : list) {
     bool ok = id.is_number_integer() && id >= 0 && id <= INT32_MAX;
-    check(ok, "eos_token_id in {} is not a token's number or a list of them", generation_config.string());
+    check(ok, "eos_token_id in {} is not a token's number or a list of them", where);
     stop_tokens.push_back(id.get<int32_t>());
   }
+}
+
+static void read_generation_config(const fs::path& path, ModelFiles& files) {
+  if (!fs::exists(path)) return;
+  const Json config = read_json_object(path);
+  add_eos(config, path.string(), files.stop_tokens);
+  files.sampling = defaults_of_config(config, path.string());
 }
 
 ModelFiles open_model(const fs::path& path, Checkpoint::Want want) {
@@ -50,10 +55,11 @@ ModelFiles open_model(const fs::path& path, Checkpoint::Want want) {
   files.checkpoint = Checkpoint::open(path, want);
   if (files.checkpoint->is_gguf()) {
     if (files.checkpoint->config().contains("tokenizer.ggml.tokens")) files.tokenizer = Tokenizer::from_gguf(files.checkpoint->config());
+    files.sampling = defaults_of_gguf(files.checkpoint->config(), path.string());
   } else {
     fs::path directory = fs::is_directory(path) ? path : path.parent_path();
     files.tokenizer = tokenizer_in(directory);
-    add_eos(directory / "generation_config.json", files.stop_tokens);
+    read_generation_config(directory / "generation_config.json", files);
   }
   if (files.tokenizer)
     for (int32_t id : files.tokenizer->stop_tokens()) files.stop_tokens.push_back(id);

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "engine/generation_defaults.h"
 #include "io/checkpoint.h"
 #include "text/tokenizer.h"
 
@@ -15,6 +16,7 @@ struct ModelFiles {
   std::unique_ptr<Checkpoint> checkpoint;
   std::optional<Tokenizer> tokenizer;
   std::vector<int32_t> stop_tokens;  // by the tokenizer and by generation_config.json
+  GenerationDefaults sampling;
 };
 
 ModelFiles open_model(const std::filesystem::path&, Checkpoint::Want = Checkpoint::Want::tensors);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/words.h"
 #include "serve/known_fields.h"
 
 namespace mr {
@@ -106,12 +107,12 @@ static std::optional<uint64_t> read_seed(const Fields& f) {
 
 static SamplingParams read_sampling(const Fields& f, const ServedModel& model, const RequestLimits& limits) {
   constexpr double tiny = 1e-6;
-  SamplingParams p;
-  p.temperature = float(f.number("temperature", 1, 0, 100));
-  p.top_k = int(std::max<int64_t>(0, f.integer("top_k", 0, -1, most)));  // -1: all, as some clients say it
-  p.top_p = float(f.number("top_p", 1, tiny, 1));
-  p.min_p = float(f.number("min_p", 0, 0, 1));
-  p.repetition_penalty = float(f.number("repetition_penalty", 1, tiny, 100));
+  SamplingParams p = model.sampling.over({});
+  p.temperature = float(f.number("temperature", p.temperature, 0, 100));
+  p.top_k = int(std::max<int64_t>(0, f.integer("top_k", p.top_k, -1, most)));  // -1: all, as some clients say it
+  p.top_p = float(f.number("top_p", p.top_p, tiny, 1));
+  p.min_p = float(f.number("min_p", p.min_p, 0, 1));
+  p.repetition_penalty = float(f.number("repetition_penalty", p.repetition_penalty, tiny, 100));
   p.frequency_penalty = float(f.number("frequency_penalty", 0, -2, 2));
   p.presence_penalty = float(f.number("presence_penalty", 0, -2, 2));
   p.logit_bias = read_biases(f, model, limits);
@@ -146,7 +147,8 @@ static void check_prompt(const std::vector<int32_t>& tokens, const ServedModel& 
   if (tokens.empty()) refuse(param, "the prompt is empty");
   if (int64_t(tokens.size()) + std::min(n_answer, 1) > model.max_context)
     throw ApiError(400,
-                   fmt::format("the prompt has {} tokens, but the context holds {}, the answer included", tokens.size(), model.max_context),
+                   fmt::format("the prompt has {}, but the context holds {}, the answer included", counted(int64_t(tokens.size()), "token"),
+                               model.max_context),
                    param, "context_length_exceeded");
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/chat.h"
+#include "engine/generation_defaults.h"
 #include "engine/request.h"
 #include "serve/fields.h"
 
@@ -18,10 +19,11 @@ struct ServedModel {
   const Tokenizer* tokenizer = nullptr;  // null: prompts are token ids, answers have no text
   const ChatFormat* chat = nullptr;      // null: there is no template
   int vocab = 0;
-  int max_context = 0;    // tokens
-  int64_t max_state = 0;  // tokens for which there is state
-  int max_choices = 1;    // n
-  int64_t created = 0;    // Unix time
+  int max_context = 0;               // tokens
+  int64_t max_state = 0;             // tokens for which there is state
+  int max_choices = 1;               // n
+  int64_t created = 0;               // Unix time
+  GenerationDefaults sampling = {};  // for what a request leaves open
 };
 
 ApiError no_such_model(const std::string& name, const ServedModel&);  // 404

@@ -85,6 +85,7 @@ void Server::adopt(std::unique_ptr<Engine> engine) {
   model_.max_state = engine_->memory_plan().n_tokens;
   model_.max_choices = std::min(128, engine_->max_seqs());
   model_.created = std::time(nullptr);
+  model_.sampling = engine_->generation_defaults();
   loaded_ = true;
 }
 
