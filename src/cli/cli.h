@@ -24,6 +24,7 @@ void add_command(CLI::App& program, Action& chosen, const char* name, const char
 
 void add_generate(CLI::App&, Action&);
 void add_chat(CLI::App&, Action&);
+void add_run(CLI::App&, Action&);
 void add_score(CLI::App&, Action&);
 void add_tokenize(CLI::App&, Action&);
 void add_detokenize(CLI::App&, Action&);

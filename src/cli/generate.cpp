@@ -1,5 +1,7 @@
-// millrace generate: one prompt, one or more answers.
+#include "cli/generate.h"
+
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -7,21 +9,14 @@
 #include <cstdio>
 
 #include "cli/cli.h"
-#include "cli/options.h"
+#include "cli/terminal/markdown_stream.h"
 #include "core/error.h"
+#include "core/words.h"
 #include "engine/chat.h"
 
 namespace mr {
 
 namespace {
-
-struct GenerateFlags {
-  EngineFlags engine;
-  SamplingFlags sampling;
-  PromptFlags prompt;
-  std::string system, template_file;
-  bool chat = false, json = false;
-};
 
 struct Answer {
   std::vector<int32_t> tokens;
@@ -32,9 +27,11 @@ struct Answer {
 };
 
 std::vector<int32_t> encode(const GenerateFlags& f, const Engine& engine) {
-  if (!f.chat) return prompt_tokens(f.prompt, engine.tokenizer());
-  check(f.prompt.given() && f.prompt.tokens.empty(), "--chat needs the prompt as text: -p TEXT or --file FILE");
-  ChatFormat format(need_tokenizer(engine.tokenizer()), f.template_file.empty() ? "" : read_file(f.template_file));
+  const Tokenizer* tokenizer = engine.tokenizer();
+  const bool plain = f.plain_without_template && f.template_file.empty() && tokenizer && tokenizer->chat_template().empty();
+  if (!f.chat || plain) return prompt_tokens(f.prompt, tokenizer);
+  check(f.prompt.tokens.empty(), "--chat needs the prompt as text: -p TEXT or --file FILE");
+  ChatFormat format(need_tokenizer(tokenizer), f.template_file.empty() ? "" : read_file(f.template_file));
   OrderedJson messages = OrderedJson::array();
   if (!f.system.empty()) messages.push_back({{"role", "system"}, {"content", f.system}});
   messages.push_back({{"role", "user"}, {"content", prompt_text(f.prompt)}});
@@ -64,16 +61,24 @@ void print_logprobs(const Answer& a, const Tokenizer* tokenizer) {
   }
 }
 
-void print_speed(const Timing& t) {
-  fmt::print(stderr, "[{} prompt tokens at {:.0f} tok/s, first token after {:.0f} ms; {} tokens at {:.0f} tok/s]\n", t.n_prompt,
-             t.prefill_tokens_per_s(), t.ttft_s() * 1e3, t.n_generated, t.decode_tokens_per_s());
+void print_speed(const Answer& a) {
+  const Timing& t = a.timing;
+  fmt::print(stderr, "[{} at {:.0f} tok/s, first token after {:.0f} ms; {} at {:.0f} tok/s{}]\n", counted(t.n_prompt, "prompt token"),
+             t.prefill_tokens_per_s(), t.ttft_s() * 1e3, counted(t.n_generated, "token"), t.decode_tokens_per_s(),
+             a.finish == Finish::length ? "; cut there (--max-tokens, or the context is full)" : "");
 }
+
+}  // namespace
 
 int generate(GenerateFlags& f) {
   f.engine.options.max_seqs = std::max(f.engine.options.max_seqs, f.sampling.n);
   auto engine = start_engine(f.engine);
-  Request request{encode(f, *engine), f.sampling.resolve(), f.sampling.n};
+  Request request{encode(f, *engine), f.sampling.resolve(engine->generation_defaults()), f.sampling.n};
   const std::vector<int32_t> prompt = request.prompt;
+  if (int room = room_for_answer(*engine, prompt.size()); room > 0 && !f.sampling.given("--max-tokens"))
+    request.sampling.max_tokens = std::min(request.sampling.max_tokens, room);
+  const bool to_terminal = isatty(STDOUT_FILENO);
+  auto shown = [to_terminal](const std::string& text) { return to_terminal ? harmless(text) : text; };
   const int n_alternatives = request.sampling.logprobs;
   std::vector<Answer> answers(size_t(f.sampling.n));
   bool streaming = !f.json && f.sampling.n == 1;
@@ -83,7 +88,7 @@ int generate(GenerateFlags& f) {
     a.sampled.insert(a.sampled.end(), event.sampled.begin(), event.sampled.end());
     a.text += event.text;
     if (streaming) {
-      fmt::print("{}", event.text);
+      fmt::print("{}", shown(event.text));
       std::fflush(stdout);
     }
     if (event.finish == Finish::none) return;
@@ -102,27 +107,25 @@ int generate(GenerateFlags& f) {
     return 0;
   }
   for (size_t i = 0; i < answers.size(); i++) {
-    if (!streaming) fmt::print("{}[{}] {}", i ? "\n" : "", i, answers[i].text);
+    if (!streaming) fmt::print("{}[{}] {}", i ? "\n" : "", i, shown(answers[i].text));
     if (!engine->tokenizer()) fmt::print("{}", fmt::join(answers[i].tokens, ","));
     fmt::print("\n");
     if (n_alternatives) print_logprobs(answers[i], engine->tokenizer());
   }
   std::fflush(stdout);
-  print_speed(timing);
+  print_speed(answers[0]);
   return 0;
 }
 
-}  // namespace
-
 void add_generate(CLI::App& program, Action& chosen) {
   add_command<GenerateFlags>(
-      program, chosen, "generate", "one prompt, one or more answers",
+      program, chosen, "generate", "one prompt, one or more answers; what is piped in comes before the prompt",
       [](CLI::App& app, GenerateFlags& f) {
         add_engine_flags(app, f.engine);
         add_prompt_flags(app, f.prompt);
-        app.add_flag("--chat", f.chat, "the prompt is a user's message, put through the model's chat template");
-        app.add_option("--system", f.system, "with --chat: the system message");
-        app.add_option("--chat-template", f.template_file, "with --chat: a Jinja file instead of the model's own template");
+        auto* chat = app.add_flag("--chat", f.chat, "the prompt is a user's message, put through the model's chat template");
+        app.add_option("--system", f.system, "with --chat: the system message")->needs(chat);
+        app.add_option("--chat-template", f.template_file, "with --chat: a Jinja file instead of the model's own template")->needs(chat);
         app.add_flag("--json", f.json, "one JSON object");
         add_sampling_flags(app, f.sampling);
       },

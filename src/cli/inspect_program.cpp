@@ -7,6 +7,7 @@
 
 #include "analyze/report.h"
 #include "core/error.h"
+#include "core/words.h"
 #include "engine/engine.h"
 #include "program/print.h"
 
@@ -14,7 +15,7 @@ namespace mr {
 
 Phase ProgramQuestion::phase(const ModelSpec& spec) const {
   const int rows = prompt ? prompt : 1, sees = context ? context : prompt ? prompt : std::min(1024, spec.max_context);
-  check(sees >= rows, "a prompt of {} tokens does not fit into a context of {} (--context)", rows, sees);
+  check(sees >= rows, "a prompt of {} does not fit into a context of {} (--context)", counted(rows, "token"), sees);
   return {double(batch), double(rows), double(sees)};
 }
 

@@ -1,5 +1,7 @@
 #include "cli/options.h"
 
+#include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -63,7 +65,7 @@ static void add_plain_forms(CLI::App& app, EngineFlags& f) {
 
 void add_engine_flags(CLI::App& app, EngineFlags& f) {
   const char* group = "Engine";
-  app.add_option("MODEL", f.model, "Hugging Face directory, .gguf file or short name; the default model if absent");
+  app.add_option("MODEL,-m,--model", f.model, "Hugging Face directory, .gguf file or short name; the default model if absent");
   app.add_option("--device", f.device, "auto (a GPU where there is one that it can use), cuda, cpu, or ref (slow, scalar, obviously right)")
       ->check(CLI::IsMember({"auto", "cuda", "cpu", "ref"}))
       ->group(group);
@@ -171,6 +173,8 @@ void run_alone(Engine& engine, Request request, const Sink& sink) {
 void add_sampling_flags(CLI::App& app, SamplingFlags& f) {
   const char* group = "Sampling";
   SamplingParams& p = f.params;
+  f.app = &app;
+  app.footer("Sampling: what is not given is as the model's generation_config.json has it, where it has it.");
   app.add_option("--temperature", p.temperature, "0 takes the likeliest token")->capture_default_str()->group(group);
   app.add_option("--top-k", p.top_k, "only the k likeliest tokens; 0: all")->group(group);
   app.add_option("--top-p", p.top_p, "only the likeliest tokens that together have this probability")->capture_default_str()->group(group);
@@ -186,11 +190,22 @@ void add_sampling_flags(CLI::App& app, SamplingFlags& f) {
   app.add_option("--stop", p.stop, "end at this text; may be repeated")->allow_extra_args(false)->group(group);
   app.add_flag("--ignore-eos", p.ignore_eos, "do not end at the model's own end token")->group(group);
   app.add_option("--logprobs", p.logprobs, "report this many alternatives a token")->group(group);
-  app.add_option("-n", f.n, "how many answers")->check(CLI::Range(1, 128))->capture_default_str()->group(group);
+  app.add_option("-n", f.n, "how many answers")
+      ->check([](const std::string& text) {
+        const int n = std::atoi(text.c_str());
+        return n >= 1 && n <= 128 ? "" : text + " is not 1 to 128 answers; their length is --max-tokens";
+      })
+      ->capture_default_str()
+      ->group(group);
 }
 
-SamplingParams SamplingFlags::resolve() const {
-  SamplingParams p = params;
+SamplingParams SamplingFlags::resolve(const GenerationDefaults& of_the_model) const {
+  SamplingParams p = of_the_model.over(params);
+  if (given("--temperature")) p.temperature = params.temperature;
+  if (given("--top-k")) p.top_k = params.top_k;
+  if (given("--top-p")) p.top_p = params.top_p;
+  if (given("--min-p")) p.min_p = params.min_p;
+  if (given("--repetition-penalty")) p.repetition_penalty = params.repetition_penalty;
   for (const std::string& entry : logit_bias) {
     size_t used = 0, equals = entry.find('=');
     try {
@@ -221,7 +236,27 @@ std::string read_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-std::string prompt_text(const PromptFlags& f) { return f.file.empty() ? f.text : read_file(f.file); }
+// A terminal is typed at, and nobody writes to a null device: neither is input.
+std::string piped_input() {
+  struct stat info {};
+  const bool is_input = fstat(STDIN_FILENO, &info) == 0 && (S_ISFIFO(info.st_mode) || S_ISREG(info.st_mode) || S_ISSOCK(info.st_mode));
+  if (!is_input) return "";
+  constexpr int patience_ms = 3000;
+  pollfd in{STDIN_FILENO, POLLIN, 0};
+  if (poll(&in, 1, patience_ms) == 0)
+    fmt::print(stderr, "millrace: waiting for standard input, which is a pipe (close it with </dev/null if nothing comes)\n");
+  return read_file("-");
+}
+
+std::string prompt_text(const PromptFlags& f) {
+  if (!f.file.empty()) return read_file(f.file);
+  const std::string piped = piped_input();
+  if (piped.empty() || f.text.empty()) {
+    check(!piped.empty() || !f.text.empty(), "there is no prompt: give -p TEXT, --tokens IDS or --file FILE, or pipe it in");
+    return piped + f.text;
+  }
+  return piped + (piped.ends_with('\n') ? "\n" : "\n\n") + f.text;
+}
 
 const Tokenizer& need_tokenizer(const Tokenizer* tokenizer, const char* advice) {
   check(tokenizer, "this model comes without a tokenizer{}", advice);
@@ -229,9 +264,24 @@ const Tokenizer& need_tokenizer(const Tokenizer* tokenizer, const char* advice) 
 }
 
 std::vector<int32_t> prompt_tokens(const PromptFlags& f, const Tokenizer* tokenizer) {
-  check(f.given(), "there is no prompt: give -p TEXT, --tokens IDS or --file FILE");
   if (!f.tokens.empty()) return f.tokens;
   return need_tokenizer(tokenizer, ": give the prompt as --tokens").encode(prompt_text(f), true);
+}
+
+int room_for_answer(const Engine& engine, size_t n_prompt) {
+  const int64_t most = std::min<int64_t>(engine.max_context(), engine.memory_plan().n_tokens + 1);
+  return int(std::max<int64_t>(0, most - int64_t(n_prompt)));
+}
+
+void refuse_flags(CLI::App& app, std::initializer_list<const char*> flags, const std::string& reason) {
+  for (const char* flag : flags) app.get_option(flag)->group("")->check([reason](const std::string&) { return "no effect: " + reason; });
+}
+
+std::string model_name(const EngineFlags& f) {
+  if (!f.model.empty() && !std::filesystem::exists(f.model)) return f.model;
+  std::string name = model_name_at(find_model(f.model));
+  if (const std::string_view ending = ".Q4_1"; f.model.empty() && name.ends_with(ending)) name.resize(name.size() - ending.size());
+  return name;
 }
 
 void write_file(const std::filesystem::path& path, const std::string& text) {

@@ -33,22 +33,29 @@ struct SamplingFlags {
   SamplingParams params;
   std::vector<std::string> logit_bias;  // ID=BIAS
   int n = 1;
-  SamplingParams resolve() const;
+  const CLI::App* app = nullptr;  // knows which flags were given
+  bool given(const char* flag) const { return app && app->count(flag) > 0; }
+  SamplingParams resolve(const GenerationDefaults& of_the_model = {}) const;  // flags, then the model's own, then ours
 };
 void add_sampling_flags(CLI::App&, SamplingFlags&);
+int room_for_answer(const Engine&, size_t n_prompt);  // tokens that fit after a prompt, in the context and in the memory for state; 0: none
 
-// The prompt of a command: text, token ids or a file.
+// Flags that a command has no use for: they are not listed, and given they are an error with the reason.
+void refuse_flags(CLI::App&, std::initializer_list<const char*> flags, const std::string& reason);
+
+// The prompt of a command: text, token ids, a file, or what is piped in; a text after that asks something about it.
 struct PromptFlags {
   std::string text, file;
   std::vector<int32_t> tokens;
-  bool given() const { return !text.empty() || !file.empty() || !tokens.empty(); }
 };
 void add_prompt_flags(CLI::App&, PromptFlags&);
-std::string prompt_text(const PromptFlags&);                               // -p or --file
+std::string prompt_text(const PromptFlags&);                               // throws: there is none
 std::vector<int32_t> prompt_tokens(const PromptFlags&, const Tokenizer*);  // encoded with the model's special tokens
 
 const Tokenizer& need_tokenizer(const Tokenizer*, const char* advice = "");  // throws: the model has none
 std::string read_file(const std::string& path);                              // "-": standard input
+std::string piped_input();                   // all of it, where standard input is a pipe or a file; else empty
+std::string model_name(const EngineFlags&);  // a short name as it was given; else the file's or the directory's own
 void write_file(const std::filesystem::path&, const std::string& text);
 void make_folder(const std::filesystem::path&);  // unless it is there
 

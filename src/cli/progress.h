@@ -17,8 +17,8 @@ class Progress {
     if (!is_empty_) show("");
   }
   void show(const std::string& line) {  // empty: wipes it out
-    is_empty_ = line.empty() || !isatty(STDERR_FILENO);
-    if (!isatty(STDERR_FILENO)) return;
+    if (!isatty(STDERR_FILENO) || (is_empty_ && line.empty())) return;
+    is_empty_ = line.empty();
     fmt::print(stderr, "\r\033[K{}", line);
     std::fflush(stderr);
   }

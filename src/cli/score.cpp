@@ -1,10 +1,13 @@
-// millrace score: the log-probability of every token of a text, its perplexity, and all logits if wanted.
+// millrace score: the log-probability of every token of a text, its perplexity, and all logits if wanted. A text longer than the context
+// is read in windows that overlap: each token is scored once, with at least half a window before it.
 #include <cmath>
 #include <cstdio>
 
 #include "cli/cli.h"
 #include "cli/options.h"
+#include "cli/progress.h"
 #include "core/error.h"
+#include "core/words.h"
 #include "io/npy.h"
 
 namespace mr {
@@ -15,46 +18,99 @@ struct ScoreFlags {
   EngineFlags engine;
   PromptFlags prompt;
   std::string logits;
-  bool json = false;
+  int stride = 0;  // 0: half a window
+  bool json = false, summary = false;
 };
 
-// Log-probabilities of the prompt's tokens; the first is NaN, because nothing predicts it.
-std::vector<float> score_tokens(Engine& engine, const std::vector<int32_t>& tokens, const std::string& logits_file) {
-  std::unique_ptr<NpyWriter> npy;
-  if (!logits_file.empty()) npy = std::make_unique<NpyWriter>(logits_file, int64_t(tokens.size()), engine.model().spec().vocab);
-  Request request{tokens};
+struct Scores {
+  std::vector<float> logprobs;  // the first is NaN, because nothing predicts it
+  int n_windows = 0;
+};
+
+// One window's scores, of which those from `first_new` on count; and the rows of logits that predict them.
+void score_window(Engine& engine, std::span<const int32_t> tokens, size_t first_new, bool is_last, NpyWriter* npy,
+                  std::vector<float>& scores) {
+  Request request{{tokens.begin(), tokens.end()}};
   request.sampling.max_tokens = 1;
   request.sampling.temperature = 0;
   request.score_prompt = true;
-  if (npy) request.on_logits = [&](int, std::span<const float> row) { npy->append(row); };
-  std::vector<float> scores;
+  const size_t first_row = first_new ? first_new - 1 : 0, end_row = is_last ? tokens.size() : tokens.size() - 1;
+  if (npy)
+    request.on_logits = [=](int position, std::span<const float> row) {
+      if (size_t(position) >= first_row && size_t(position) < end_row) npy->append(row);
+    };
+  size_t at = 0;
   run_alone(engine, std::move(request), [&](const TokenEvent& event) {
-    for (const Sampled& s : event.prompt) scores.push_back(s.logprob);
+    for (const Sampled& s : event.prompt)
+      if (at++ >= first_new) scores.push_back(s.logprob);
   });
+}
+
+Scores score_tokens(Engine& engine, const std::vector<int32_t>& tokens, const ScoreFlags& f) {
+  std::unique_ptr<NpyWriter> npy;
+  if (!f.logits.empty()) npy = std::make_unique<NpyWriter>(f.logits, int64_t(tokens.size()), engine.model().spec().vocab);
+  const size_t window = size_t(std::max(2, room_for_answer(engine, 1)));
+  const size_t stride = f.stride ? size_t(f.stride) : window / 2;
+  check(stride < window || tokens.size() <= window, "--stride {} leaves nothing of a window of {} tokens before those that are scored",
+        stride, window);
+  Scores out;
+  Progress progress;
+  for (size_t begin = 0; out.logprobs.size() < tokens.size(); begin += stride) {
+    const size_t n = std::min(window, tokens.size() - begin);
+    const bool is_last = begin + n == tokens.size();
+    score_window(engine, std::span(tokens).subspan(begin, n), out.logprobs.size() - begin, is_last, npy.get(), out.logprobs);
+    out.n_windows++;
+    progress.show(fmt::format("{} of {} tokens", out.logprobs.size(), tokens.size()));
+  }
   if (npy) npy->close();
-  return scores;
+  return out;
+}
+
+struct Summary {
+  double logprob = 0;
+  std::optional<double> perplexity;  // none: nothing is predicted, or something that has no probability at all
+  std::string text;
+};
+
+Summary sum_up(const std::vector<int32_t>& tokens, const Scores& scores) {
+  Summary s;
+  for (size_t i = 1; i < scores.logprobs.size(); i++) {
+    check(!std::isnan(scores.logprobs[i]), "the model's logits before token {} are not numbers: are its weights broken?", i);
+    s.logprob += scores.logprobs[i];
+  }
+  const size_t n = scores.logprobs.size() - 1;
+  const std::string count = counted(int64_t(tokens.size()), "token");
+  if (n == 0) {
+    s.text = count + ": nothing predicts the first one, so there is no perplexity";
+    return s;
+  }
+  const double perplexity = std::exp(-s.logprob / double(n));
+  if (std::isfinite(perplexity)) s.perplexity = perplexity;
+  s.text = fmt::format("{}{}, log-probability {:.4f} ({:.4f} a token), perplexity {}", count,
+                       scores.n_windows > 1 ? fmt::format(" in {} windows", scores.n_windows) : "", s.logprob, s.logprob / double(n),
+                       s.perplexity ? fmt::format("{:.4f}", perplexity) : "without bound: the model rules a token out");
+  return s;
 }
 
 int score(ScoreFlags& f) {
   auto engine = start_engine(f.engine);
-  std::vector<int32_t> tokens = prompt_tokens(f.prompt, engine->tokenizer());
-  std::vector<float> scores = score_tokens(*engine, tokens, f.logits);
-  double sum = 0;
-  for (size_t i = 1; i < scores.size(); i++) sum += scores[i];
-  double perplexity = scores.size() > 1 ? std::exp(-sum / double(scores.size() - 1)) : NAN;
+  const std::vector<int32_t> tokens = prompt_tokens(f.prompt, engine->tokenizer());
+  check(!tokens.empty(), "the text is empty");
+  const Scores scores = score_tokens(*engine, tokens, f);
+  const Summary summary = sum_up(tokens, scores);
   if (f.json) {
     Json logprobs = Json::array({nullptr});
-    for (size_t i = 1; i < scores.size(); i++) logprobs.push_back(scores[i]);
-    Json out{{"tokens", tokens}, {"logprobs", logprobs}, {"perplexity", scores.size() > 1 ? Json(perplexity) : Json()}};
+    for (size_t i = 1; i < tokens.size(); i++) logprobs.push_back(std::isfinite(scores.logprobs[i]) ? Json(scores.logprobs[i]) : Json());
+    Json out{{"tokens", tokens}, {"logprobs", logprobs}, {"perplexity", summary.perplexity ? Json(*summary.perplexity) : Json()}};
     fmt::print("{}\n", out.dump());
     return 0;
   }
-  for (size_t i = 0; i < tokens.size(); i++) {
+  for (size_t i = 0; i < tokens.size() && !f.summary; i++) {
     std::string piece =
         engine->tokenizer() ? Json(engine->tokenizer()->piece(tokens[i])).dump(-1, ' ', false, Json::error_handler_t::replace) : "";
-    fmt::print("{:>7} {:>10} {}\n", tokens[i], i ? fmt::format("{:.4f}", scores[i]) : "", printable(piece));
+    fmt::print("{:>7} {:>10} {}\n", tokens[i], i ? fmt::format("{:.4f}", scores.logprobs[i]) : "", printable(piece));
   }
-  fmt::print("{} tokens, log-probability {:.4f}, perplexity {:.4f}\n", tokens.size(), sum, perplexity);
+  fmt::print("{}\n", summary.text);
   return 0;
 }
 
@@ -67,7 +123,10 @@ void add_score(CLI::App& program, Action& chosen) {
         add_engine_flags(app, f.engine);
         add_prompt_flags(app, f.prompt);
         app.add_option("--logits", f.logits, "write all logits there, float32 [tokens, vocabulary], as .npy");
-        app.add_flag("--json", f.json, "one JSON object");
+        app.add_option("--stride", f.stride, "of a text longer than the context: tokens from window to window; half a window if absent")
+            ->check(CLI::Range(1, 1 << 30));
+        auto* json = app.add_flag("--json", f.json, "one JSON object");
+        app.add_flag("--summary", f.summary, "the last line alone")->excludes(json);
       },
       score);
 }

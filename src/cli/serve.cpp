@@ -32,14 +32,6 @@ struct ServeFlags {
   std::string template_file, http_memory, key_file;
 };
 
-// A short name as it was given; else the model's own.
-std::string served_name(const EngineFlags& f) {
-  if (!f.model.empty() && !std::filesystem::exists(f.model)) return f.model;
-  std::string name = model_name_at(find_model(f.model));
-  if (const std::string_view ending = ".Q4_1"; f.model.empty() && name.ends_with(ending)) name.resize(name.size() - ending.size());
-  return name;
-}
-
 std::string first_line(const std::string& text) {
   std::string line = text.substr(0, text.find_first_of("\r\n"));
   check(!line.empty(), "the file of the API key begins with an empty line");
@@ -56,7 +48,7 @@ void keep_no_freed_memory() {
 int serve(ServeFlags& f) {
   keep_no_freed_memory();
   ServeOptions& o = f.options;
-  if (o.model_name.empty()) o.model_name = served_name(f.engine);
+  if (o.model_name.empty()) o.model_name = model_name(f.engine);
   if (!f.http_memory.empty()) o.http.memory = size_t(memory_bytes(f.http_memory));
   if (!f.key_file.empty()) o.gate.api_key = first_line(read_file(f.key_file));
   if (o.gate.api_key.empty()) o.gate.api_key = api_key_from_environment();
@@ -132,6 +124,7 @@ void declare(CLI::App& app, ServeFlags& f) {
       ->check(CLI::Range(0, 86400))
       ->capture_default_str();
   app.footer(
+      "Sampling: what a request does not say is as the model's generation_config.json has it, where it has it.\n"
       "The limits behind memory_limit_ratio and compute_limit_ratio at /metrics are measured once, when the model is loaded, in a tenth "
       "of\n"
       "a second: on a busy machine they come out too low, and the ratios too high. Both are there too, as *_limit_*_per_second.");

@@ -40,11 +40,15 @@ fs::path cache_dir() { return user_cache() / "millrace"; }
 fs::path models_dir() { return cache_dir() / "models"; }
 fs::path default_model() { return models_dir() / "SmolLM2-135M-Instruct.Q4_1.gguf"; }
 
-fs::path runtime_dir() {
-  if (const std::string folder = environment("XDG_RUNTIME_DIR"); !folder.empty()) return fs::path(folder) / "millrace";
+fs::path state_dir() {
   if (const std::string state = environment("XDG_STATE_HOME"); !state.empty()) return fs::path(state) / "millrace";
   const std::string home = environment("HOME");
   return home.empty() ? fs::path() : fs::path(home) / ".local" / "state" / "millrace";
+}
+
+fs::path runtime_dir() {
+  const std::string folder = environment("XDG_RUNTIME_DIR");
+  return folder.empty() ? state_dir() : fs::path(folder) / "millrace";
 }
 
 // A folder that a variable names, "~" in front allowed; else the other.
@@ -88,6 +92,13 @@ NetSettings net_settings() {
   s.no_proxy = environment({"no_proxy", "NO_PROXY"});
   s.ca_file = environment({"REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"});
   return s;
+}
+
+bool colors_wanted() { return environment("NO_COLOR").empty(); }
+
+bool terminal_is_dumb() {
+  const std::string kind = environment("TERM");
+  return kind.empty() || kind == "dumb";
 }
 
 std::string api_key_from_environment() { return environment("MILLRACE_API_KEY"); }

@@ -8,10 +8,14 @@ namespace mr {
 
 std::filesystem::path cache_dir();      // ${XDG_CACHE_HOME:-~/.cache}/millrace
 std::filesystem::path models_dir();     // models/ in it
-std::filesystem::path runtime_dir();    // $XDG_RUNTIME_DIR/millrace, or ${XDG_STATE_HOME:-~/.local/state}/millrace; empty: no home
+std::filesystem::path state_dir();      // ${XDG_STATE_HOME:-~/.local/state}/millrace; empty: no home
+std::filesystem::path runtime_dir();    // $XDG_RUNTIME_DIR/millrace, or state_dir()
 std::filesystem::path default_model();  // where quickstart puts SmolLM2-135M-Instruct; it may not be there yet
 int default_threads();                  // physical cores that this process may use
 int64_t physical_memory();              // bytes, as limited by the control group
+
+bool colors_wanted();     // NO_COLOR is not set
+bool terminal_is_dumb();  // it has no cursor that moves
 
 std::string api_key_from_environment();  // MILLRACE_API_KEY; empty: none
 

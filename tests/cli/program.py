@@ -11,7 +11,8 @@ MODEL = "SmolLM2-135M-Instruct"
 
 
 def run(*args, stdin=None):
-    return subprocess.run([PROGRAM, *map(str, args)], capture_output=True, text=True, input=stdin, timeout=300)
+    source = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
+    return subprocess.run([PROGRAM, *map(str, args)], capture_output=True, text=True, timeout=300, **source)
 
 
 def ok(*args, stdin=None):

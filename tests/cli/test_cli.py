@@ -8,7 +8,6 @@ import json
 import math
 import os
 import pathlib
-import pty
 import shutil
 import struct
 import tempfile
@@ -136,6 +135,32 @@ class Score(unittest.TestCase):
         mean = sum(out["logprobs"][1:]) / (len(tokens) - 1)
         self.assertAlmostEqual(out["perplexity"], math.exp(-mean), delta=1e-2)
 
+    def test_texts_longer_than_the_context(self):
+        tiny, tokens = FIXTURES / "llama_gqa", [(7 * i) % 130 for i in range(600)]  # its context: 256
+        ids = ",".join(map(str, tokens))
+        out = as_json("score", tiny, "--tokens", ids)
+        self.assertEqual((len(out["logprobs"]), out["logprobs"][0]), (600, None))
+        # Windows of 255 tokens, 127 apart: a token's window is that which first holds it.
+        first = as_json("score", tiny, "--tokens", ",".join(map(str, tokens[:255])))["logprobs"]
+        self.assertEqual(out["logprobs"][:255], first)
+        second = as_json("score", tiny, "--tokens", ",".join(map(str, tokens[127:382])))["logprobs"]
+        self.assertEqual(out["logprobs"][255:382], second[128:])
+        mean = sum(out["logprobs"][1:]) / 599
+        self.assertAlmostEqual(out["perplexity"], math.exp(-mean), delta=1e-6 * out["perplexity"])
+        self.assertRegex(ok("score", tiny, "--tokens", ids, "--summary"), r"^600 tokens in 4 windows, log-probability -[\d.]+ .*, perplexity [\d.]+\n$")
+        with tempfile.TemporaryDirectory() as folder:
+            npy = pathlib.Path(folder) / "logits.npy"
+            ok("score", tiny, "--tokens", ids, "--stride", 200, "--logits", npy, "--summary")
+            data = npy.read_bytes()
+            header = struct.unpack("<H", data[8:10])[0]
+            self.assertIn(b"(600, 131)", data[10 : 10 + header])
+            self.assertEqual(len(data) - 10 - header, 600 * 131 * 4)
+
+    def test_a_single_token_has_no_perplexity(self):
+        text = ok("score", FIXTURES / "llama_gqa", "--tokens", "5")
+        self.assertTrue(text.endswith("1 token: nothing predicts the first one, so there is no perplexity\n"), text)
+        self.assertIsNone(as_json("score", FIXTURES / "llama_gqa", "--tokens", "5")["perplexity"])
+
     def test_a_file_is_scored(self):
         page = FIXTURES / "smollm2" / "page.txt"
         expected = json.loads((FIXTURES / "smollm2" / "expected.json").read_text())["page"]
@@ -209,37 +234,48 @@ class Chat(unittest.TestCase):
         self.assertTrue(out.startswith("The capital of France is Paris.\n"), out)
         self.assertGreater(len(out.splitlines()), 1)
 
-    def test_interrupt_stops_the_answer_and_not_the_program(self):
-        try:
-            pid, terminal = pty.fork()
-        except OSError as e:
-            self.skipTest(f"no terminal can be had here: {e}")
-        if pid == 0:
-            os.execv(PROGRAM, [PROGRAM, "chat", "--temperature", "0", "--ignore-eos", "--max-tokens", "4000"])
-        seen = b""
+    def test_piped_commands_and_several_lines(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "talk.json"
+            text = f'/system Be brief.\n"""What is the capital\nof France?"""\n/save {file}\n'
+            ok("chat", "--temperature", 0, "--max-tokens", 24, stdin=text)
+            messages = json.loads(file.read_text())["messages"]
+            self.assertEqual([m["content"] for m in messages[:2]], ["Be brief.", "What is the capital\nof France?"])
+        result = run("chat", "--max-tokens", 2, stdin="/hlep\nHi\n")
+        self.assertEqual(result.returncode, 1)  # the rest is answered, but something was wrong
+        self.assertIn("millrace: there is no command '/hlep': is '/help' meant?", result.stderr)
+        self.assertTrue(result.stdout.strip())
 
-        def read_until(text, seconds=60):
-            nonlocal seen
-            end = time.time() + seconds
-            while text not in seen:
-                self.assertLess(time.time(), end, seen)
-                seen += os.read(terminal, 4096)
-            seen = seen[seen.index(text) + len(text) :]
 
-        read_until(b"> ")
-        os.write(terminal, b"Count to one thousand.\n")
-        read_until(b"\n")
-        time.sleep(1)
-        os.write(terminal, b"\x03")
-        read_until(b"> ")
-        os.write(terminal, b"/exit\n")
-        try:
-            while os.read(terminal, 4096):
-                pass
-        except OSError:  # the other end is closed
-            pass
-        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 0)
-        os.close(terminal)
+class Pipes(unittest.TestCase):
+    def test_what_is_piped_comes_before_the_prompt(self):
+        plain = as_json("generate", "-p", "The capital of France is\n\nParis", "--max-tokens", 1)["prompt_tokens"]
+        for piped in ("The capital of France is", "The capital of France is\n"):
+            out = ok("generate", "-p", "Paris", "--max-tokens", 1, "--json", stdin=piped)
+            self.assertEqual(json.loads(out)["prompt_tokens"], plain)
+        alone = json.loads(ok("generate", "--max-tokens", 1, "--json", stdin="Hello there"))["prompt_tokens"]
+        self.assertEqual(alone, as_json("generate", "-p", "Hello there", "--max-tokens", 1)["prompt_tokens"])
+
+    def test_run_is_what_ollamas_users_type(self):
+        self.assertEqual(ok("run", MODEL, "What", "is the capital of France?", "--temperature", 0), "The capital of France is Paris.\n")
+        self.assertEqual(ok("run", MODEL, "--temp", 0, stdin="What is the capital of France?"), "The capital of France is Paris.\n")
+
+
+class GenerationConfig(unittest.TestCase):
+    def test_gives_the_defaults_and_flags_go_before_it(self):
+        with tempfile.TemporaryDirectory() as folder:
+            copy = pathlib.Path(folder) / "m"
+            shutil.copytree(FIXTURES / "qwen3", copy)
+            ask = ["generate", copy, "--tokens", "1,2,3", "--max-tokens", 6, "--ignore-eos", "--seed", 1]
+            greedy, drawn = (as_json(*ask, "--temperature", t)["choices"] for t in (0, 50))
+            self.assertNotEqual(greedy, drawn)
+            (copy / "generation_config.json").write_text('{"temperature": 50}')
+            self.assertEqual(as_json(*ask)["choices"], drawn)
+            self.assertEqual(as_json(*ask, "--temperature", 0)["choices"], greedy)
+            (copy / "generation_config.json").write_text('{"do_sample": false}')
+            self.assertEqual(as_json(*ask)["choices"], greedy)
+            (copy / "generation_config.json").write_text('{"top_p": 7}')
+            self.assertIn("generation_config.json: top_p", run(*ask).stderr)
 
 
 class Errors(unittest.TestCase):
@@ -286,6 +322,52 @@ class Errors(unittest.TestCase):
         self.fails(["analyze", "--demand", 0], "--demand", status=2)
         self.fails(["analyze", "--lookahead", 3], "--draft", status=2)
         self.fails(["analyze", "--link", "pcie5"], "--tp", status=2)
+
+    def test_mistakes_begin_like_other_errors_and_name_the_right_word(self):
+        for args, words in (
+            (["generat"], ("there is no command 'generat'", "'generate'")),
+            (["generate", "--temprature", "1"], ("'--temprature'", "'--temperature'", "millrace generate --help")),
+            (["generate", "-ngl", "99"], ("-ngl", "--device cuda")),
+            (["chat", "-n", "5"], ("-n", "--max-tokens")),
+            (["chat", "--max-seqs", "5"], ("--max-seqs", "no effect", "one sequence")),
+            (["generate", "-p", "x", "--system", "y"], ("--system", "--chat")),
+            (["generate", "-n", "500"], ("500", "--max-tokens")),
+            (["generate", MODEL, "Hello"], ("'Hello'",)),
+        ):
+            result = run(*args)
+            self.assertEqual((result.returncode, result.stdout), (2, ""), args)
+            self.assertRegex(result.stderr, r"^millrace: [^\n]+\n$")
+            for word in words:
+                self.assertIn(word, result.stderr)
+
+    def test_help_is_short_and_help_all_is_not(self):
+        for command in ("generate", "chat", "run", "serve", "score"):
+            short, long = ok(command, "--help"), ok(command, "--help-all")
+            flags = [line for line in short.splitlines() if line.startswith("  -")]
+            self.assertLessEqual(len(flags), 12, command)
+            self.assertGreater(len([line for line in long.splitlines() if line.startswith("  -")]), 2 * len(flags) - 2, command)
+            self.assertIn("--help-all", short)
+            self.assertTrue(all(len(line) <= 80 for line in (short + long).splitlines()), command)
+
+    def test_familiar_flags_work(self):
+        ours = as_json("generate", "-p", "Once", "--temperature", 0.9, "--max-tokens", 4, "--seed", 3, "--max-context", 64, "--top-k", 9)
+        theirs = as_json("generate", "-m", MODEL, "-p", "Once", "--temp", 0.9, "--n-predict", 4, "-s", 3, "-c", 64, "--top_k=9", "-t", 1)
+        self.assertEqual(ours["choices"], theirs["choices"])
+
+    def test_what_does_not_run_says_what_does(self):
+        with tempfile.TemporaryDirectory() as folder:
+            copy = pathlib.Path(folder) / "m"
+            shutil.copytree(FIXTURES / "qwen3", copy)
+            config = json.loads((copy / "config.json").read_text())
+            config["quantization_config"] = {"quant_method": "awq", "bits": 4, "group_size": 128}
+            (copy / "config.json").write_text(json.dumps(config))
+            self.assertIn("AWQ, 4 bits, groups of 128: does not run here", ok("inspect", copy))
+            self.assertEqual(as_json("inspect", copy)["quantization"], "AWQ, 4 bits, groups of 128")
+            self.fails(["generate", copy, "--tokens", "1"], "AWQ", "q8_0", "GGUF")
+            one = pathlib.Path(folder) / "one"
+            one.mkdir()
+            shutil.copy(FIXTURES / "gguf_q4_1" / "model.gguf", one / "anything.gguf")
+            self.assertEqual(as_json("inspect", one)["formats"], as_json("inspect", FIXTURES / "gguf_q4_1" / "model.gguf")["formats"])
 
     def test_missing_and_broken_files(self):
         self.fails(["generate", "/no/such/model", "-p", "x"], "/no/such/model")

@@ -1,0 +1,269 @@
+#include "cli/terminal/line_editor.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "cli/terminal/cells.h"
+
+namespace mr {
+
+namespace {
+
+constexpr int kEscapeWaitMs = 50;  // an escape key of its own, or the beginning of another key's bytes
+
+void put(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+std::string common_prefix(const std::vector<std::string>& texts) {
+  std::string prefix = texts[0];
+  for (const std::string& t : texts) {
+    auto [a, b] = std::ranges::mismatch(prefix, t);
+    prefix.resize(size_t(a - prefix.begin()));
+  }
+  return prefix;
+}
+
+}  // namespace
+
+LineEditor::LineEditor(RawTerminal& terminal, History& history, Options options)
+    : terminal_(terminal), history_(history), options_(std::move(options)), prompt_(options_.prompt) {}
+
+EditView::Scene LineEditor::scene() const { return {prompt_, buffer_.text(), buffer_.cursor(), below_}; }
+
+void LineEditor::draw() { put(view_.draw(scene(), terminal_size())); }
+
+LineEditor::Outcome LineEditor::read(std::string& line) {
+  buffer_.set("");
+  below_.clear();
+  recalled_ = long(history_.entries().size());
+  Outcome outcome = Outcome::end;
+  draw();
+  for (Key key; next_key(key);) {
+    const bool over = act(key, outcome);
+    if (over) break;
+    if (!keys_.is_partial()) draw();  // typed ahead: one picture for all of it
+  }
+  searching_ = false;
+  prompt_ = options_.prompt;
+  below_.clear();
+  put(view_.finish(scene(), terminal_size()));
+  line = buffer_.text();
+  return outcome;
+}
+
+// False: the terminal is gone.
+bool LineEditor::next_key(Key& key) {
+  for (;;) {
+    std::optional<Key> found = keys_.next();
+    if (!found) {
+      const bool may_be_whole = keys_.is_partial() && !keys_.in_paste();
+      std::string bytes;
+      const RawTerminal::Got got = terminal_.read(bytes, may_be_whole ? kEscapeWaitMs : -1);
+      if (got == RawTerminal::Got::end) return false;
+      if (got == RawTerminal::Got::resize) draw();
+      keys_.feed(bytes);
+      if (got == RawTerminal::Got::pause) found = keys_.give_up();
+    }
+    if (!found) continue;
+    key = std::move(*found);
+    return true;
+  }
+}
+
+bool LineEditor::act(const Key& key, Outcome& outcome) {
+  below_.clear();
+  if (searching_) {
+    search(key);
+    if (searching_ || key.kind == Key::escape || key.kind == Key::interrupt) return false;
+  }
+  switch (key.kind) {
+    case Key::enter:
+      buffer_.move_to(buffer_.text().size());
+      if (options_.is_complete && !options_.is_complete(buffer_.text())) {
+        buffer_.insert("\n");
+        return false;
+      }
+      outcome = Outcome::line;
+      return true;
+    case Key::interrupt:
+      outcome = Outcome::interrupt;
+      if (buffer_.empty()) return true;
+      put(view_.finish(scene(), terminal_size()));
+      buffer_.set("");
+      recalled_ = long(history_.entries().size());
+      return false;
+    case Key::erase_or_leave:
+      outcome = Outcome::end;
+      if (buffer_.empty()) return true;
+      buffer_.erase();
+      return false;
+    case Key::suspend:
+      put(view_.finish(scene(), terminal_size()));
+      terminal_.suspend();
+      return false;
+    default:
+      edit(key);
+      return false;
+  }
+}
+
+void LineEditor::edit(const Key& key) {
+  const long n = long(history_.entries().size());
+  switch (key.kind) {
+    case Key::text:
+    case Key::paste:
+      buffer_.insert(key.text_of);
+      break;
+    case Key::newline:
+      buffer_.insert("\n");
+      break;
+    case Key::tab:
+      complete();
+      break;
+    case Key::backspace:
+      buffer_.backspace();
+      break;
+    case Key::erase:
+      buffer_.erase();
+      break;
+    case Key::left:
+      buffer_.left();
+      break;
+    case Key::right:
+      buffer_.right();
+      break;
+    case Key::up:
+      step_row(-1);
+      break;
+    case Key::down:
+      step_row(+1);
+      break;
+    case Key::word_left:
+      buffer_.word_left();
+      break;
+    case Key::word_right:
+      buffer_.word_right();
+      break;
+    case Key::line_begin:
+      buffer_.line_begin();
+      break;
+    case Key::line_end:
+      buffer_.line_end();
+      break;
+    case Key::older:
+      recall(recalled_ - 1);
+      break;
+    case Key::newer:
+      recall(recalled_ + 1);
+      break;
+    case Key::oldest:
+      recall(0);
+      break;
+    case Key::newest:
+      recall(n);
+      break;
+    case Key::kill_to_end:
+      buffer_.kill_to_end();
+      break;
+    case Key::kill_to_begin:
+      buffer_.kill_to_begin();
+      break;
+    case Key::kill_word:
+      buffer_.kill_word();
+      break;
+    case Key::kill_next_word:
+      buffer_.kill_next_word();
+      break;
+    case Key::yank:
+      buffer_.yank();
+      break;
+    case Key::transpose:
+      buffer_.transpose();
+      break;
+    case Key::search:
+      search(key);
+      break;
+    case Key::redraw:
+      put("\x1b[H\x1b[2J");
+      view_.reset();
+      break;
+    default:
+      break;
+  }
+}
+
+// Within the text where it has several rows, else through the history.
+void LineEditor::step_row(int by) {
+  const auto rows = lay_out(buffer_.text(), text_columns(prompt_, terminal_size()));
+  const long row = long(row_of(rows, buffer_.cursor())), next = row + by;
+  if (next < 0 || next >= long(rows.size())) return recall(recalled_ + by);
+  const size_t begin = rows[size_t(row)].begin;
+  const int column = shown_cells(std::string_view(buffer_.text()).substr(begin, buffer_.cursor() - begin));
+  buffer_.move_to(nearest_in_row(buffer_.text(), rows[size_t(next)], column));
+}
+
+void LineEditor::recall(long index) {
+  const long n = long(history_.entries().size());
+  if (index < 0 || index > n || index == recalled_) return;
+  if (recalled_ == n) typed_ = buffer_.text();
+  recalled_ = index;
+  buffer_.set(index == n ? typed_ : history_.entries()[size_t(index)]);
+}
+
+void LineEditor::complete() {
+  const std::string before = buffer_.text().substr(0, buffer_.cursor());
+  const auto found = options_.completions ? options_.completions(before) : std::vector<std::string>{};
+  if (found.empty()) return;
+  const std::string common = common_prefix(found);
+  if (common.size() > before.size()) buffer_.insert(std::string_view(common).substr(before.size()));
+  if (found.size() == 1) return;
+  for (std::string f : found) {
+    if (f.ends_with(' ')) f.pop_back();
+    below_ += (below_.empty() ? "" : "  ") + f.substr(f.find_last_of(' ') + 1);
+  }
+  const int columns = terminal_size().columns;
+  while (cells_of(below_) >= columns) below_.resize(previous_cluster(below_, below_.size()));
+}
+
+// Ctrl-R: what is typed is looked for in older entries; any other key takes what was found.
+void LineEditor::search(const Key& key) {
+  if (!searching_) {
+    searching_ = true;
+    wanted_.clear();
+    if (recalled_ == long(history_.entries().size())) typed_ = buffer_.text();
+  } else if (key.kind == Key::text) {
+    wanted_ += key.text_of;
+    if (buffer_.text().find(wanted_) == std::string::npos) find_older();
+  } else if (key.kind == Key::backspace) {
+    wanted_.resize(previous_cluster(wanted_, wanted_.size()));
+  } else if (key.kind == Key::search) {
+    find_older();
+  } else {
+    searching_ = false;
+    prompt_ = options_.prompt;
+    if (key.kind == Key::escape || key.kind == Key::interrupt) {
+      recalled_ = long(history_.entries().size());
+      buffer_.set(typed_);
+    }
+    return;
+  }
+  prompt_ = fmt::format("search '{}': ", shown(wanted_));
+}
+
+void LineEditor::find_older() {
+  for (long i = recalled_ - 1; i >= 0 && !wanted_.empty(); i--) {
+    const std::string& entry = history_.entries()[size_t(i)];
+    if (entry.find(wanted_) == std::string::npos) continue;
+    recalled_ = i;
+    buffer_.set(entry);
+    return;
+  }
+  below_ = "no older one";
+}
+
+}  // namespace mr

@@ -1,0 +1,108 @@
+#include "cli/terminal/raw_terminal.h"
+
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <string_view>
+
+namespace mr {
+
+namespace {
+
+constexpr std::string_view kPasteOn = "\x1b[?2004h", kPasteOff = "\x1b[?2004l";
+
+// What signal handlers touch.
+volatile std::sig_atomic_t interrupts = 0, resized = 0;
+termios original;
+
+void put(std::string_view text) { [[maybe_unused]] const ssize_t n = ::write(STDOUT_FILENO, text.data(), text.size()); }
+
+void restore() {
+  put(kPasteOff);
+  tcsetattr(STDIN_FILENO, TCSADRAIN, &original);
+}
+
+void on_interrupt(int) { interrupts = interrupts + 1; }
+void on_resize(int) { resized = 1; }
+void on_death(int signal) {
+  restore();
+  ::signal(signal, SIG_DFL);
+  ::raise(signal);
+}
+
+void handle(int signal, void (*handler)(int)) {
+  struct sigaction action {};
+  action.sa_handler = handler;  // no SA_RESTART: reading returns
+  sigaction(signal, &action, nullptr);
+}
+
+}  // namespace
+
+TerminalSize terminal_size() {
+  winsize size{};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0 || size.ws_row == 0) return {};
+  return {size.ws_col, size.ws_row};
+}
+
+RawTerminal::RawTerminal() {
+  tcgetattr(STDIN_FILENO, &original);
+  handle(SIGINT, on_interrupt);
+  handle(SIGWINCH, on_resize);
+  handle(SIGTERM, on_death);
+  handle(SIGHUP, on_death);
+  enter();
+  put(kPasteOn);
+}
+
+RawTerminal::~RawTerminal() { restore(); }
+
+void RawTerminal::enter() {
+  termios mode = original;
+  mode.c_iflag &= ~tcflag_t(ICRNL | INLCR | IGNCR | IXON | ISTRIP);
+  mode.c_lflag &= ~tcflag_t(ICANON | ECHO | IEXTEN | ISIG);
+  mode.c_cc[VMIN] = 1;
+  mode.c_cc[VTIME] = 0;
+  if (catching_) {
+    mode.c_lflag |= ISIG;
+    mode.c_cc[VSUSP] = mode.c_cc[VQUIT] = _POSIX_VDISABLE;
+  }
+  tcsetattr(STDIN_FILENO, TCSADRAIN, &mode);  // what was typed ahead stays
+}
+
+RawTerminal::Got RawTerminal::read(std::string& bytes, int timeout_ms) {
+  pollfd in{STDIN_FILENO, POLLIN, 0};
+  const int ready = ::poll(&in, 1, timeout_ms);
+  if (resized) {
+    resized = 0;
+    return Got::resize;
+  }
+  if (ready == 0 || (ready < 0 && errno == EINTR)) return Got::pause;
+  char buffer[4096];
+  const ssize_t n = ::read(STDIN_FILENO, buffer, sizeof buffer);
+  if (n < 0 && errno == EINTR) return Got::pause;
+  if (n <= 0) return Got::end;
+  bytes.append(buffer, size_t(n));
+  return Got::bytes;
+}
+
+void RawTerminal::catch_interrupts(bool on) {
+  catching_ = on;
+  if (on) interrupts = 0;
+  enter();
+}
+
+int RawTerminal::n_interrupts() const { return interrupts; }
+
+void RawTerminal::suspend() {
+  restore();
+  ::raise(SIGTSTP);
+  enter();
+  put(kPasteOn);
+}
+
+}  // namespace mr
