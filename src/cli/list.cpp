@@ -6,6 +6,7 @@
 #include "core/amounts.h"
 #include "core/error.h"
 #include "core/json.h"
+#include "core/words.h"
 #include "hub/models.h"
 
 namespace mr {

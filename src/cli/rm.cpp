@@ -8,6 +8,7 @@
 #include "core/amounts.h"
 #include "core/config.h"
 #include "core/error.h"
+#include "core/words.h"
 #include "hub/models.h"
 
 namespace mr {

@@ -45,4 +45,11 @@ std::string_view nearest_word(std::string_view word, std::span<const std::string
   return nearest;
 }
 
+std::string ascii_lower(std::string_view text) {
+  std::string out(text);
+  for (char& c : out)
+    if (c >= 'A' && c <= 'Z') c = char(c + 32);
+  return out;
+}
+
 }  // namespace mr

@@ -6,8 +6,8 @@
 #include <map>
 
 #include "core/error.h"
-#include "hub/reference.h"
 #include "io/checkpoint.h"
+#include "io/file_names.h"
 
 namespace mr {
 

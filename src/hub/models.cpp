@@ -6,6 +6,7 @@
 #include "core/config.h"
 #include "core/error.h"
 #include "core/words.h"
+#include "io/file_names.h"
 
 namespace mr {
 

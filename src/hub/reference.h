@@ -25,18 +25,4 @@ bool is_blob_hash(std::string_view);           // 40 or 64 of them: git's SHA-1,
 bool is_revision(std::string_view);            // fit to be a path below refs/
 bool is_file_in_repository(std::string_view);  // a relative path that stays inside, of printable characters
 
-// "model-00002-of-00003" is part 2 of 3 of "model".
-struct PartName {
-  std::string whole;
-  int part = 1, parts = 1;
-};
-PartName part_name(std::string_view stem);
-
-// The quantization that a GGUF file's name ends in, in capitals: Q4_K_M, UD-Q4_K_XL, BF16; empty: none.
-std::string quantization_of(std::string_view file);
-// Whether a GGUF file holds a language model: an image encoder (mmproj) or an importance matrix does not.
-bool is_language_gguf(std::string_view file);
-
-std::string ascii_lower(std::string_view);
-
 }  // namespace mr

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <map>
 
+#include "core/words.h"
 #include "hub/reference.h"
+#include "io/file_names.h"
 
 namespace mr {
 

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "io/checkpoint.h"
+#include "io/file_names.h"
 
 namespace mr {
 
@@ -70,15 +71,6 @@ std::string adapter(const fs::path& directory) {
                      base);
 }
 
-// "x-00002-of-00005.gguf" -> "x"; a whole file: its own name.
-std::string set_of(const std::string& name) {
-  constexpr size_t tail = sizeof("-00001-of-00001.gguf") - 1;
-  const size_t at = name.size() > tail ? name.size() - tail : std::string::npos;
-  const bool is_part = at != std::string::npos && name[at] == '-' && name.compare(at + 6, 4, "-of-") == 0 &&
-                       name.find_first_not_of("0123456789", at + 1) == at + 6;
-  return is_part ? name.substr(0, at) : name;
-}
-
 std::string field(const Json& config, std::initializer_list<const char*> names) {
   for (const char* name : names)
     if (auto found = config.find(name); found != config.end() && found->is_number_integer()) return found->dump();
@@ -135,9 +127,9 @@ std::optional<fs::path> gguf_in(const fs::path& directory) {
   std::set<std::string> sets;
   std::vector<std::string> files;
   for (const std::string& name : names_in(directory)) {
-    if (!name.ends_with(".gguf") || name.starts_with("mmproj")) continue;  // a projector of pictures is no model
+    if (!is_language_gguf(name)) continue;
     files.push_back(name);
-    sets.insert(set_of(name));
+    sets.insert(part_name(fs::path(name).stem().native()).whole);
   }
   if (sets.empty()) return std::nullopt;
   check(sets.size() == 1, "the directory '{}' has {} GGUF files, name one of them: {}", directory.native(), sets.size(),

@@ -6,6 +6,7 @@
 #include "core/config.h"
 #include "core/words.h"
 #include "hub/models.h"
+#include "io/file_names.h"
 
 namespace mr {
 

@@ -9,6 +9,7 @@
 #include "hub/folder.h"
 #include "hub/reference.h"
 #include "hub/select.h"
+#include "io/file_names.h"
 
 namespace mr {
 namespace {
