@@ -67,8 +67,7 @@ int serve(ServeFlags& f) {
   if (loaded) {
     std::string greeting = fmt::format("{} at http://{}:{}/v1\n{}", o.model_name, o.http.host, server.port(), server.plan());
     if (f.engine.options.batching == Batching::fixed)
-      greeting +=
-          fmt::format("static batches: nobody is answered before {} requests are there (--max-seqs)\n", f.engine.options.max_seqs);
+      greeting += fmt::format("static batches: nobody is answered before {} requests are there (--max-seqs)\n", f.engine.options.max_seqs);
     std::fputs(greeting.c_str(), stderr);  // a disk that is full for the log is no reason to end
     std::fflush(stderr);
     server.run();
@@ -103,6 +102,8 @@ void declare(CLI::App& app, ServeFlags& f) {
   app.add_option("--served-model-name", o.model_name, "what clients call the model");
   app.add_option("--alias", o.aliases, "another name for it; may be repeated")->allow_extra_args(false);
   app.add_flag("--lenient-fields", o.lenient_fields, "log unknown fields of requests instead of refusing them");
+  app.add_flag("--tools-in-system-prompt", o.tools_in_system_prompt,
+               "describe a request's tools there where the chat template has no place for them, instead of refusing them");
   app.add_option("--log-level", o.log.level, "debug, info (a line a request), warn, error or off")
       ->check(CLI::IsMember({"debug", "info", "warn", "error", "off"}))
       ->capture_default_str();
@@ -145,7 +146,7 @@ int serve(ServeFlags&) { fail("this program was built without its server: the Bo
 #endif
 
 void add_serve(CLI::App& program, Action& chosen) {
-  add_command<ServeFlags>(program, chosen, "serve", "an OpenAI-compatible server", declare, serve);
+  add_command<ServeFlags>(program, chosen, "serve", "a page for the browser, and an OpenAI-compatible server", declare, serve);
 }
 
 }  // namespace mr

@@ -19,7 +19,12 @@ class ChatFormat {
   // Throws Stopped when the allowance is over.
   std::vector<int32_t> encode(const OrderedJson& messages, const OrderedJson& extra = OrderedJson::object(), const Allowance& = {}) const;
 
+  // A template without a place for tools leaves them out without a word: this one is tried with a function.
+  bool shows_tools(const Allowance& = {}) const;
+
  private:
+  std::string render(const OrderedJson& messages, const OrderedJson& extra, const Allowance&) const;
+
   const Tokenizer& tokenizer_;
   ChatTemplate template_;
 };

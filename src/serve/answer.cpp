@@ -69,6 +69,10 @@ void AnswerWriter::collect(int prompt, Choice& c, const TokenEvent& event, const
   c.text += news.content;
   c.calls.insert(c.calls.end(), news.calls.begin(), news.calls.end());
   n_bytes_ += news.content.size();
+  if (!model_.tokenizer) {
+    c.tokens.insert(c.tokens.end(), event.tokens.begin(), event.tokens.end());
+    n_bytes_ += 8 * event.tokens.size();
+  }
   for (const ToolCall& call : news.calls) n_bytes_ += sizeof call + call.name.size() + call.arguments.size();
   Prompt& p = prompts_[size_t(prompt)];
   if (!asked_.chat && !p.echo) n_bytes_ += size_t(asked_.n) * echo_of(prompt).size();
@@ -97,6 +101,10 @@ const std::string& AnswerWriter::echo_of(int prompt) {
   auto& echo = prompts_[size_t(prompt)].echo;
   if (!echo) echo = asked_.echo && model_.tokenizer ? model_.tokenizer->decode(asked_.prompts[size_t(prompt)], true) : std::string();
   return *echo;
+}
+
+std::vector<int32_t> AnswerWriter::echoed_tokens(int prompt) const {
+  return asked_.echo && !model_.tokenizer ? asked_.prompts[size_t(prompt)] : std::vector<int32_t>();
 }
 
 OrderedJson AnswerWriter::head(const char* chat_object, const char* text_object) const {
@@ -157,6 +165,11 @@ std::string AnswerWriter::choice_text(int index) {
     j["message"] = {{"role", "assistant"}, {"content", c.text}};
   else
     j["text"] = echo_of(prompt) + c.text;
+  if (!model_.tokenizer) {
+    std::vector<int32_t> tokens = echoed_tokens(prompt);
+    tokens.insert(tokens.end(), c.tokens.begin(), c.tokens.end());
+    j["token_ids"] = std::move(tokens);
+  }
   if (!c.calls.empty()) {
     if (c.text.empty()) j["message"]["content"] = nullptr;
     for (const ToolCall& call : c.calls) j["message"]["tool_calls"].push_back(call_json(call));
@@ -167,10 +180,12 @@ std::string AnswerWriter::choice_text(int index) {
   return text;
 }
 
-std::string AnswerWriter::event(int index, OrderedJson content, OrderedJson logprobs, OrderedJson finish) const {
+std::string AnswerWriter::event(int index, OrderedJson content, OrderedJson logprobs, OrderedJson finish,
+                                std::span<const int32_t> tokens) const {
   OrderedJson body = head("chat.completion.chunk", "text_completion");
   OrderedJson choice{{"index", index}};
   choice[asked_.chat ? "delta" : "text"] = std::move(content);
+  if (!model_.tokenizer) choice["token_ids"] = std::vector<int32_t>(tokens.begin(), tokens.end());
   choice["logprobs"] = std::move(logprobs);
   choice["finish_reason"] = std::move(finish);
   body["choices"] = OrderedJson::array();
@@ -181,13 +196,16 @@ std::string AnswerWriter::event(int index, OrderedJson content, OrderedJson logp
 
 std::string AnswerWriter::chunk(int index, Choice& c, const TokenEvent& event, const ToolCallReader::News& news) {
   std::string out, text;
+  std::vector<int32_t> tokens;
   if (!c.begun) {
     c.begun = true;
+    tokens = echoed_tokens(index / asked_.n);
     if (asked_.chat) out = this->event(index, {{"role", "assistant"}, {"content", ""}}, nullptr, nullptr);
     text = echo_of(index / asked_.n);
     if (!asked_.request.score_prompt) c.offset = n_characters(text);  // else the prompt's tokens count it
   }
   text += news.content;
+  if (!model_.tokenizer) tokens.insert(tokens.end(), event.tokens.begin(), event.tokens.end());
   OrderedJson logprobs;
   std::vector<Sampled> all;
   if (asked_.logprobs) {
@@ -195,7 +213,7 @@ std::string AnswerWriter::chunk(int index, Choice& c, const TokenEvent& event, c
     all.insert(all.end(), event.sampled.begin(), event.sampled.end());
   }
   if (!all.empty()) logprobs = logprobs_of(all, c.offset);
-  if (text.empty() && news.calls.empty() && all.empty() && event.finish == Finish::none) return out;
+  if (text.empty() && tokens.empty() && news.calls.empty() && all.empty() && event.finish == Finish::none) return out;
   OrderedJson content = OrderedJson(text);
   if (asked_.chat) {
     content = OrderedJson::object();
@@ -206,7 +224,7 @@ std::string AnswerWriter::chunk(int index, Choice& c, const TokenEvent& event, c
       c.calls.push_back(call);
     }
   }
-  return out + this->event(index, std::move(content), std::move(logprobs), finish_json(event.finish, !c.calls.empty()));
+  return out + this->event(index, std::move(content), std::move(logprobs), finish_json(event.finish, !c.calls.empty()), tokens);
 }
 
 std::string AnswerWriter::stream_end() const {

@@ -27,6 +27,7 @@ class AnswerWriter {
   using Lists = std::vector<std::string>;
   struct Choice {
     std::string text;
+    std::vector<int32_t> tokens;           // kept only for a whole answer of a model without a tokenizer
     std::optional<ToolCallReader> reader;  // where there are tools
     std::vector<ToolCall> calls;
     Lists logprobs;     // kept only for a whole answer with them
@@ -43,11 +44,12 @@ class AnswerWriter {
   std::string logprobs_text(const Lists& prompt, const Lists& answer) const;
   ToolCallReader::News read(Choice&, const TokenEvent&) const;
   std::string chunk(int index, Choice&, const TokenEvent&, const ToolCallReader::News&);
-  std::string event(int index, OrderedJson content, OrderedJson logprobs, OrderedJson finish) const;
+  std::string event(int index, OrderedJson content, OrderedJson logprobs, OrderedJson finish, std::span<const int32_t> tokens = {}) const;
   OrderedJson logprobs_of(std::span<const Sampled>, size_t& offset) const;
   OrderedJson chat_logprobs(std::span<const Sampled>) const;
   OrderedJson text_logprobs(std::span<const Sampled>, size_t& offset) const;
   const std::string& echo_of(int prompt);
+  std::vector<int32_t> echoed_tokens(int prompt) const;  // of a model without a tokenizer, in place of the text
 
   const Asked& asked_;
   const ServedModel& model_;

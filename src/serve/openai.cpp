@@ -5,6 +5,7 @@
 
 #include "core/words.h"
 #include "serve/known_fields.h"
+#include "serve/tools_in_prompt.h"
 
 namespace mr {
 
@@ -235,10 +236,19 @@ static const OrderedJson* read_tools(const Fields& f, std::vector<std::string>& 
 
 static std::vector<int32_t> chat_tokens(const Fields& f, const ServedModel& model, const RequestLimits& limits,
                                         std::vector<std::string>& tool_names) {
-  const OrderedJson messages = read_messages(f, limits);
+  OrderedJson messages = read_messages(f, limits);
   if (!model.chat) refuse("messages", "this model comes without a chat template: use /v1/completions, or serve it with --chat-template");
   OrderedJson extra = OrderedJson::object();
-  if (const OrderedJson* tools = read_tools(f, tool_names)) extra["tools"] = *tools;
+  if (const OrderedJson* tools = read_tools(f, tool_names)) {
+    if (model.chat->shows_tools(limits.allowance))
+      extra["tools"] = *tools;
+    else if (model.tools_in_system_prompt)
+      put_tools_into_prompt(messages, *tools);
+    else
+      refuse("tools",
+             "this model's chat template has no place for tools, so it would not see them: millrace serve --tools-in-system-prompt "
+             "describes them there");
+  }
   if (const OrderedJson* more = f.find("chat_template_kwargs")) {
     Fields is_object(*more, "chat_template_kwargs.");
     for (const auto& [key, value] : more->items()) extra[key] = value;

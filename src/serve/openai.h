@@ -19,11 +19,12 @@ struct ServedModel {
   const Tokenizer* tokenizer = nullptr;  // null: prompts are token ids, answers have no text
   const ChatFormat* chat = nullptr;      // null: there is no template
   int vocab = 0;
-  int max_context = 0;               // tokens
-  int64_t max_state = 0;             // tokens for which there is state
-  int max_choices = 1;               // n
-  int64_t created = 0;               // Unix time
-  GenerationDefaults sampling = {};  // for what a request leaves open
+  int max_context = 0;                  // tokens
+  int64_t max_state = 0;                // tokens for which there is state
+  int max_choices = 1;                  // n
+  int64_t created = 0;                  // Unix time
+  GenerationDefaults sampling = {};     // for what a request leaves open
+  bool tools_in_system_prompt = false;  // where the template has no place for them; otherwise they are refused
 };
 
 ApiError no_such_model(const std::string& name, const ServedModel&);  // 404

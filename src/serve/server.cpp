@@ -86,6 +86,9 @@ void Server::adopt(std::unique_ptr<Engine> engine) {
   model_.max_choices = std::min(128, engine_->max_seqs());
   model_.created = std::time(nullptr);
   model_.sampling = engine_->generation_defaults();
+  model_.tools_in_system_prompt = options_.tools_in_system_prompt;
+  if (options_.tools_in_system_prompt && chat_ && !chat_->shows_tools())
+    log_.info("the chat template has no place for tools: those of requests go into the system prompt");
   loaded_ = true;
 }
 

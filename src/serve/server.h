@@ -27,11 +27,12 @@ struct ServeOptions {
   std::vector<std::string> aliases;  // other names that clients may call it
   std::string chat_template;         // empty: the model's own
   LogOptions log;
-  bool lenient_fields = false;        // unknown fields of a request are logged, not refused
-  GateOptions gate;                   // its address is that of `http`
-  int max_queue = 1024;               // answers without a first token
-  int64_t max_queue_tokens = 262144;  // and their prompts' tokens
-  int read_ms = 10000;                // for a request to be parsed, rendered and tokenized, waiting for a worker included
+  bool lenient_fields = false;          // unknown fields of a request are logged, not refused
+  bool tools_in_system_prompt = false;  // where the template has no place for them
+  GateOptions gate;                     // its address is that of `http`
+  int max_queue = 1024;                 // answers without a first token
+  int64_t max_queue_tokens = 262144;    // and their prompts' tokens
+  int read_ms = 10000;                  // for a request to be parsed, rendered and tokenized, waiting for a worker included
   int drain_seconds = 30;
   std::function<LimitStats()> limits;  // for /metrics, on any thread; empty: nobody knows them
   int stall_seconds = 30;              // an engine that has work and takes no step for so long is not ready

@@ -300,7 +300,7 @@ def try_files(wrong):
                 (model / "tokenizer.json").write_text(tokenizer)
             command = [PROGRAM, "generate", model, "--random-weights", "1", "-p", "a" * 1000, "--max-tokens", "1"]
             begin = time.monotonic()
-            done = subprocess.run(command, capture_output=True, timeout=120 * SLOW, text=True, errors="replace")
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=120 * SLOW, text=True, errors="replace")
             seconds = time.monotonic() - begin
             slowest = max(slowest, (name, seconds), key=lambda x: x[1])
             said = done.stderr.strip().splitlines()

@@ -42,7 +42,8 @@ class WithServer(unittest.TestCase):
 
 
 def generate(*args):
-    out = subprocess.run([PROGRAM, "generate", *map(str, args), "--deterministic", "--json"], capture_output=True, text=True, timeout=300)
+    out = subprocess.run([PROGRAM, "generate", *map(str, args), "--deterministic", "--json"], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                         timeout=300)
     assert out.returncode == 0, out.stderr
     return json.loads(out.stdout)
 
@@ -182,6 +183,10 @@ class DefaultModel(WithServer):
             if param:
                 self.assertEqual(caught.exception.param, param)
             self.assertEqual(caught.exception.type, "invalid_request_error")
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.chat(tools=[Tools.TOOL])  # its template has no place for them
+        self.assertEqual(caught.exception.param, "tools")
+        self.assertIn("--tools-in-system-prompt", str(caught.exception))
         with self.assertRaises(openai.NotFoundError) as caught:
             self.client.chat.completions.create(model="abacus", messages=PLANET["messages"])
         self.assertEqual(caught.exception.code, "model_not_found")
@@ -200,7 +205,7 @@ class Tools(WithServer):
         with tempfile.NamedTemporaryFile("w", suffix=".jinja") as template:
             template.write("{{ messages[-1].content }}")
             template.flush()
-            cls.ARGS = ["--chat-template", template.name]
+            cls.ARGS = ["--chat-template", template.name, "--tools-in-system-prompt"]
             super().setUpClass()
 
     def ask(self, line, **more):
@@ -235,6 +240,17 @@ class Tools(WithServer):
             self.ask("x", tools=[{"type": "function", "function": {}}])
         self.assertEqual(caught.exception.param, "tools[0].function.name")
 
+    def test_templates_without_a_place_for_them(self):
+        def prompt_of(messages):
+            tokens = self.server.json("POST", "/tokenize", {"messages": messages, "tools": [self.TOOL]})[1]["tokens"]
+            return self.server.json("POST", "/detokenize", {"tokens": tokens})[1]["prompt"]
+
+        question, call = {"role": "user", "content": "And in Rome?"}, {"type": "function", "id": "1", "function": {"name": "get_weather", "arguments": "{\"a\": 1}"}}
+        self.assertEqual(prompt_of([question]), "And in Rome?")  # the template shows no system prompt either
+        self.assertEqual(prompt_of([question, {"role": "assistant", "tool_calls": [call]}]),
+                         '<tool_call>\n{"name":"get_weather","arguments":{"a":1}}\n</tool_call>')
+        self.assertEqual(prompt_of([question, {"role": "tool", "content": "21"}]), "<tool_response>\n21\n</tool_response>")
+
 
 class Tiny(WithServer):
     """Without a tokenizer, and with every door that a server has."""
@@ -245,6 +261,11 @@ class Tiny(WithServer):
         answer = self.client.completions.create(
             model="tiny/model", prompt=TINY["prompt"], temperature=0, max_tokens=len(TINY["greedy"]), logprobs=0, extra_body={"ignore_eos": True})
         self.assertEqual([int(t.split(":")[1]) for t in answer.choices[0].logprobs.tokens], TINY["greedy"])
+        self.assertEqual(answer.choices[0].token_ids, TINY["greedy"])
+        ask = {"model": "tiny/model", "prompt": TINY["prompt"], "temperature": 0, "max_tokens": len(TINY["greedy"]), "extra_body": {"ignore_eos": True}}
+        self.assertEqual(self.client.completions.create(echo=True, **ask).choices[0].token_ids, TINY["prompt"] + TINY["greedy"])
+        streamed = [c.choices[0].token_ids for c in self.client.completions.create(stream=True, **ask)]
+        self.assertEqual(sum(streamed, []), TINY["greedy"])
         self.assertEqual(self.client.models.retrieve("tiny/model").id, "tiny/model")
 
     def test_doors(self):

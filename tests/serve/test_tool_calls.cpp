@@ -5,6 +5,7 @@
 #include <random>
 
 #include "serve/answer.h"
+#include "serve/tools_in_prompt.h"
 
 namespace mr {
 namespace {
@@ -174,6 +175,25 @@ TEST(ToolCalls, OnlyOneWhereOneIsWanted) {
   EXPECT_EQ(choice["finish_reason"], "length");
   EXPECT_TRUE(choice["message"]["content"].is_null());
   EXPECT_EQ(choice["message"]["tool_calls"].size(), 1u);
+}
+
+// The form of Hermes function calling.
+TEST(ToolsInPrompt, StandInTheSystemPromptBesideWhatIsThere) {
+  const OrderedJson tools = OrderedJson::parse(R"([{"type":"function","function":{"name":"get_current_weather"}}])");
+  const std::string shown = "<tools>\n" + tools[0].dump() + "\n</tools>";
+  for (const char* text :
+       {R"([{"role":"user","content":"Hi"}])", R"([{"role":"system","content":"Be brief."},{"role":"user","content":"Hi"}])"}) {
+    OrderedJson messages = OrderedJson::parse(text);
+    const bool had_system = messages.size() == 2;
+    put_tools_into_prompt(messages, tools);
+    ASSERT_EQ(messages.size(), 2u);
+    EXPECT_EQ(messages[0]["role"], "system");
+    const std::string system = messages[0]["content"];
+    EXPECT_EQ(system.starts_with("Be brief.\n\n"), had_system);
+    EXPECT_NE(system.find(shown), std::string::npos) << system;
+    EXPECT_NE(system.find("<tool_call>"), std::string::npos);
+    EXPECT_EQ(messages[1], OrderedJson::parse(R"({"role":"user","content":"Hi"})"));
+  }
 }
 
 TEST(ToolCalls, InAStream) {
