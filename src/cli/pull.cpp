@@ -42,10 +42,13 @@ Pulled pull_with_progress(const Reference& reference, int connections) {
   fail("'{}' is not of the form OWNER/NAME[:QUANTIZATION][@REVISION]{}{}", name, known.empty() ? "" : "; the hub has ", known);
 }
 
+std::string name_of(const Reference& r, const SeveralModels::Option& o) {
+  return r.repo + ":" + o.select + (r.revision.empty() ? "" : "@" + r.revision);
+}
+
 void print_options(const Reference& r, const SeveralModels& e) {
   Table table({"", "SIZE"});
-  for (const SeveralModels::Option& o : e.options)
-    table.add({printable(r.repo + ":" + o.select + (r.revision.empty() ? "" : "@" + r.revision)), bytes_text(o.bytes)});
+  for (const SeveralModels::Option& o : e.options) table.add({printable(name_of(r, o)), bytes_text(o.bytes)});
   fmt::print(stderr, "{}", table.text());
 }
 
@@ -77,16 +80,28 @@ int pull(PullFlags&) { fail("this program was built without the hub: OpenSSL or 
 
 }  // namespace
 
-std::filesystem::path find_or_pull(const std::string& model) {
 #ifdef MR_NET
-  if (!model.empty() && !look_up_model(model))
-    if (const std::optional<Reference> reference = parse_reference(model)) {
-      fmt::print(stderr, "{} is not on this machine yet: pulling it\n", printable(reference->text()));
-      return pull_with_progress(*reference, PullFlags().connections).path;
-    }
-#endif
-  return find_model(model);
+
+void pull_unless_here(const std::string& model) {
+  if (model.empty() || look_up_model(model)) return;
+  const std::optional<Reference> reference = parse_reference(model);
+  if (!reference || is_meant_as_path(model)) return;  // whoever opens it says what is wrong
+  fmt::print(stderr, "{} is not on this machine yet: pulling it\n", printable(reference->text()));
+  try {
+    pull_with_progress(*reference, PullFlags().connections);
+  } catch (const SeveralModels& e) {
+    std::string names;
+    for (const SeveralModels::Option& o : e.options)
+      names += fmt::format("{}{} ({})", names.empty() ? " " : ", ", name_of(*reference, o), bytes_text(o.bytes));
+    throw Error(e.what() + printable(names, 4000));
+  }
 }
+
+#else
+
+void pull_unless_here(const std::string&) {}
+
+#endif
 
 void add_pull(CLI::App& program, Action& chosen) {
   add_command<PullFlags>(

@@ -1,12 +1,11 @@
 // Getting a model by name, for commands that take one.
 #pragma once
 
-#include <filesystem>
 #include <string>
 
 namespace mr {
 
-// A model that is here, like find_model(); one that is not, but has a hub's name, is pulled, after saying so on stderr.
-std::filesystem::path find_or_pull(const std::string& model);
+// A model that is not on this machine, but has a hub's name, is pulled, after saying so on stderr. Throws what pull_model() throws.
+void pull_unless_here(const std::string& model);
 
 }  // namespace mr

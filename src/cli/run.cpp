@@ -1,10 +1,12 @@
 // millrace run: the word that ollama's users type. With a prompt, or with something piped in: one answer; at a terminal: a conversation.
+// A model of a hub that is not on this machine is pulled first.
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include "cli/chat/chat.h"
 #include "cli/cli.h"
 #include "cli/generate.h"
+#include "cli/pull.h"
 
 namespace mr {
 
@@ -13,13 +15,16 @@ namespace {
 struct RunFlags {
   ChatFlags chat;
   std::vector<std::string> words;
+  std::string prompt;
 };
 
 int run(RunFlags& f) {
-  if (f.words.empty() && isatty(STDIN_FILENO)) return chat(f.chat);
+  pull_unless_here(f.chat.engine.model);
+  const std::string prompt = f.words.empty() ? f.prompt : fmt::format("{}", fmt::join(f.words, " "));
+  if (prompt.empty() && isatty(STDIN_FILENO)) return chat(f.chat);
   GenerateFlags g{.engine = f.chat.engine, .sampling = f.chat.sampling, .system = f.chat.system, .template_file = f.chat.template_file};
   g.chat = g.plain_without_template = true;
-  g.prompt.text = fmt::format("{}", fmt::join(f.words, " "));
+  g.prompt.text = prompt;
   return generate(g);
 }
 
@@ -27,10 +32,11 @@ int run(RunFlags& f) {
 
 void add_run(CLI::App& program, Action& chosen) {
   add_command<RunFlags>(
-      program, chosen, "run", "one answer to PROMPT or to what is piped in; without either a conversation",
+      program, chosen, "run", "one answer to PROMPT or to what is piped in; without either a conversation; pulls OWNER/NAME if need be",
       [](CLI::App& app, RunFlags& f) {
         add_chat_flags(app, f.chat);
-        app.add_option("PROMPT", f.words, "what to ask; what is piped in comes before it");
+        auto* words = app.add_option("PROMPT", f.words, "what to ask; what is piped in comes before it");
+        app.add_option("-p,--prompt", f.prompt, "the same as a flag")->excludes(words);
       },
       run);
 }

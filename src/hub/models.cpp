@@ -155,10 +155,13 @@ std::string suggestion(const std::string& name) {
 [[noreturn]] void refuse_unknown(const std::string& name) {
   const std::string near = suggestion(name);
   const std::string meant = near.empty() ? "" : sentence(": is '{}' meant?", near);
-  if (const std::optional<Reference> r = parse_reference(name))
-    fail("the model '{}' is not on this machine{} `millrace pull {}` fetches it", name, meant.empty() ? ":" : meant, r->text());
-  fail("there is no model '{}'{} `millrace list` shows those on this machine, `millrace pull OWNER/NAME` fetches others", name,
-       meant.empty() ? ":" : meant);
+  const std::optional<Reference> r = parse_reference(name);
+  if (is_meant_as_path(name))
+    fail("there is no file or folder '{}'{} `millrace list` shows the models on this machine, `millrace pull {}` fetches others", name,
+         meant.empty() ? ":" : meant, r ? "hf.co/" + r->text() : "OWNER/NAME");
+  if (r) fail("the model '{}' is not on this machine{} `millrace pull {}` fetches it", name, meant.empty() ? ":" : meant, r->text());
+  fail("there is no model '{}'{} `millrace list` shows those on this machine, `millrace pull {}` looks for others at the hub", name,
+       meant.empty() ? ":" : meant, name);
 }
 
 void check_whole(const PresentModel& m) {
@@ -176,6 +179,14 @@ std::vector<PresentModel> present_models() {
   return out;
 }
 
+bool is_meant_as_path(const std::string& name) {
+  const std::optional<Reference> r = parse_reference(name);
+  if (!r) return name.find('/') != name.npos || name.ends_with(".gguf");
+  const std::string first = name.substr(0, name.find('/'));
+  std::error_code ignored;
+  return first == "models" || first == "datasets" || first == "spaces" || r->repo.ends_with(".gguf") || fs::is_directory(first, ignored);
+}
+
 std::optional<fs::path> look_up_model(const std::string& name) {
   std::error_code ignored;
   if (name.empty()) return fs::exists(default_model(), ignored) ? std::optional(default_model()) : std::nullopt;
@@ -188,7 +199,10 @@ std::optional<fs::path> look_up_model(const std::string& name) {
 
 fs::path find_model(const std::string& name) {
   if (auto found = look_up_model(name)) return *found;
-  check(!name.empty(), "the default model is not at {}: ./quickstart fetches it, or name a model's directory or .gguf file",
+  check(!name.empty(),
+        "the default model is not at {}: ./quickstart fetches it; or name another: `millrace run HuggingFaceTB/SmolLM2-135M-Instruct` gets "
+        "one "
+        "from the hub",
         default_model().string());
   refuse_unknown(name);
 }

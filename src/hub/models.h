@@ -23,7 +23,11 @@ std::vector<PresentModel> present_models();
 // ("smollm2"); empty: the default model. Nothing: it is not here. Throws where several could be meant, naming them.
 std::optional<std::filesystem::path> look_up_model(const std::string& name);
 
-// The same, or an Error that says which names are near, or how to get it.
+// "models/llama" has the form of a hub's name, but no owner is called so there; nor is one meant by a folder that is here. An address
+// (hf.co/models/llama) is never a path.
+bool is_meant_as_path(const std::string& name);
+
+// Like look_up_model(), or an Error that says which names are near, or how to get it.
 std::filesystem::path find_model(const std::string& name);
 
 // The one of present_models() that is meant; throws like find_model(). Paths outside of the caches are none of them.

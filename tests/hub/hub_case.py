@@ -40,8 +40,8 @@ class Case(unittest.TestCase):
                             "XDG_RUNTIME_DIR": str(self.home / "run")}
 
     def start(self, *words, **more):
-        return subprocess.Popen([PROGRAM, *map(str, words)], env={**self.environment, **more}, text=True, stdin=subprocess.DEVNULL,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        return subprocess.Popen([PROGRAM, *map(str, words)], env={**self.environment, **more}, text=True, cwd=self.home,
+                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def run_it(self, *words, **more):
         process = self.start(*words, **more)
