@@ -50,55 +50,53 @@ static void check_command(const CLI::App& program, const std::vector<std::string
     throw CLI::ParseError(fmt::format("there is no command '{}'{}", words[0], meant(words[0], names)), 2);
 }
 
-// What is wrong with the command line, in a sentence that begins like the others and ends with where to look.
-static std::string mistake(const CLI::ParseError& e, const CLI::App& program) {
-  const auto chosen = program.get_subcommands();
-  const std::string help = fmt::format("; millrace {}--help lists {}", chosen.empty() ? "" : chosen[0]->get_name() + " ",
-                                       chosen.empty() ? "the commands" : "its flags");
+// What is wrong with the command line, in a sentence that begins like the others and ends with where to look. `command`: null: none yet.
+static std::string mistake(const CLI::ParseError& e, const CLI::App& program, const CLI::App* command) {
+  const std::string help =
+      fmt::format("millrace {}--help lists {}", command ? command->get_name() + " " : "", command ? "its flags" : "the commands");
+  auto with_help = [&](const std::string& text) { return text + (text.ends_with('?') ? " " : "; ") + help; };
   const auto left = program.remaining(true);
-  if (dynamic_cast<const CLI::RequiredError*>(&e) && chosen.empty()) return "there is no command" + help;
+  if (dynamic_cast<const CLI::RequiredError*>(&e) && !command) return with_help("there is no command");
   if (!dynamic_cast<const CLI::ExtrasError*>(&e) || left.empty()) {
     std::string text = e.what();
     text = text.substr(0, text.find('\n'));
+    if (text.starts_with(": ")) text.erase(0, 2);  // the parser names no flag that help does not list
     if (text.size() > 1 && std::islower(static_cast<unsigned char>(text[1])))
       text[0] = char(std::tolower(static_cast<unsigned char>(text[0])));
-    return text + help;
+    return with_help(text);
   }
   const std::string word = left[0].substr(0, left[0].find('='));
-  if (!word.starts_with('-')) return fmt::format("'{}' is a word too many{}", word, help);
+  if (!word.starts_with('-')) return with_help(fmt::format("'{}' is a word too many", word));
   std::vector<std::string> flags;
-  const CLI::App& command = chosen.empty() ? program : *chosen[0];
-  for (const CLI::Option* o : command.get_options())
+  for (const CLI::Option* o : (command ? command : &program)->get_options())
     for (const std::string& name : o->get_lnames()) flags.push_back("--" + name);
-  return fmt::format("there is no flag '{}'{}{}", word, meant(word, flags), help);
+  return with_help(fmt::format("there is no flag '{}'{}", word, meant(word, flags)));
+}
+
+static void add_commands(CLI::App& program, Action& action) {
+  for (auto add : {add_run, add_chat, add_generate, add_serve, add_pull, add_list, add_show, add_rm, add_ps, add_score, add_tokenize,
+                   add_detokenize, add_inspect, add_bench, add_analyze, add_doctor, add_completions})
+    add(program, action);
 }
 
 int run_command_line(int argc, char** argv) {
   CLI::App program{"millrace: language-model inference on this machine, and how far from its limit", "millrace"};
-  program.set_version_flag("--version", [] { return version_line() + "\n" + build_line() + "\n" + machine_line(); });
+  program.set_help_flag("-h,--help", "this list; COMMAND --help explains a command");
+  program.set_version_flag(
+      "--version", [] { return version_line() + "\n" + build_line() + "\n" + machine_line(); },
+      "how it was built, and what the machine offers");
   program.require_subcommand(1);
   Action action;
-  add_serve(program, action);
-  add_generate(program, action);
-  add_chat(program, action);
-  add_run(program, action);
-  add_score(program, action);
-  add_tokenize(program, action);
-  add_detokenize(program, action);
-  add_inspect(program, action);
-  add_bench(program, action);
-  add_analyze(program, action);
-  add_doctor(program, action);
-  add_completions(program, action);
-  add_pull(program, action);
-  add_list(program, action);
-  add_show(program, action);
-  add_rm(program, action);
-  add_ps(program, action);
+  add_commands(program, action);
   use_help(program);
+  const std::vector<std::string> typed(argv + 1, argv + argc);
+  if (typed.empty()) {
+    std::fputs(program.help().c_str(), stderr);
+    return 2;
+  }
   try {
-    const std::vector<std::string> words = with_own_flags({argv + 1, argv + argc});
-    check_command(program, words);
+    check_command(program, typed);
+    const std::vector<std::string> words = with_own_flags(typed, program);
     program.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // the parser takes them from the back
     for (const CLI::App* command : program.get_subcommands())
       if (const std::string gap = gap_in_a_list(*command, words); !gap.empty())
@@ -106,7 +104,8 @@ int run_command_line(int argc, char** argv) {
   } catch (const CLI::Success& e) {  // --help and its kin
     return program.exit(e);
   } catch (const CLI::ParseError& e) {
-    std::fprintf(stderr, "millrace: %s\n", printable(mistake(e, program), 4000).c_str());
+    const auto commands = program.get_subcommands([&](const CLI::App* c) { return c->get_name() == typed[0]; });
+    std::fprintf(stderr, "millrace: %s\n", printable(mistake(e, program, commands.empty() ? nullptr : commands[0]), 4000).c_str());
     return 2;
   }
   try {

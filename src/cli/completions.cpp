@@ -118,12 +118,20 @@ std::string man_page(const CLI::App& program) {
       out += fmt::format(".TP\n.B {}\n{}\n", roff(o->get_name(false, true)), roff(o->get_description()));
     }
   }
-  out +=
-      ".SH ENVIRONMENT\n.TP\n.B MILLRACE_API_KEY\nthe key that the server asks for\n.TP\n.B XDG_CACHE_HOME\nwhere models and measurements "
-      "of this "
-      "machine are kept, in a folder millrace; ~/.cache if unset\n"
-      ".SH EXIT STATUS\n0 done, 2 the command line is wrong, 1 anything else.\n";
-  return out;
+  constexpr std::pair<const char*, const char*> variables[] = {
+      {"MILLRACE_API_KEY", "the key that the server asks for"},
+      {"XDG_CACHE_HOME", "where models and measurements of this machine are kept, in a folder millrace; ~/.cache if unset"},
+      {"XDG_STATE_HOME", "where chat keeps what was typed, in millrace/history; ~/.local/state if unset"},
+      {"HF_HOME, HF_HUB_CACHE", "the cache of pulled models, which Hugging Face's tools share; ~/.cache/huggingface if unset"},
+      {"HF_TOKEN", "the key to gated and private models"},
+      {"HF_ENDPOINT", "a mirror of the hub"},
+      {"HF_HUB_OFFLINE", "1: the hub is never asked"},
+      {"HTTPS_PROXY, NO_PROXY", "the way to the hub"},
+      {"NO_COLOR", "set to anything: no colours in the terminal"},
+  };
+  out += ".SH ENVIRONMENT\n";
+  for (const auto& [name, meaning] : variables) out += fmt::format(".TP\n.B {}\n{}\n", name, roff(meaning));
+  return out + ".SH EXIT STATUS\n0 done, 2 the command line is wrong, 1 anything else.\n";
 }
 
 struct ShellFlags {

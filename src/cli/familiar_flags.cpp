@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 
 namespace mr {
@@ -16,7 +15,7 @@ struct Familiar {
 
 constexpr std::string_view kWhole = "a model runs whole on one device: --device cuda puts it on the GPU",
                            kAlways = "this is always so: leave it out", kChat = "'millrace chat' is the conversation",
-                           kNamed = "MODEL is the word after the command: a directory, a .gguf file or a name",
+                           kRun = "'millrace run MODEL PROMPT' asks one question (and --port is a server's)",
                            kLength = "-n is how many answers 'generate' gives; --max-tokens is the length of one";
 
 constexpr Familiar kFlags[] = {
@@ -69,8 +68,10 @@ constexpr Familiar kFlags[] = {
     {"--interactive", "", kChat},
     {"-cnv", "", kChat},
     {"--conversation", "", kChat},
-    {"-hf", "", kNamed},
-    {"--hf-repo", "", kNamed},
+    {"-hf", "--model"},
+    {"--hf-repo", "--model"},
+    {"-p", "", kRun},
+    {"--prompt", "", kRun},
     {"--dtype", "", "weights run in the format that they are stored in"},
     {"--ubatch-size", "", "--max-batch-tokens is the number of rows in one step"},
     {"-ub", "", "--max-batch-tokens is the number of rows in one step"},
@@ -88,20 +89,20 @@ std::string with_hyphens(std::string flag) {
 
 }  // namespace
 
-std::vector<std::string> with_own_flags(std::vector<std::string> words) {
-  const std::string command = words.empty() ? "" : words[0];
+std::vector<std::string> with_own_flags(std::vector<std::string> words, const CLI::App& program) {
+  const auto commands = program.get_subcommands([&](const CLI::App* c) { return !words.empty() && c->get_name() == words[0]; });
+  auto has = [&](const std::string& flag) { return commands[0]->get_option_no_throw(flag) != nullptr; };
+  if (commands.empty() || !has("--model")) return words;  // it runs no model
   for (size_t i = 1; i < words.size(); i++) {
     std::string& word = words[i];
     if (word == "--") break;
     if (word.size() < 2 || word[0] != '-') continue;
     const size_t equals = std::min(word.find('='), word.size());
     std::string flag = with_hyphens(word.substr(0, equals));
-    if (flag == "-n" && (command == "chat" || command == "run")) throw CLI::ParseError(fmt::format("{}: {}", flag, kLength), 2);
-    const bool is_taken = command == "bench" || command == "analyze";  // their flags are measurements' own
-    const Familiar* f = is_taken ? std::end(kFlags) : std::ranges::find(kFlags, flag, &Familiar::word);
-    if (f != std::end(kFlags)) {
+    if (flag == "-n" && (words[0] == "chat" || words[0] == "run")) throw CLI::ParseError(fmt::format("{}: {}", flag, kLength), 2);
+    if (const Familiar* f = std::ranges::find(kFlags, flag, &Familiar::word); f != std::end(kFlags) && !has(flag)) {
       if (f->ours.empty()) throw CLI::ParseError(fmt::format("there is no flag {} here: {}", flag, f->advice), 2);
-      flag = f->ours;
+      if (has(std::string(f->ours))) flag = f->ours;
     }
     word = flag + word.substr(equals);
     if (std::ranges::find(kTakesText, flag) != std::end(kTakesText) && equals == word.size()) i++;

@@ -31,7 +31,8 @@ std::vector<int32_t> encode(const GenerateFlags& f, const Engine& engine) {
   const bool plain = f.plain_without_template && f.template_file.empty() && tokenizer && tokenizer->chat_template().empty();
   if (!f.chat || plain) return prompt_tokens(f.prompt, tokenizer);
   check(f.prompt.tokens.empty(), "--chat needs the prompt as text: -p TEXT or --file FILE");
-  ChatFormat format(need_tokenizer(tokenizer), f.template_file.empty() ? "" : read_file(f.template_file));
+  ChatFormat format(need_tokenizer(tokenizer, ": `millrace generate --tokens 1,2,3` takes token ids"),
+                    f.template_file.empty() ? "" : read_file(f.template_file));
   OrderedJson messages = OrderedJson::array();
   if (!f.system.empty()) messages.push_back({{"role", "system"}, {"content", f.system}});
   messages.push_back({{"role", "user"}, {"content", prompt_text(f.prompt)}});
@@ -63,8 +64,8 @@ void print_logprobs(const Answer& a, const Tokenizer* tokenizer) {
 
 void print_speed(const Answer& a) {
   const Timing& t = a.timing;
-  fmt::print(stderr, "[{} at {:.0f} tok/s, first token after {:.0f} ms; {} at {:.0f} tok/s{}]\n", counted(t.n_prompt, "prompt token"),
-             t.prefill_tokens_per_s(), t.ttft_s() * 1e3, counted(t.n_generated, "token"), t.decode_tokens_per_s(),
+  fmt::print(stderr, "[{} at {:.0f} tok/s, first token after {:.0f} ms; {}{}{}]\n", counted(t.n_prompt, "prompt token"),
+             t.prefill_tokens_per_s(), t.ttft_s() * 1e3, counted(t.n_generated, "token"), speed_text(t),
              a.finish == Finish::length ? "; cut there (--max-tokens, or the context is full)" : "");
 }
 

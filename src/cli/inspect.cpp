@@ -63,8 +63,13 @@ int inspect_program(const Checkpoint& files, const InspectFlags& f) {
 
 void print_plan(const Checkpoint& files, const InspectFlags& f) {
   const DType kv_dtype = dtype_from(f.kv_dtype);
-  const auto outline = Model::outline(files, *make_ref_backend(), {kv_dtype});
-  fmt::print("  memory plan, usual options:\n{}", indented(plan_text(*outline, {.kv_dtype = kv_dtype}), "    "));
+  std::string plan;
+  try {
+    plan = plan_text(*Model::outline(files, *make_ref_backend(), {kv_dtype}), {.kv_dtype = kv_dtype});
+  } catch (const Error& e) {  // what the files hold is worth saying even so
+    plan = printable(e.what(), 4000) + "\n";
+  }
+  fmt::print("  memory plan, usual options:\n{}", indented(plan, "    "));
 }
 
 int inspect(InspectFlags& f) {

@@ -65,7 +65,7 @@ static void add_plain_forms(CLI::App& app, EngineFlags& f) {
 
 void add_engine_flags(CLI::App& app, EngineFlags& f) {
   const char* group = "Engine";
-  app.add_option("MODEL,-m,--model", f.model, "Hugging Face directory, .gguf file or short name; the default model if absent");
+  app.add_option("MODEL,-m,--model", f.model, "a Hugging Face directory, a .gguf file, OWNER/NAME or what is unique of it; the default model if absent");
   app.add_option("--device", f.device, "auto (a GPU where there is one that it can use), cuda, cpu, or ref (slow, scalar, obviously right)")
       ->check(CLI::IsMember({"auto", "cuda", "cpu", "ref"}))
       ->group(group);
@@ -268,13 +268,17 @@ std::vector<int32_t> prompt_tokens(const PromptFlags& f, const Tokenizer* tokeni
   return need_tokenizer(tokenizer, ": give the prompt as --tokens").encode(prompt_text(f), true);
 }
 
+std::string speed_text(const Timing& t) { return t.n_generated < 2 ? "" : fmt::format(" at {:.0f} tok/s", t.decode_tokens_per_s()); }
+
 int room_for_answer(const Engine& engine, size_t n_prompt) {
   const int64_t most = std::min<int64_t>(engine.max_context(), engine.memory_plan().n_tokens + 1);
   return int(std::max<int64_t>(0, most - int64_t(n_prompt)));
 }
 
 void refuse_flags(CLI::App& app, std::initializer_list<const char*> flags, const std::string& reason) {
-  for (const char* flag : flags) app.get_option(flag)->group("")->check([reason](const std::string&) { return "no effect: " + reason; });
+  for (const char* flag : flags)
+    app.get_option(flag)->group("")->check(
+        [flag, reason](const std::string&) { return fmt::format("{} has no effect: {}", flag, reason); });
 }
 
 std::string model_name(const EngineFlags& f) {

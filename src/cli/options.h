@@ -38,6 +38,7 @@ struct SamplingFlags {
   SamplingParams resolve(const GenerationDefaults& of_the_model = {}) const;  // flags, then the model's own, then ours
 };
 void add_sampling_flags(CLI::App&, SamplingFlags&);
+std::string speed_text(const Timing&);                // " at 87 tok/s" after the first token; empty: there was no other
 int room_for_answer(const Engine&, size_t n_prompt);  // tokens that fit after a prompt, in the context and in the memory for state; 0: none
 
 // Flags that a command has no use for: they are not listed, and given they are an error with the reason.

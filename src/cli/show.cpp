@@ -2,6 +2,7 @@
 #include <fstream>
 #include <map>
 
+#include "backend/backend.h"
 #include "cli/cli.h"
 #include "core/amounts.h"
 #include "core/error.h"
@@ -9,6 +10,7 @@
 #include "engine/load.h"
 #include "hub/models.h"
 #include "model/arch/arch.h"
+#include "model/model.h"
 
 namespace mr {
 
@@ -81,6 +83,7 @@ void describe_model(const Checkpoint& files, OrderedJson& out) {
     out["architecture"] = spec.arch;
     out["parameters"] = parameters(spec);
     out["context"] = spec.max_context;
+    Model::outline(files, *make_ref_backend(), {DType::f16});  // throws what keeps it from running
   } catch (const Error& e) {
     out["problem"] = e.what();
   }

@@ -10,16 +10,17 @@
 namespace mr {
 
 // What runs, and what to take instead of what does not.
-static std::string advice() {
+static std::string advice(const Checkpoint& files) {
   std::string names;
   for (const FormatOps* ops : formats()) names += (names.empty() ? "" : ", ") + std::string(ops->format.name);
-  return names + " do. Take the model's BF16 safetensors, or a GGUF file in Q8_0, Q4_0 or Q4_1";
+  names += " do. Take the model's BF16 safetensors, or a GGUF file in Q8_0, Q4_0 or Q4_1";
+  return files.is_gguf() ? names + "; llama.cpp's `llama-quantize --allow-requantize IN.gguf OUT.gguf Q8_0` makes one of this file" : names;
 }
 
 Loader::Loader(const Checkpoint& files, NameMap names, Backend& backend, WeightStore& store, std::optional<uint64_t> random_seed)
     : files_(files), names_(std::move(names)), backend_(backend), store_(store), random_seed_(random_seed) {
   check(random_seed || files.other_quantization().empty(), "'{}' is quantized ({}), which does not run here: {}", files.path().native(),
-        files.other_quantization(), advice());
+        files.other_quantization(), advice(files));
   for (const StoredTensor& t : files.tensors()) bytes_total_ += int64_t(t.bytes.size());
 }
 
@@ -61,7 +62,7 @@ Loader::Rows Loader::rows_of(const Part& part, int64_t in, Place at) {
   check(shape == std::vector<int64_t>{part.rows, in}, "tensor {} has shape {}, but the configuration asks for [{}, {}]", t.name,
         shape_string(t.shape), part.rows, in);
   const FormatOps* format = find_format(t.format);
-  check(format, "tensor {} is stored as {}, which does not run here: {}", t.name, t.format, advice());
+  check(format, "tensor {} is stored as {}, which does not run here: {}", t.name, t.format, advice(files_));
   int64_t row_bytes = in / format->format.group * format->format.block_bytes;
   Rows out{format, {}};
   out.pointers.reserve(size_t(part.rows));

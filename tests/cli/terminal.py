@@ -29,7 +29,7 @@ class Terminal:
         return True
 
     def settle(self):
-        """Until nothing has come for a while."""
+        """Until nothing has come for a while: to see that something does not happen."""
         while True:
             before = len(self.raw)
             if not self.pump(0.3) or len(self.raw) == before:
@@ -52,9 +52,9 @@ class Terminal:
     def send(self, text):
         self.child.send(text)
 
-    def type(self, text):
-        self.send(text)
-        self.settle()
+    def shows(self, row, seconds=60):
+        """Waits until the row that the cursor is in is this one."""
+        self.wait_for(lambda: self.current() == row, repr(row), seconds)
 
     def paste(self, text):
         self.send("\x1b[200~" + text.replace("\n", "\r") + "\x1b[201~")

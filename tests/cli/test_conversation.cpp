@@ -60,17 +60,28 @@ TEST(Settings, change_whole_or_not_at_all) {
   EXPECT_EQ(s.sampling.temperature, 0.25f);
 }
 
+std::vector<std::string> own(std::vector<std::string> words) {
+  CLI::App program;
+  for (const char* name : {"generate", "chat"}) {
+    CLI::App* command = program.add_subcommand(name);
+    for (const char* flag : {"-m,--model", "--temperature", "--max-context", "--max-tokens", "--top-k", "-n"}) command->add_option(flag);
+  }
+  program.get_subcommand("generate")->add_option("-p,--prompt");
+  program.add_subcommand("list")->add_option("-c");
+  return with_own_flags(std::move(words), program);
+}
+
 TEST(FamiliarFlags, are_taken_for_ours) {
   const std::vector<std::string> words = {"generate", "--temp", "0.5", "-c", "100", "--n-predict=9", "--top_k", "3", "-p", "--temp"};
   const std::vector<std::string> ours = {"generate", "--temperature", "0.5", "--max-context", "100", "--max-tokens=9", "--top-k", "3",
                                          "-p",       "--temp"};
-  EXPECT_EQ(with_own_flags(words), ours);
+  EXPECT_EQ(own(words), ours);
 }
 
 TEST(FamiliarFlags, without_a_meaning_here_are_refused_with_the_right_word) {
   auto why = [](std::vector<std::string> words) -> std::string {
     try {
-      with_own_flags(std::move(words));
+      own(std::move(words));
     } catch (const CLI::ParseError& e) {
       return e.what();
     }
@@ -79,7 +90,9 @@ TEST(FamiliarFlags, without_a_meaning_here_are_refused_with_the_right_word) {
   EXPECT_NE(why({"chat", "-ngl", "99"}).find("--device cuda"), std::string::npos);
   EXPECT_NE(why({"chat", "-n", "99"}).find("--max-tokens"), std::string::npos);
   EXPECT_EQ(why({"generate", "-n", "2"}), "");
-  EXPECT_EQ(why({"bench", "-c", "2"}), "");
+  EXPECT_NE(why({"chat", "-p", "Hi"}).find("millrace run"), std::string::npos);
+  EXPECT_EQ(own({"list", "-c", "2"}), (std::vector<std::string>{"list", "-c", "2"}));  // its own
+  EXPECT_EQ(own({"chat", "-hf", "owner/name"}), (std::vector<std::string>{"chat", "--model", "owner/name"}));
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ def run(*words, **options):
 def commands():
     """The commands that --help lists."""
     text = run(MILLRACE, "--help").stdout
-    return re.findall(r"^  ([a-z]+) ", text[text.index("ubcommands"):], re.M)
+    return re.findall(r"^  ([a-z]+) ", text[text.index("Commands:"):], re.M)
 
 
 def completed(*words):
@@ -40,6 +40,8 @@ class Completions(unittest.TestCase):
     def test_flags_of_a_command(self):
         self.assertIn("--port", completed("millrace", "serve", "--po"))
         self.assertEqual(completed("millrace", "tokenize", "--port"), [])
+        self.assertEqual(completed("millrace", "run", "--sys"), ["--system"])
+        self.assertEqual(completed("millrace", "chat", "--max-seqs"), [])  # it has no effect there
 
     def test_files_elsewhere(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -11,6 +11,7 @@
 #include "core/config.h"
 #include "core/error.h"
 #include "core/words.h"
+#include "hub/models.h"
 
 namespace mr {
 
@@ -28,7 +29,8 @@ void ChatSession::load(const std::string& model) {
   format_.reset();
   engine_.reset();  // two models may not fit
   engine_ = start_engine(engine);
-  format_.emplace(need_tokenizer(engine_->tokenizer()), flags_.template_file.empty() ? "" : read_file(flags_.template_file));
+  format_.emplace(need_tokenizer(engine_->tokenizer(), ": `millrace generate --tokens 1,2,3` takes token ids"),
+                  flags_.template_file.empty() ? "" : read_file(flags_.template_file));
   name_ = model_name(engine);
   flags_.engine.model = model;
 }
@@ -153,7 +155,7 @@ void ChatSession::say_how_it_ended(const TokenEvent& end, bool stopped) const {
               : fmt::format("cut after {}: /set max_tokens N allows more", counted(t.n_generated, "token")));
   }
   if (terminal_ && settings.verbose && !stopped)
-    note(fmt::format("{} at {:.0f} tok/s; {} of {} were in the cache", counted(t.n_generated, "token"), t.decode_tokens_per_s(), t.n_cached,
+    note(fmt::format("{}{}; {} of {} were in the cache", counted(t.n_generated, "token"), speed_text(t), t.n_cached,
                      counted(t.n_prompt, "prompt token")));
 }
 

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "cli/terminal/cells.h"
 #include "cli/terminal/markdown_stream.h"
+#include "cli/terminal/raw_terminal.h"
 #include "core/error.h"
 #include "core/words.h"
 #include "text/unicode.h"
@@ -137,10 +139,13 @@ constexpr Alias kAliases[] = {{"/exit", "/bye"},  {"/quit", "/bye"},    {"/q", "
 int help(ChatSession&, const std::string&) {
   std::string out;
   for (const Command& c : kCommands) out += fmt::format("  {:<22}{}\n", fmt::format("{} {}", c.name, c.argument), c.help);
-  out +=
-      "\n  \"\"\" begins and ends a message of several lines; Alt-Enter or Ctrl-J begins a new line in one.\n"
-      "  Ctrl-C stops an answer or clears the line. Up and Down recall what was typed, Ctrl-R searches it, Tab completes commands.\n"
-      "  A message that begins with a slash goes to the model with a space before it.\n";
+  out += "\n";
+  for (const char* line :
+       {"\"\"\" begins and ends a message of several lines; Alt-Enter or Ctrl-J begins a new line in one.",
+        "Ctrl-C stops an answer or clears the line. Up and Down recall what was typed, Ctrl-R searches it, Tab completes "
+        "commands.",
+        "A message that begins with a slash goes to the model with a space before it."})
+    out += "  " + wrap_words(line, terminal_size().columns, 2) + "\n";
   say(out);
   return 0;
 }
