@@ -75,7 +75,7 @@ void AnswerWriter::collect(int prompt, Choice& c, const TokenEvent& event, const
   }
   for (const ToolCall& call : news.calls) n_bytes_ += sizeof call + call.name.size() + call.arguments.size();
   Prompt& p = prompts_[size_t(prompt)];
-  if (!asked_.chat && !p.echo) n_bytes_ += size_t(asked_.n) * echo_of(prompt).size();
+  if (!asked_.chat && !p.echo) n_bytes_ += size_t(asked_.n) * (echo_of(prompt).size() + 8 * echoed_tokens(prompt).size());
   if (!asked_.logprobs) return;
   append(p.logprobs, event.prompt, p.offset, asked_.n);
   append(c.logprobs, event.sampled, c.offset, 1);
