@@ -84,7 +84,7 @@ MUTANTS = [
     M(engine + "scheduler.cpp", "limits_.max_prompt_tokens - next_.n_prompt_tokens", "limits_.max_prompt_tokens", ENGINE),
     M(engine + "scheduler.cpp", "s.news.timing.n_generated + s.in_flight >= s.max_tokens", "s.news.timing.n_generated >= s.max_tokens", ENGINE),
     M(engine + "scheduler.cpp", "if (limits_.victim == Victim::newest) return running_.back();", "return running_.back();", ENGINE),
-    M(engine + "scheduler.cpp", "for (size_t i = 1; i < running_.size(); i++)  // never the first of all", "for (size_t i = 0; i < running_.size(); i++)  // never the first of all", ENGINE),
+    M(engine + "scheduler.cpp", "for (size_t i = 1; i < running_.size(); i++)", "for (size_t i = 0; i < running_.size(); i++)", ENGINE),
     M(engine + "scheduler.cpp", "if (running_.size() < 2) return nullptr;", "if (running_.empty()) return nullptr;", ENGINE,
       survives="a request that does not fit alone is refused when it is submitted; the line is for books that are wrong"),
     M(engine + "scheduler.cpp", "if (!states_.swap_out(seq.state, next_.copies)) states_.release(seq.state);", "states_.release(seq.state);", ENGINE),
