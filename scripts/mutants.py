@@ -208,7 +208,7 @@ MUTANTS = [
     M(io + "safetensors.cpp", "size_t(e.end) <= data.size()", "size_t(e.begin) <= data.size()", IO),
     M(io + "checkpoint.cpp", "inside = inside && part != \"..\";", "inside = inside && part != \".\";", IO),
     M(io + "checkpoint.cpp", "check(held.contains(name),", "check(held.contains(name) || true,", IO),
-    M(io + "checkpoint.cpp", "check(part == 0,", "check(part <= 1,", IO),
+    M(io + "checkpoint.cpp", "if (part > 0) {", "if (part > 1) {", IO),
     # ---- serve: what a request says and an answer is
     M(serve + "tool_calls.cpp", "if (!last && open_tag.starts_with(text)) return false;", "", SERVE),
     M(serve + "tool_calls.cpp", "close == npos ? held_.size() : close + close_tag.size()", "close == npos ? held_.size() : close", SERVE),
@@ -219,7 +219,7 @@ MUTANTS = [
     M(serve + "metrics.cpp", "std::ranges::lower_bound(bounds_, x)", "std::ranges::upper_bound(bounds_, x)", SERVE),
     M(serve + "metrics.cpp", "n += counts_.back();", "", SERVE),
     M(serve + "openai.cpp", "if (sampling.logprobs && !asked.logprobs)", "if (sampling.logprobs && asked.logprobs)", SERVE),
-    M(serve + "openai.cpp", "std::max<int64_t>(0, f.integer(\"top_k\", 0, -1, most))", "f.integer(\"top_k\", 0, -1, most)", SERVE),
+    M(serve + "openai.cpp", "std::max<int64_t>(0, f.integer(\"top_k\", p.top_k, -1, most))", "f.integer(\"top_k\", p.top_k, -1, most)", SERVE),
     M(serve + "openai.cpp", "float(f.number(\"presence_penalty\", 0, -2, 2))", "float(f.number(\"frequency_penalty\", 0, -2, 2))", SERVE),
     M(serve + "openai.cpp", "asked.request.score_prompt = asked.echo && asked.logprobs;", "asked.request.score_prompt = asked.echo;", SERVE),
     M(serve + "queue.h", "~Place() { leave(); }", "~Place() {}", QUEUE[1:]),
