@@ -5,6 +5,7 @@
 #include "fuzz/input.h"
 #include "fuzz/mutate.h"
 #include "hub/listing.h"
+#include "io/file_names.h"
 #include "net/url.h"
 
 using namespace mr;
