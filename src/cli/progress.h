@@ -19,7 +19,7 @@ class Progress {
   void show(const std::string& line) {  // empty: wipes it out
     if (!isatty(STDERR_FILENO) || (is_empty_ && line.empty())) return;
     is_empty_ = line.empty();
-    fmt::print(stderr, "\r\033[K{}", line);
+    fmt::print(stderr, "\r\033[K\033[?7l{}\033[?7h", line);  // without wrapping: a narrow terminal cuts it
     std::fflush(stderr);
   }
 

@@ -1,5 +1,6 @@
 #include "cli/terminal/raw_terminal.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <termios.h>
@@ -8,7 +9,10 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <string_view>
+
+#include "core/error.h"
 
 namespace mr {
 
@@ -17,7 +21,8 @@ namespace {
 constexpr std::string_view kPasteOn = "\x1b[?2004h", kPasteOff = "\x1b[?2004l";
 
 // What signal handlers touch.
-volatile std::sig_atomic_t interrupts = 0, resized = 0;
+volatile std::sig_atomic_t interrupts = 0;
+int resizes[2] = {-1, -1};  // a pipe: a flag that is set just before poll() sleeps would wait for the next key
 termios original;
 
 void put(std::string_view text) { [[maybe_unused]] const ssize_t n = ::write(STDOUT_FILENO, text.data(), text.size()); }
@@ -28,7 +33,11 @@ void restore() {
 }
 
 void on_interrupt(int) { interrupts = interrupts + 1; }
-void on_resize(int) { resized = 1; }
+void on_resize(int) {
+  const int before = errno;
+  [[maybe_unused]] const ssize_t n = ::write(resizes[1], "", 1);
+  errno = before;
+}
 void on_death(int signal) {
   restore();
   ::signal(signal, SIG_DFL);
@@ -51,6 +60,7 @@ TerminalSize terminal_size() {
 
 RawTerminal::RawTerminal() {
   tcgetattr(STDIN_FILENO, &original);
+  if (resizes[0] < 0) check(::pipe2(resizes, O_CLOEXEC | O_NONBLOCK) == 0, "the terminal cannot be watched: {}", std::strerror(errno));
   handle(SIGINT, on_interrupt);
   handle(SIGWINCH, on_resize);
   handle(SIGTERM, on_death);
@@ -75,14 +85,11 @@ void RawTerminal::enter() {
 }
 
 RawTerminal::Got RawTerminal::read(std::string& bytes, int timeout_ms) {
-  pollfd in{STDIN_FILENO, POLLIN, 0};
-  const int ready = ::poll(&in, 1, timeout_ms);
-  if (resized) {
-    resized = 0;
-    return Got::resize;
-  }
-  if (ready == 0 || (ready < 0 && errno == EINTR)) return Got::pause;
+  pollfd in[] = {{STDIN_FILENO, POLLIN, 0}, {resizes[0], POLLIN, 0}};
+  ::poll(in, 2, timeout_ms);
   char buffer[4096];
+  if (in[1].revents && ::read(resizes[0], buffer, sizeof buffer) > 0) return Got::resize;
+  if (!in[0].revents) return Got::pause;
   const ssize_t n = ::read(STDIN_FILENO, buffer, sizeof buffer);
   if (n < 0 && errno == EINTR) return Got::pause;
   if (n <= 0) return Got::end;
