@@ -35,7 +35,8 @@ static void sort_by_expert(const int32_t* expert, int64_t pairs, size_t experts,
 
 int64_t ExpertScratch::needs(int64_t pairs, std::span<const Weight> experts) {
   const int64_t lists = (int64_t(experts.size()) + 1 + 2 * pairs) * int64_t(sizeof(int64_t));  // `order` grows by doubling
-  return lists + pairs * (experts[0].in + experts[0].out) * int64_t(sizeof(float));
+  const int64_t widest = std::max(experts[0].in, experts[0].out);  // up and down products share x and y, so each holds the wider rows
+  return lists + 2 * pairs * widest * int64_t(sizeof(float));
 }
 
 static Tensor matrix(Buffer& buffer, int64_t rows, int64_t columns) {
