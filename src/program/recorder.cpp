@@ -50,7 +50,10 @@ Value Recorder::linear(Value x, std::span<const Weight> weights, const LinearArg
 Value Recorder::add(Value into, Value x, float scale) {
   std::vector<Op>& ops = program_.whole.ops;
   size_t first = ops.size();  // of the products that computed x
-  auto makes_x = [&](const Op& op) { return op.get<LinearOp>() && op.get<LinearOp>()->out.id == x.id && !op.get<LinearOp>()->residual; };
+  auto makes_x = [&](const Op& op) {
+    const LinearOp* o = op.get<LinearOp>();
+    return o && o->out.id == x.id && !o->residual && o->x.id != into.id;  // else it would overwrite what it still reads
+  };
   while (first > 0 && makes_x(ops[first - 1])) first--;
   const bool whole = first < ops.size() && x == Value{x.id, 0, info(x).cols} && scale == 1 && info(into).type == ValueType::f32;
   if (!whole) {

@@ -29,8 +29,8 @@ class Recorder {
   void norm_in_place(Value x, const Norm&);  // of heads too
   // x . weight^T; several weights are one below the other: the columns of their results beside each other.
   Value linear(Value x, std::span<const Weight> weights, const LinearArgs& = {});
-  // into += scale * x; returns `into`. If x is the result of the linear() just recorded, it is folded into that one's epilogue: nothing
-  // is rounded in between, and x no longer exists.
+  // into += scale * x; returns `into`. If x is the result of the linear() just recorded, which does not read `into`, it is folded into
+  // that one's epilogue: nothing is rounded in between, and x no longer exists.
   Value add(Value into, Value x, float scale = 1);
   Value gate(Value gate, Value up, Activation);                 // act(gate) * up
   void gate_onto(Value out, Value gate, Value up, Activation);  // out may be gate or up

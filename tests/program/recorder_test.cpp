@@ -39,6 +39,11 @@ TEST(Recorder, AddsByItselfWhateverRoundsOtherwise) {
               m.r.add(m.input(32, ValueType::f32), y);
             }),
             1u);
+  EXPECT_EQ(adds([](Made& m) {  // a product of what it would overwrite
+              const Value x = m.input(32, ValueType::f32);
+              m.r.add(x, m.linear(x, 32));
+            }),
+            1u);
   EXPECT_EQ(adds([](Made& m) {  // a product that adds already
               const Value x = m.input(32, ValueType::f32);
               m.r.add(x, m.linear(m.input(8), 32));
