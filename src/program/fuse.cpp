@@ -117,13 +117,13 @@ class Fuser {
   // Mamba's selection of dt, B and C, and its scan.
   void at_selection(int i) {
     const LinearOp* select = op<LinearOp>(i);
-    if (!select || select->bias.rank || select->residual) return;
+    if (!select || select->bias.rank || select->residual || select->scale != 1) return;
     int end = i + 1;
     while (op<NormOp>(end) && end < i + 4) end++;
     const LinearOp* dt = op<LinearOp>(end);
     const DiagScanOp* scan = op<DiagScanOp>(end + 2);
     if (!dt || !scan || !scans_gated(end + 1) || (end != i + 1 && end != i + 4)) return;
-    if (!(scan->x == select->x) || !(scan->dt == dt->out) || dt->bias.rank || dt->residual) return;
+    if (!(scan->x == select->x) || !(scan->dt == dt->out) || dt->bias.rank || dt->residual || dt->scale != 1) return;
     if (dt->x.id != select->out.id || scan->b.id != select->out.id || scan->c.id != select->out.id) return;
     if (read_again(select->out, end + 4)) return;
     program_.values.push_back({program_.values[size_t(select->out.id)].rows, select->out.cols, ValueType::f32});
