@@ -138,15 +138,6 @@ __device__ inline uint4 stream16(const void* p) {
                : "l"(p));
   return v;
 }
-// The same for memory that this kernel or an earlier one wrote.
-__device__ inline uint4 load16(const void* p) {
-  uint4 v;
-  asm volatile("ld.global.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(p)
-               : "memory");
-  return v;
-}
 
 // sum + the dot product of eight elements
 __device__ inline float dot8(uint4 w, const float (&x)[8], float sum) {
