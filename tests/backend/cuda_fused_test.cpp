@@ -7,7 +7,7 @@
 namespace mr::test {
 namespace {
 
-class CudaFused : public testing::TestWithParam<bool> {  // operations of one row go through chain.cu
+class CudaFused : public testing::TestWithParam<bool> {  // operations of one row go through the chain
  protected:
   void SetUp() override {
     if (!cuda_available()) GTEST_SKIP() << "no GPU";

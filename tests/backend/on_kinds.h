@@ -1,6 +1,8 @@
 // Tests that run on the CUDA backend with f32 activations, with bf16 ones, and with bf16 ones through the chain of one-row operations.
 #pragma once
 
+#include <utility>
+
 #include "backend/on_device.h"
 
 namespace mr::test {
@@ -8,7 +10,7 @@ namespace {
 
 struct Kind {
   DType type;
-  bool chained;  // operations of one row go through chain.cu
+  bool chained;  // operations of one row go through the chain
   operator DType() const { return type; }
   int index() const { return chained ? 2 : type == DType::bf16; }
 };
@@ -25,7 +27,7 @@ class OnKinds : public testing::TestWithParam<Kind> {
       for (const Kind& k : kKinds) device_[k.index()] = new OnDevice(k, {.chain = k.chained ? 1 : 1000});
   }
   static void TearDownTestSuite() {
-    for (OnDevice*& d : device_) delete d, d = nullptr;
+    for (OnDevice*& d : device_) delete std::exchange(d, nullptr);
   }
   void SetUp() override {
     if (!cuda_available()) GTEST_SKIP() << "no GPU";
