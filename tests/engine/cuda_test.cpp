@@ -146,7 +146,8 @@ TEST(CudaEngine, ChainsOfRowsAreWhatTheCpuScores) {
     return std::ranges::any_of(launched, [&](const std::string& line) { return line.starts_with(kernel); });
   };
   std::mt19937 rng(6);
-  for (auto [n, kernel] : {std::pair{1, "chain_kernel<false>"}, {2, "rows_kernel<8>"}, {7, "rows_kernel<8>"}, {16, "rows_kernel<16>"}}) {
+  for (auto [n, kernel] :
+       {std::pair{1, "chain_kernel<false>"}, {2, "rows_kernel<8, false>"}, {7, "rows_kernel<8, false>"}, {16, "rows_kernel<16, false>"}}) {
     launched.clear();
     std::vector<Request> requests;
     for (int i = 0; i < n; i++) {
