@@ -58,10 +58,9 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
   void cut() {
     doom(true);
     asio::post(socket_.get_executor(), [self = shared_from_this(), since = int64_t(since_)] {
-      self->doom(false);
-      if (self->phase_ == Phase::working || self->since_ != since || self->state_ == State::dead) return;
+      if (self->phase_ == Phase::working || self->since_ != since || self->state_ == State::dead) return self->doom(false);
       self->all_.n_cut++;
-      self->lose();
+      self->lose();  // doomed until it is gone: its memory is free only then
     });
   }
 
@@ -483,7 +482,7 @@ inline bool Connections::make_room(For what) {
     if (best) chosen = best->weak_from_this().lock();
     if (best && !chosen) return true;  // it is going
   }
-  if (!chosen) return false;
+  if (!chosen) return what == For::memory && n_doomed > 0;  // what those hold is free a moment later
   chosen->cut();
   return true;
 }
