@@ -104,8 +104,9 @@ std::vector<std::string> with_own_flags(std::vector<std::string> words, const CL
       if (f->ours.empty()) throw CLI::ParseError(fmt::format("there is no flag {} here: {}", flag, f->advice), 2);
       if (has(std::string(f->ours))) flag = f->ours;
     }
+    const bool has_value = equals < word.size();
     word = flag + word.substr(equals);
-    if (std::ranges::find(kTakesText, flag) != std::end(kTakesText) && equals == word.size()) i++;
+    if (std::ranges::find(kTakesText, flag) != std::end(kTakesText) && !has_value) i++;
   }
   return words;
 }

@@ -66,7 +66,7 @@ std::vector<std::string> own(std::vector<std::string> words) {
     CLI::App* command = program.add_subcommand(name);
     for (const char* flag : {"-m,--model", "--temperature", "--max-context", "--max-tokens", "--top-k", "-n"}) command->add_option(flag);
   }
-  program.get_subcommand("generate")->add_option("-p,--prompt");
+  for (const char* flag : {"-p,--prompt", "--system"}) program.get_subcommand("generate")->add_option(flag);
   program.add_subcommand("list")->add_option("-c");
   return with_own_flags(std::move(words), program);
 }
@@ -93,6 +93,7 @@ TEST(FamiliarFlags, without_a_meaning_here_are_refused_with_the_right_word) {
   EXPECT_NE(why({"chat", "-p", "Hi"}).find("millrace run"), std::string::npos);
   EXPECT_EQ(own({"list", "-c", "2"}), (std::vector<std::string>{"list", "-c", "2"}));  // its own
   EXPECT_EQ(own({"chat", "-hf", "owner/name"}), (std::vector<std::string>{"chat", "--model", "owner/name"}));
+  EXPECT_EQ(own({"generate", "-sys", "--top_k"}), (std::vector<std::string>{"generate", "--system", "--top_k"}));  // a text as it is
 }
 
 }  // namespace
