@@ -232,6 +232,19 @@ TEST(Client, SendsKeyBodyAndPath) {
   EXPECT_TRUE(request.ends_with("\r\n\r\n{\"prompt\":[1]}"));
 }
 
+TEST(Client, NamesAnIpv6HostInBrackets) {
+  FakeServer server({{0ms, head + chunk(done_event) + end}});
+  Target target = server.target();
+  target.host = "::ffff:127.0.0.1";
+  try {
+    drive(target, {.path = "/v1/completions", .bodies = {"{}"}});
+  } catch (const Error&) {
+  }
+  if (server.requests().empty()) GTEST_SKIP() << "there is no IPv6 here";
+  const std::string request = server.requests().at(0);
+  EXPECT_NE(request.find(fmt::format("\r\nHost: [::ffff:127.0.0.1]:{}\r\n", target.port)), request.npos) << request;
+}
+
 TEST(Client, ReadsAddresses) {
   Target t = parse_url("http://localhost:8000");
   EXPECT_EQ(t.host, "localhost");
