@@ -48,14 +48,14 @@ static bool is_repository_word(std::string_view word) {
   return std::ranges::all_of(word, [](char c) { return is_alnum(c) || c == '-' || c == '_' || c == '.'; });
 }
 
-// OWNER/NAME/blob/REVISION/FILE, as a browser's address line shows a file.
+// OWNER/NAME/blob/REVISION/FILE, as a browser's address line shows a file, and OWNER/NAME/tree/REVISION, as it shows all of them.
 static std::optional<Reference> parse_page(std::string_view text) {
   std::array<std::string_view, 4> words;
   for (std::string_view& word : words) {
-    const size_t slash = text.find('/');
-    if (slash == text.npos) return std::nullopt;
+    if (text.empty()) return std::nullopt;
+    const size_t slash = std::min(text.find('/'), text.size());
     word = text.substr(0, slash);
-    text.remove_prefix(slash + 1);
+    text.remove_prefix(std::min(slash + 1, text.size()));
   }
   if (words[2] != "blob" && words[2] != "resolve" && words[2] != "tree") return std::nullopt;
   if (words[1].find_first_of(":@") != text.npos) return std::nullopt;  // OWNER/NAME:FILE, in folders of such names

@@ -37,6 +37,8 @@ TEST(Reference, IsReadFromABrowsersAddress) {
   EXPECT_EQ(r->text(), "a/b:sub/x-Q8_0.gguf");
   EXPECT_EQ(parse_reference("https://huggingface.co/a/b/resolve/v2/x.gguf")->revision, "v2");
   EXPECT_EQ(parse_reference("https://huggingface.co/a/b/")->text(), "a/b");
+  EXPECT_EQ(parse_reference("https://huggingface.co/a/b/tree/main")->text(), "a/b");
+  EXPECT_EQ(parse_reference("https://huggingface.co/a/b/tree/v2/")->text(), "a/b@v2");
 }
 
 TEST(Reference, NeverLeadsOutOfTheCache) {
