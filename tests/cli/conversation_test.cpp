@@ -40,6 +40,8 @@ TEST(Conversation, what_is_none_is_said) {
   EXPECT_EQ(from(R"([{"role":"user","content":"x"},{"role":"assistant","content":"y"}])").turns.size(), 1u);
 }
 
+TEST(Conversation, is_not_read_from_where_one_types) { EXPECT_THROW(load_conversation("-"), Error); }
+
 TEST(Settings, change_whole_or_not_at_all) {
   ChatSettings s;
   change_setting(s, "temp", "0.25", 100);

@@ -78,6 +78,7 @@ void save_conversation(const Conversation& c, const std::string& model, const st
 
 Conversation load_conversation(const std::filesystem::path& path) {
   const std::string where = sentence("'{}'", path.string());
+  check(path != "-", "a conversation comes from a file: standard input is what is typed here");
   return Conversation::from_json(parse_json<OrderedJson>(read_file(path.string()), where), where);
 }
 
