@@ -162,10 +162,13 @@ void ChatSession::say_how_it_ended(const TokenEvent& end, bool stopped) const {
 int ChatSession::retry() {
   check(!conversation.turns.empty(), "there is no answer to try again");
   const ChatTurn last = conversation.turns.back();
+  const size_t n_turns = conversation.turns.size();
   undo();
   if (settings.sampling.seed) ++*settings.sampling.seed;  // the same one would give the same answer
   try {
-    return ask(last.user);
+    const int n_interrupts = ask(last.user);
+    if (conversation.turns.size() < n_turns) conversation.turns.push_back(last);  // stopped before a word came
+    return n_interrupts;
   } catch (const Error&) {
     conversation.turns.push_back(last);
     throw;
