@@ -42,7 +42,9 @@ void ChatSession::change_model(const std::string& name) {
     load(name);
   } catch (const Error& e) {
     const std::string why = e.what();
+    over = true;  // unless the old one is there again
     load(before);
+    over = false;
     throw Error(why);
   }
   conversation.n_forgotten = 0;
