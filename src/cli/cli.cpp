@@ -109,7 +109,9 @@ int run_command_line(int argc, char** argv) {
     return 2;
   }
   try {
-    return action();
+    const int status = action();
+    check(std::fflush(stdout) == 0 && !std::ferror(stdout), "not all of the output could be written: is the disk full?");
+    return status;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "millrace: %s\n", printable(e.what(), 4000).c_str());
     return 1;

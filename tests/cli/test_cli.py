@@ -10,6 +10,7 @@ import os
 import pathlib
 import shutil
 import struct
+import subprocess
 import tempfile
 import time
 import unittest
@@ -368,6 +369,12 @@ class Errors(unittest.TestCase):
             one.mkdir()
             shutil.copy(FIXTURES / "gguf_q4_1" / "model.gguf", one / "anything.gguf")
             self.assertEqual(as_json("inspect", one)["formats"], as_json("inspect", FIXTURES / "gguf_q4_1" / "model.gguf")["formats"])
+
+    def test_output_that_nobody_takes_is_an_error(self):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([PROGRAM, "tokenize", MODEL, "a"], stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("could not be written", done.stderr)
 
     def test_missing_and_broken_files(self):
         self.fails(["generate", "/no/such/model", "-p", "x"], "/no/such/model")
