@@ -205,9 +205,9 @@ class Download {
 
   void watch() {
     for (;;) {
-      tell();
       std::exception_ptr failed;
       try {
+        tell();
         look_at_foreign_jobs();
       } catch (...) {
         failed = std::current_exception();
