@@ -40,6 +40,8 @@ TEST(ResponseReader, ReadsPiecesOfAnySize) {
     EXPECT_FALSE(r.whole) << "of four bytes";
     EXPECT_TRUE(read("HTTP/1.1 200 OK\r\n\r\nabc", piece).whole) << "the end of the connection ends it";
     EXPECT_EQ(read("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n", piece, true).state, State::done) << "of a HEAD";
+    EXPECT_EQ(read("HTTP/1.1 302 Found\r\nContent-Length: 0\r\nLocation: " + std::string(20'000, 'x') + "\r\n\r\n", piece).state,
+              State::done);
     EXPECT_EQ(read("SSH-2.0-x\r\n\r\n", piece).state, State::invalid);
   }
 }
