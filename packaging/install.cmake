@@ -27,6 +27,6 @@ set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
-# Of a program built by scripts/package on Debian 12; later systems have newer ones.
-set(CPACK_DEBIAN_PACKAGE_DEPENDS "libc6 (>= 2.36)")
+# Of a program built by scripts/package on Debian 12; later systems have newer ones. The certificates are whom pull trusts.
+set(CPACK_DEBIAN_PACKAGE_DEPENDS "libc6 (>= 2.36), ca-certificates")
 include(CPack)
