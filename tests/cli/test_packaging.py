@@ -15,7 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def run(*words, **options):
-    return subprocess.run(words, capture_output=True, text=True, timeout=60, **options)
+    return subprocess.run(words, capture_output=True, text=True, timeout=300, **options)
 
 
 def commands():
