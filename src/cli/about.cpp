@@ -54,7 +54,9 @@ static Finding instructions(const Machine& m, const Reach& r) {
 }
 
 static Finding processors(const Machine& m, const Reach& r) {
-  Finding f{"processors", fmt::format("{}: {} on {}", m.processor.empty() ? "unknown" : m.processor, counted(r.threads, "thread"), counted(m.cpus, "processor")),
+  Finding f{"processors",
+            fmt::format("{}: {} on {}", m.processor.empty() ? "unknown" : m.processor, counted(r.threads, "thread"),
+                        counted(m.cpus, "processor")),
             ""};
   if (m.cpu_quota > 0 && m.cpu_quota < r.threads)
     f.advice = fmt::format("the control group allows {:.1f} processors: threads beyond that wait for each other; use --threads {}",
@@ -79,7 +81,8 @@ static Finding memory(const Machine& m) {
                         m.memory_limit && m.memory_limit < m.memory ? " that the control group allows" : ""),
             ""};
   if (m.swapped > all / 20)
-    f.advice = fmt::format("{} are swapped out: a model that does not stay in memory reads from the disk at every step", size_text(m.swapped));
+    f.advice =
+        fmt::format("{} are swapped out: a model that does not stay in memory reads from the disk at every step", size_text(m.swapped));
   return f;
 }
 

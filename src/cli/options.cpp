@@ -65,7 +65,8 @@ static void add_plain_forms(CLI::App& app, EngineFlags& f) {
 
 void add_engine_flags(CLI::App& app, EngineFlags& f) {
   const char* group = "Engine";
-  app.add_option("MODEL,-m,--model", f.model, "a Hugging Face directory, a .gguf file, OWNER/NAME or what is unique of it; the default model if absent");
+  app.add_option("MODEL,-m,--model", f.model,
+                 "a Hugging Face directory, a .gguf file, OWNER/NAME or what is unique of it; the default model if absent");
   app.add_option("--device", f.device, "auto (a GPU where there is one that it can use), cuda, cpu, or ref (slow, scalar, obviously right)")
       ->check(CLI::IsMember({"auto", "cuda", "cpu", "ref"}))
       ->group(group);

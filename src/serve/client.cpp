@@ -45,8 +45,8 @@ std::string request_text(const Target& t, std::string_view method, const std::st
   std::string key = t.api_key.empty() ? "" : fmt::format("Authorization: Bearer {}\r\n", t.api_key);
   std::string length = method == "GET" ? "" : fmt::format("Content-Type: application/json\r\nContent-Length: {}\r\n", body.size());
   std::string host = t.host.find(':') == t.host.npos ? t.host : "[" + t.host + "]";
-  return fmt::format("{} {}{} HTTP/1.1\r\nHost: {}:{}\r\nAccept: */*\r\nConnection: close\r\n{}{}\r\n{}", method, t.prefix, path, host, t.port,
-                     key, length, body);
+  return fmt::format("{} {}{} HTTP/1.1\r\nHost: {}:{}\r\nAccept: */*\r\nConnection: close\r\n{}{}\r\n{}", method, t.prefix, path, host,
+                     t.port, key, length, body);
 }
 
 // One request on a connection of its own. on_body gets the answer's bytes as they come; on_end is called once, with a short

@@ -187,7 +187,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
   }
 
   void deadline(int seconds) {  // 0: none
-    if (seconds == 0) {  // later than ever: one that has rung and waits for its turn is cancelled too
+    if (seconds == 0) {         // later than ever: one that has rung and waits for its turn is cancelled too
       timer_.expires_at(asio::steady_timer::time_point::max());
       return;
     }

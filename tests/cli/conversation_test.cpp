@@ -1,11 +1,12 @@
 // What is said and kept: conversations as files, settings, flags of other programs.
+#include "cli/chat/conversation.h"
+
 #include <gtest/gtest.h>
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <fstream>
 
-#include "cli/chat/conversation.h"
 #include "cli/chat/settings.h"
 #include "cli/familiar_flags.h"
 #include "core/error.h"

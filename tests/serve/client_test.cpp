@@ -1,5 +1,7 @@
 // The load generator against a fake server that sends scripted bytes at known times: what it measures, and what it says of
 // servers that misbehave.
+#include "serve/client.h"
+
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -12,7 +14,6 @@
 
 #include "core/error.h"
 #include "core/json.h"
-#include "serve/client.h"
 
 namespace mr {
 namespace {

@@ -1,5 +1,7 @@
 // The server when something fails on purpose: memory that runs out at any allocation, on any thread; a clock that
 // jumps. One request may fail, with a sentence; the next one is right, and nothing of it is left in the counters.
+#include "engine/faults.h"
+
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -7,7 +9,6 @@
 #include <fstream>
 #include <thread>
 
-#include "engine/faults.h"
 #include "serve/server.h"
 #include "serve/socket_client.h"
 

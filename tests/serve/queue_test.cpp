@@ -1,7 +1,7 @@
 // Who may wait, and that nobody who went keeps a place.
-#include <gtest/gtest.h>
-
 #include "serve/queue.h"
+
+#include <gtest/gtest.h>
 
 namespace mr {
 namespace {
