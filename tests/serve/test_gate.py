@@ -62,16 +62,19 @@ class Watch:
     """The slowest answer of /health and the largest resident memory while something happens."""
 
     def __init__(self, server):
-        self.server, self.slowest, self.peak, self.over = server, 0, 0, False
+        self.server, self.slowest, self.peak, self.over, self.failure = server, 0, 0, False, None
         self.thread = threading.Thread(target=self.run)
 
     def run(self):
-        while not self.over:
-            begin = time.time()
-            assert self.server.raw("GET", "/health")[0].status == 200
-            self.slowest = max(self.slowest, time.time() - begin)
-            self.peak = max(self.peak, resident(self.server))
-            time.sleep(0.005)
+        try:
+            while not self.over:
+                begin = time.time()
+                assert self.server.raw("GET", "/health")[0].status == 200
+                self.slowest = max(self.slowest, time.time() - begin)
+                self.peak = max(self.peak, resident(self.server))
+                time.sleep(0.005)
+        except Exception as failure:  # of a thread nobody hears
+            self.failure = failure
 
     def __enter__(self):
         self.thread.start()
@@ -80,6 +83,8 @@ class Watch:
     def __exit__(self, *_):
         self.over = True
         self.thread.join()
+        if self.failure:
+            raise self.failure
 
 
 class Gate(unittest.TestCase):
