@@ -76,7 +76,7 @@ class Terminal:
         self.screen.resize(rows, columns)
         self.child.setwinsize(rows, columns)
 
-    def exit_status(self, seconds=30):
+    def exit_status(self, seconds=120):
         end = time.time() + seconds
         while self.pump() and time.time() < end:
             pass

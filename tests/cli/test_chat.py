@@ -9,6 +9,7 @@ import pathlib
 import signal
 import subprocess
 import tempfile
+import termios
 import unittest
 
 from terminal import Terminal
@@ -127,9 +128,15 @@ class Keys(unittest.TestCase):
     def test_the_terminal_is_left_as_it_was(self):
         for end in (lambda s: s.send("/bye\r"), lambda s: s.child.kill(signal.SIGTERM)):
             s = Session()
+            raw = termios.tcgetattr(s.child.child_fd)[3]
             end(s)
+            while s.pump():
+                pass
+            left = termios.tcgetattr(s.child.child_fd)[3]
             s.exit_status()
             self.assertEqual(s.raw.rfind(b"\x1b[?2004"), s.raw.rfind(b"\x1b[?2004l"))
+            for flag in (termios.ICANON, termios.ECHO, termios.ISIG):
+                self.assertEqual((raw & flag, left & flag), (0, flag))
 
 
 class History(unittest.TestCase):
