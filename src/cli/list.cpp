@@ -58,7 +58,7 @@ int list(ListFlags& f) {
   }
   Table table{{"NAME", "SIZE", "FORMAT", "MODIFIED"}};
   for (const PresentModel& m : models)
-    table.add({printable(m.name), bytes_text(m.bytes), m.problem.empty() ? m.format() : m.format() + ", " + printable(m.problem),
+    table.add({printable(m.name), bytes_text(m.bytes), printable(m.problem.empty() ? m.format() : m.format() + ", " + m.problem),
                age_text(age_s(m)) + " ago"});
   fmt::print("{}", table.text());
   return 0;
