@@ -43,9 +43,11 @@ AnswerWriter::AnswerWriter(const Asked& asked, const ServedModel& model)
 }
 
 // What an event says: text, and calls once they are whole.
-ToolCallReader::News AnswerWriter::read(Choice& c, const TokenEvent& event) const {
+ToolCallReader::News AnswerWriter::read(Choice& c, const TokenEvent& event) {
   if (!c.reader) return {event.text, {}};
+  n_bytes_ -= c.reader->n_held();
   auto news = c.reader->add(event.text, event.finish != Finish::none);
+  n_bytes_ += c.reader->n_held();
   if (!asked_.parallel_tool_calls) news.calls.resize(std::min(news.calls.size(), size_t(c.calls.empty() ? 1 : 0)));
   return news;
 }

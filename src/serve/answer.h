@@ -42,7 +42,7 @@ class AnswerWriter {
   void append(Lists&, std::span<const Sampled>, size_t& offset, int times);
   std::string choice_text(int index);
   std::string logprobs_text(const Lists& prompt, const Lists& answer) const;
-  ToolCallReader::News read(Choice&, const TokenEvent&) const;
+  ToolCallReader::News read(Choice&, const TokenEvent&);
   std::string chunk(int index, Choice&, const TokenEvent&, const ToolCallReader::News&);
   std::string event(int index, OrderedJson content, OrderedJson logprobs, OrderedJson finish, std::span<const int32_t> tokens = {}) const;
   OrderedJson logprobs_of(std::span<const Sampled>, size_t& offset) const;

@@ -112,16 +112,24 @@ bool Server::Call::hold() {
   return charge_.set(n);
 }
 
+// A long answer is written out by a worker: the strand's thread has other connections to serve.
 void Server::Call::finish() {
+  constexpr size_t quick = 256 << 10;  // bytes, of a millisecond
   over_ = true;
   note(200, "");
-  if (!asked_.stream) {
-    HttpResponse whole{.body = writer_.whole(), .headers = headers_};
-    (void)charge_.set(0);  // the connection pays for it now
-    return out_->send(std::move(whole));
+  if (asked_.stream) {
+    out_->push(writer_.stream_end());
+    return out_->end_stream();
   }
-  out_->push(writer_.stream_end());
-  out_->end_stream();
+  if (writer_.bytes() <= quick) return send_whole(writer_.whole());
+  out_->work(Lane::large, [self = shared_from_this()] {
+    self->out_->post([self, body = std::make_shared<std::string>(self->writer_.whole())] { self->send_whole(std::move(*body)); });
+  });
+}
+
+void Server::Call::send_whole(std::string body) {
+  (void)charge_.set(0);  // the connection pays for it now
+  out_->send({.body = std::move(body), .headers = headers_});
 }
 
 void Server::Call::fail(const ApiError& error) {

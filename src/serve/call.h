@@ -27,6 +27,7 @@ class Server::Call : public std::enable_shared_from_this<Call> {
   void take(int prompt, const TokenEvent&);
   bool hold();  // what is collected so far
   void finish();
+  void send_whole(std::string body);
   void fail(const ApiError&);
   void abandon();
   void close_part(Part&);

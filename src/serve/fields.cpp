@@ -2,24 +2,26 @@
 
 namespace mr {
 
-Nesting nesting_of(std::string_view text) {
-  Nesting found;
-  int depth = 0;
-  bool quoted = false;
-  for (size_t i = 0; i < text.size(); i++) {
-    char c = text[i];
-    if (quoted) {
-      if (c == '\\') i++;
-      quoted = c != '"';
-    } else if (c == '"') {
-      quoted = true;
-    } else if (c == '[' || c == '{') {
-      found.deepest = std::max(found.deepest, ++depth);
-    } else if (c == ']' || c == '}') {
-      if (--depth == 0 && found.first_end == std::string_view::npos) found.first_end = i + 1;
-    }
+bool Nesting::step(char c) {
+  if (is_escaped) {
+    is_escaped = false;
+  } else if (is_quoted) {
+    is_escaped = c == '\\';
+    is_quoted = c != '"';
+  } else if (c == '"') {
+    is_quoted = true;
+  } else if (c == '[' || c == '{') {
+    deepest = std::max(deepest, ++depth);
+  } else if (c == ']' || c == '}') {
+    return --depth == 0;
   }
-  return found;
+  return false;
+}
+
+int deepest_nesting(std::string_view json) {
+  Nesting nesting;
+  for (char c : json) nesting.step(c);
+  return nesting.deepest;
 }
 
 OrderedJson parse_body(std::string_view body, const OnGrowth& on_growth) {

@@ -11,11 +11,13 @@
 namespace mr {
 
 // Lists and objects of a JSON text, counted without parsing it.
+// How lists and objects nest in JSON, byte by byte.
 struct Nesting {
-  int deepest = 0;
-  size_t first_end = std::string_view::npos;  // behind the first list or object; npos: it is not over
+  int depth = 0, deepest = 0;
+  bool is_quoted = false, is_escaped = false;
+  bool step(char);  // true: a list or object at the top has ended
 };
-Nesting nesting_of(std::string_view json);
+int deepest_nesting(std::string_view json);
 
 // The body as JSON: an object within the limits, or a 400.
 OrderedJson parse_body(std::string_view body, const OnGrowth& = {});

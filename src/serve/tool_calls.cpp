@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <random>
 
-#include "serve/fields.h"
-
 namespace mr {
 
 static constexpr std::string_view open_tag = "<tool_call>", close_tag = "</tool_call>", white = " \t\r\n";
@@ -18,8 +16,11 @@ static std::string fresh_call_id() {
   return fmt::format("call_{:08x}{:08x}{:08x}", entropy(), entropy(), entropy());
 }
 
-std::vector<ToolCall> ToolCallReader::calls_in(std::string_view text) const {
-  if (nesting_of(text).deepest > 64) return {};
+// Text that looks like many calls, each open until the end, is looked through only so often.
+std::vector<ToolCall> ToolCallReader::calls_in(std::string_view text) {
+  constexpr size_t times = 8, at_least = 64 << 10;
+  n_tried_ += text.size();
+  if (n_tried_ > times * n_read_ + at_least || deepest_nesting(text) > 64) return {};
   OrderedJson json = OrderedJson::parse(text, nullptr, false);
   if (!json.is_array()) json = OrderedJson::array({std::move(json)});
   std::vector<ToolCall> calls;
@@ -37,18 +38,24 @@ std::vector<ToolCall> ToolCallReader::calls_in(std::string_view text) const {
 ToolCallReader::News ToolCallReader::add(std::string_view text, bool last) {
   News news;
   held_ += text;
+  n_read_ += text.size();
   while (take(news, last)) {
   }
+  held_.erase(0, at_);
+  no_close_until_ -= std::min(no_close_until_, at_);
+  bare_at_ = bare_at_ < at_ ? npos : bare_at_ - at_;  // npos: nowhere
+  bare_end_ -= std::min(bare_end_, at_);
+  at_ = 0;
   return news;
 }
 
 // Decides about the beginning of what is held. False: there is nothing more to be said now.
 bool ToolCallReader::take(News& news, bool last) {
   const bool bare = !any_content_;
-  const size_t begin = held_.find_first_not_of(bare && any_calls_ ? " \t\r\n;" : white);
+  const size_t begin = held_.find_first_not_of(bare && any_calls_ ? " \t\r\n;" : white, at_);
   if (begin == npos) {
-    if (last && !after_call_) news.content += held_;
-    if (last) held_.clear();
+    if (last && !after_call_) news.content.append(held_, at_);
+    if (last) at_ = held_.size();
     return false;
   }
   std::string_view text = std::string_view(held_).substr(begin);
@@ -58,7 +65,8 @@ bool ToolCallReader::take(News& news, bool last) {
 }
 
 bool ToolCallReader::take_tagged(News& news, size_t begin, bool last) {
-  const size_t inner = begin + open_tag.size(), close = held_.find(close_tag, inner);
+  const size_t inner = begin + open_tag.size(), close = held_.find(close_tag, std::max(inner, no_close_until_));
+  no_close_until_ = close == npos ? held_.size() - std::min(held_.size(), close_tag.size() - 1) : close;
   if (close == npos && !last) return false;
   auto calls = calls_in(std::string_view(held_).substr(inner, close == npos ? npos : close - inner));
   if (calls.empty()) return take_content(news, begin, last);
@@ -74,18 +82,22 @@ bool ToolCallReader::take_bare(News& news, size_t begin, bool last) {
     if (!last && (mark.starts_with(text) || at == npos)) return false;
   }
   if (at == npos || (held_[at] != '{' && held_[at] != '[')) return take_content(news, begin, last);
-  std::string_view json = std::string_view(held_).substr(at);
-  const size_t size = nesting_of(json).first_end;
-  if (size == npos && !last) return false;
-  auto calls = size == npos ? std::vector<ToolCall>() : calls_in(json.substr(0, size));
+  if (bare_at_ != at) {
+    bare_ = {};
+    bare_at_ = bare_end_ = at;
+  }
+  bool is_over = false;
+  while (!is_over && bare_end_ < held_.size()) is_over = bare_.step(held_[bare_end_++]);
+  if (!is_over && !last) return false;
+  auto calls = is_over ? calls_in(std::string_view(held_).substr(at, bare_end_ - at)) : std::vector<ToolCall>();
   if (calls.empty()) return take_content(news, begin, last);
-  add_calls(news, std::move(calls), at + size);
+  add_calls(news, std::move(calls), bare_end_);
   return true;
 }
 
 void ToolCallReader::add_calls(News& news, std::vector<ToolCall> calls, size_t end) {
   for (ToolCall& call : calls) news.calls.push_back(std::move(call));
-  held_.erase(0, end);
+  at_ = end;
   any_calls_ = after_call_ = true;
 }
 
@@ -96,12 +108,12 @@ bool ToolCallReader::take_content(News& news, size_t begin, bool last) {
   while (end < held_.size() && !std::string_view(held_).substr(end).starts_with(open_tag) &&
          (last || !open_tag.starts_with(std::string_view(held_).substr(end))));
   const size_t n = last && end == held_.size() ? end : held_.find_last_not_of(white, end - 1) + 1;
-  const size_t from = after_call_ ? begin : 0;
+  const size_t from = after_call_ ? begin : at_;
   news.content.append(held_, from, n - from);
-  held_.erase(0, n);
+  at_ = n;
   any_content_ = true;
   after_call_ = false;
-  return !held_.empty();
+  return at_ < held_.size();
 }
 
 }  // namespace mr

@@ -21,6 +21,15 @@ constexpr std::string_view space_class =
     R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 constexpr std::string_view word_class = R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200c}\x{200d})";
 
+// Whether a group or \g begins a call of a group: (?R), (?1), (?-1), (?&name), (?P>name), \g<name>, \g'name'.
+bool begins_call(std::string_view text) {
+  if (text.starts_with("\\g<") || text.starts_with("\\g'") || text.starts_with("(?P>") || text.starts_with("(?&")) return true;
+  if (!text.starts_with("(?") || text.size() < 4) return false;
+  const bool is_signed = text[2] == '+' || text[2] == '-';
+  const char c = text[is_signed ? 3 : 2];
+  return (c >= '0' && c <= '9') || (c == 'R' && !is_signed);
+}
+
 std::string translate(const std::string& pattern) {
   std::string out;
   bool in_class = false;
@@ -35,6 +44,9 @@ std::string translate(const std::string& pattern) {
   };
   for (size_t i = 0; i < pattern.size(); ++i) {
     char c = pattern[i];
+    // The interpreter walks through all frames at each call, in a single step that no limit ends.
+    check(in_class || !begins_call(std::string_view(pattern).substr(i)), "the split pattern '{}' calls a group, which is not supported",
+          pattern);
     if (c == '\\' && i + 1 < pattern.size()) {
       char kind = pattern[++i];
       if (kind == 's' || kind == 'S') {

@@ -145,6 +145,27 @@ TokenEvent event(const std::string& text, Finish finish = Finish::none) {
   return e;
 }
 
+// Quadratic work would take longer than any test may.
+TEST(ToolCalls, WorkIsLinearInTheText) {
+  for (const std::string part : {"<tool_call>", "<tool_call>{", "<tool_call>[\"", "{\"", "[", "[] ", "<"}) {
+    std::string text;
+    while (text.size() < 1'000'000) text += part;
+    for (const std::string& end : {"", "</tool_call>"})
+      for (size_t size : {text.size() + end.size(), size_t(8)}) EXPECT_EQ(read_in_pieces(text + end, size).content, text + end) << part;
+  }
+  std::string calls;
+  for (int i = 0; i < 10'000; i++) calls += R"({"name": "get_current_weather", "parameters": {}};)";
+  EXPECT_EQ(read_in_pieces(calls, calls.size()).calls.size(), 10'000);
+}
+
+TEST(ToolCalls, WhatIsHeldBackIsCounted) {
+  const Asked asked = with_tools(false);
+  AnswerWriter writer(asked, {});
+  const size_t before = writer.bytes();
+  writer.add(0, event("<tool_call>" + std::string(1000, ' ')));
+  EXPECT_GE(writer.bytes(), before + 1000);
+}
+
 const std::string first_half = "Well. <tool_call>{\"name\": \"get_current_weather\",",
                   second_half = " \"arguments\": {\"a\": 1}}</tool_call>";
 

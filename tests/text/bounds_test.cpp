@@ -109,6 +109,11 @@ TEST(TokenizerBounds, TextThatGrowsAsUnicodeSaysStillPasses) {
 }
 
 TEST(TokenizerBounds, PatternsThatBacktrackWithoutEndAreStopped) {
+  for (const char* pattern : {"(a(?1)?a?)*[bc]", "(?R)?a", "(a)(?-1)", "(?<n>a)(?&n)", "(?P<n>a)(?P>n)", "(a)\\g<1>", "(a)\\g'1'"}) {
+    Json json = plain();
+    json["pre_tokenizer"] = {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}};
+    expect_refused(json, "calls a group");
+  }
   for (const char* pattern : {"(a+)+c", "(a|aa)+c", "(a*)*c", "(?:a?){40}a{40}c", "(.*)*(.*)*x$", "((a{1,50}){1,50}){1,50}c"}) {
     Json json = plain();
     json["pre_tokenizer"] = {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}};
