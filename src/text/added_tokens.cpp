@@ -73,7 +73,7 @@ std::vector<AddedTokenMatcher::Segment> AddedTokenMatcher::split(std::string_vie
     if (token.single_word && (ends_with_word(text.substr(0, match.begin)) || starts_with_word(text.substr(match.end)))) continue;
     size_t begin = match.begin, end = match.end;
     if (token.lstrip && done < begin) begin -= trailing_space(text.substr(done, begin - done));
-    if (token.rstrip) end = end < done ? done : end + leading_space(text.substr(end));  // before `done`, all is space that was stripped
+    if (token.rstrip) end = end < done ? done : end + leading_space(text.substr(end));  // everything before `done` is stripped space
     begin = std::max(begin, done);
     if (segments.size() + 2 > segments.capacity()) allowance.hold((segments.size() + 2) * sizeof(Segment));  // it doubles
     if (done < begin) segments.push_back({text.substr(done, begin - done), -1});

@@ -19,9 +19,9 @@ class AddedTokenMatcher {
     int32_t id;  // -1: plain text
   };
   AddedTokenMatcher() : nodes_(1) {}
-  // `text` is what to search for (the token's content, normalized if the token asks for it).
+  // `text` is what to search for (the token's content, normalized where the token says so).
   void add(std::string_view text, const AddedToken& token);
-  // Cuts `text` into tokens and what lies between. Without parse_special, special tokens stay plain text.
+  // Cuts `text` into tokens and the text between them. Without parse_special, special tokens stay plain text.
   std::vector<Segment> split(std::string_view text, bool parse_special, const Allowance& = {}) const;
 
  private:

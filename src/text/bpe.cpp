@@ -1,5 +1,5 @@
-// Two ways to the same result: short pieces scan for the best pair again and again, long ones keep a heap of candidates.
-// The best pair is the one of lowest rank (or highest score), then the leftmost.
+// Two algorithms with one result: short pieces are scanned for the best pair until none is left, long ones keep a heap of
+// candidates. The best pair has the lowest rank (or highest score); ties go to the leftmost.
 #include "text/bpe.h"
 
 #include <fmt/format.h>
@@ -44,14 +44,14 @@ const MergeTable::Entry* MergeTable::find(int32_t left, int32_t right) const {
   return entry.key == no_key ? nullptr : &entry;
 }
 
-// A stretch of the piece; symbols form a list. length 0: merged into its left neighbour.
+// A substring of the piece; symbols form a linked list. length 0: merged into its left neighbour.
 struct Bpe::Symbol {
   uint32_t begin, length;
   int32_t id;  // -1: not in the vocabulary
   int32_t prev, next;
 };
 
-// The union of symbol `left` and its right neighbour. `cost` orders merges, `length` tells whether it is stale.
+// The union of symbol `left` and its right neighbour. `cost` orders merges; a candidate whose `length` no longer fits is stale.
 struct Bpe::Candidate {
   double cost;
   int32_t left;
@@ -194,7 +194,7 @@ void Bpe::encode(const TextPieces& pieces, std::vector<int32_t>& ids, const Allo
   longest = std::max(longest, own);
   std::vector<Symbol> symbols;
   symbols.reserve(own);
-  std::unordered_map<std::string_view, TextRange> seen;  // text is words that come again: where in `ids` the first one lies
+  std::unordered_map<std::string_view, TextRange> seen;  // words recur: where in `ids` the first occurrence lies
   for (TextRange range : pieces.ranges) {
     loop.work(merge_cost);
     std::string_view piece(pieces.text.data() + range.begin, range.end - range.begin);

@@ -33,7 +33,7 @@ class Bpe {
  public:
   // Keeps a reference to `data`.
   explicit Bpe(const TokenizerData& data);
-  // Appends to `ids`. `longest`: bytes of the longest piece whose room was granted so far; calls for the same work share it.
+  // Appends to `ids`. `longest`: bytes of the longest piece granted so far; calls that share an allowance share it.
   void encode(const TextPieces& pieces, std::vector<int32_t>& ids, const Allowance&, size_t& longest) const;
   int32_t find(std::string_view piece) const;  // -1: not in the vocabulary
 

@@ -21,7 +21,7 @@ class ByteAlphabet {
       byte_[visible ? byte : next++] = byte;
     }
   }
-  // The bytes that `text` spells; none if it holds any other character.
+  // The bytes that `text` spells; none if it contains a character outside the alphabet.
   std::optional<std::string> bytes(std::string_view text) const {
     std::string out;
     for (size_t pos = 0; pos < text.size();) {

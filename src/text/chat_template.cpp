@@ -12,7 +12,7 @@ struct ChatTemplate::Program {
 
 namespace {
 
-// Never copies the JSON: it may come from a client and nest deeper than the stack bears.
+// Never copies the JSON: it may come from a client and nest too deeply for the stack.
 template <class J>
 jinja::Variables variables_of(jinja::Meter& meter, const J& context) {
   jinja::Variables variables;

@@ -1,5 +1,5 @@
 // Chat templates: the Jinja that model files carry, rendered as transformers renders it (trim_blocks, lstrip_blocks,
-// loop controls, tojson as json.dumps writes). A template is untrusted: its size and nesting are bounded when it is read,
+// loop controls, tojson as json.dumps writes). A template is untrusted: its size and nesting are bounded when it is parsed,
 // its work and memory when it runs.
 #pragma once
 
@@ -11,19 +11,19 @@
 
 namespace mr {
 
-// What one rendering may cost; over it the rendering ends with an Error.
+// What one rendering may cost. Beyond it the rendering ends with an Error.
 struct TemplateLimits {
   size_t work = 100'000'000;         // units of about a nanosecond: the same template stops at the same point on every machine
   size_t bytes = size_t{64} << 20;   // of live values, the variables and the output included
-  size_t output = size_t{16} << 20;  // bytes: what is rendered is tokenized next
-  Allowance allowance = {};          // time is looked at about once a millisecond
+  size_t output = size_t{16} << 20;  // bytes; the output is tokenized next
+  Allowance allowance = {};          // the clock is checked about once a millisecond
 };
 
 class ChatTemplate {
  public:
-  explicit ChatTemplate(const std::string& source);  // throws an Error with the line that it cannot read
+  explicit ChatTemplate(const std::string& source);  // throws an Error that names the line
   // The context's members are the template's variables: messages, tools, add_generation_prompt, bos_token, …
-  // Plain Json has its keys sorted; parse tools and messages into OrderedJson where their order should show.
+  // Plain Json sorts its keys; parse tools and messages into OrderedJson to keep their order.
   std::string render(const OrderedJson& context, const TemplateLimits& limits = {}) const;
   std::string render(const Json& context, const TemplateLimits& limits = {}) const;
 

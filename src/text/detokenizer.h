@@ -1,4 +1,4 @@
-// Text from tokens as they come. What is emitted is always whole characters.
+// Incremental decoding: text from tokens as they arrive, always in whole characters.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 
 namespace mr {
 
-// All that push() and finish() return, joined, equals Tokenizer::decode() of all ids. Bytes that may still become a
-// character are held back; finish() turns what is left of them into U+FFFD, as decode() does.
+// The concatenated results of push() and finish() equal Tokenizer::decode() of all ids. Bytes that may still become a
+// character are held back; finish() turns the rest of them into U+FFFD, as decode() does.
 class Detokenizer {
  public:
-  // `continues`: the tokens follow other text, so that a leading space which decode() would strip is kept.
+  // `continues`: the tokens follow other text, so a leading space that decode() would strip is kept.
   explicit Detokenizer(const Tokenizer& tokenizer, bool skip_special = true, bool continues = false);
   std::string push(int32_t id);
   std::string finish();

@@ -1,4 +1,4 @@
-// The steps follow the `tokenizers` library: each one cuts every piece that the one before it left.
+// The steps follow the `tokenizers` library: each splits every piece that the one before it produced.
 #include "text/pretokenize.h"
 
 #include <algorithm>
@@ -12,8 +12,8 @@ namespace {
 
 using Behavior = PreTokenizerStep::Behavior;
 
-// A text may grow while it is prepared: a space becomes three bytes, one ligature of Arabic thirty-three. A file whose rules make
-// more of it would fill the memory.
+// Normalizing may make a text longer: a space becomes three bytes, one Arabic ligature thirty-three. The rules of a hostile file
+// could fill the memory.
 constexpr size_t max_growth = 16;
 constexpr size_t max_rules = 256;
 
@@ -23,7 +23,7 @@ void check_growth(size_t bytes, size_t limit) {
   check(bytes <= limit, "the tokenizer's rules make {} bytes of a text: at most {} are allowed", bytes, limit);
 }
 
-// What replacing makes of a text, in bytes: within the limit, and granted.
+// Checks that the text after replacing is within the limit, and holds its bytes.
 void check_replacing(std::string_view text, std::string_view from, std::string_view to, size_t limit, const Allowance& allowance) {
   const size_t hits = count_of(text, from, allowance), bytes = text.size() - hits * from.size() + hits * to.size();
   check_growth(bytes, limit);
@@ -35,7 +35,7 @@ struct Span {
   bool match;
 };
 
-// The whole of `text` as matches and what lies between them.
+// All of `text` as matches and the gaps between them.
 void find_spans(const Regex& regex, std::string_view text, bool invert, MatchBudget& budget, const Allowance& allowance,
                 std::vector<Span>& spans) {
   spans.clear();
@@ -49,7 +49,7 @@ void find_spans(const Regex& regex, std::string_view text, bool invert, MatchBud
   if (pos < text.size()) spans.push_back({pos, text.size(), invert});
 }
 
-// A match joins its neighbour before it unless that is a match too.
+// A match joins its left neighbour unless that is a match too.
 void merge_with_previous(std::vector<Span>& spans) {
   size_t kept = 0;
   bool previous = false;

@@ -1,4 +1,4 @@
-// Normalizes text and cuts it into the pieces within which a model may merge.
+// Normalizes text and splits it into pieces; no merge crosses the border of a piece.
 #pragma once
 
 #include <optional>
@@ -29,7 +29,7 @@ struct TextRange {
   size_t begin, end;
 };
 
-// A text and its pieces, in order; what was removed lies between them.
+// A text and its pieces, in order; removed text lies between them.
 struct TextPieces {
   std::string text;
   std::vector<TextRange> ranges;
@@ -49,7 +49,7 @@ class PreTokenizer {
   std::vector<Step> steps_;
 };
 
-// The GPT-2 split rule, which the ByteLevel pre-tokenizer holds.
+// The GPT-2 split rule, part of the ByteLevel pre-tokenizer.
 inline constexpr const char* gpt2_split = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 }  // namespace mr

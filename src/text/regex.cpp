@@ -13,9 +13,9 @@ namespace mr {
 namespace {
 
 constexpr size_t max_pattern = 65536;     // bytes
-constexpr uint32_t max_heap = 64 << 10;   // KiB that the interpreter may take for what it must come back to
-constexpr uint32_t quick_steps = 16'384;  // of backtracking, of one attempt
-constexpr size_t quick_starts = 256;      // of one call: 4 million steps at worst, some tens of milliseconds
+constexpr uint32_t max_heap = 64 << 10;   // KiB of the interpreter's backtracking stack
+constexpr uint32_t quick_steps = 16'384;  // backtracking steps of one attempt
+constexpr size_t quick_starts = 256;      // start positions of one call: 4 million steps at worst, some tens of milliseconds
 
 constexpr std::string_view space_class =
     R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
@@ -126,8 +126,8 @@ std::string Regex::escape(std::string_view literal) {
   return out;
 }
 
-// Steps of one attempt are few at first, so that one call may try many starts before the clock is looked at. Where they do not
-// suffice, as in a long run of spaces that is tried from its end, the next attempt may take as many as the text is long.
+// An attempt may take few steps at first, so that one call can try many start positions before the clock is checked. Where they do
+// not suffice, as in a long run of spaces that is matched from its end, the limit of the next attempt grows with the text's length.
 void Regex::each_match(std::string_view text, MatchBudget& budget, const Visit& visit) const {
   std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> match(pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
   std::unique_ptr<pcre2_match_context, void (*)(pcre2_match_context*)> context(pcre2_match_context_create(nullptr),
@@ -159,7 +159,7 @@ void Regex::each_match(std::string_view text, MatchBudget& budget, const Visit& 
     }
     check(found >= 0, "the split pattern '{}' gave up on a text of {} bytes (PCRE2 error {})", code_->pattern, text.size(), found);
     const size_t* range = pcre2_get_ovector_pointer(match.get());
-    check(range[0] >= pos && range[0] < range[1], "the split pattern '{}' moves a match's begin behind its end", code_->pattern);
+    check(range[0] >= pos && range[0] < range[1], "the split pattern '{}' moves a match's start past its end", code_->pattern);
     visit(range[0], range[1]);
     pos = range[1];
   }

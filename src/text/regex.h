@@ -11,12 +11,12 @@
 
 namespace mr {
 
-// What the patterns of a file may take for one text. Sane ones need a thousandth of it; others could need years.
+// The time that the patterns of a file may take for one text. Sane ones need a thousandth of it; others could take years.
 class MatchBudget {
  public:
   MatchBudget(size_t text_bytes, const Allowance&);
-  bool allows_a_call();  // of a bounded number of steps; throws Stopped
-  void look_next();      // before the next call, which may take many steps
+  bool allows_a_call();  // a call takes a bounded number of steps; throws Stopped
+  void look_next();      // check the clock before the next call, which may take many steps
 
  private:
   const Allowance& allowance_;
@@ -31,7 +31,7 @@ class Regex {
   static std::string escape(std::string_view literal);
 
   // Calls visit(begin, end) for each non-empty, non-overlapping match from left to right. `text` is valid UTF-8.
-  // Throws when the pattern backtracks without end or the budget is spent.
+  // Throws when the pattern backtracks too much or the budget is spent.
   using Visit = std::function<void(size_t begin, size_t end)>;
   void each_match(std::string_view text, MatchBudget& budget, const Visit& visit) const;
 

@@ -1,4 +1,4 @@
-// The pipeline: added tokens are cut out, the rest is normalized, cut into pieces and merged.
+// The pipeline: added tokens are cut out; the rest is normalized, split into pieces and merged.
 #include "text/tokenizer.h"
 
 #include <unordered_map>
@@ -20,14 +20,14 @@ constexpr std::string_view stop_names[] = {
     "<|end|>",    "<|return|>", "<|call|>",   "<|eot|>",         "<|EOT|>",         "<EOT>",
     "</s>",       "<|user|>",   "<eos>",      "<turn|>",         "<|end_of_turn|>", "<｜end▁of▁sentence｜>"};
 
-constexpr size_t max_token_bytes = 4096;  // of a piece; vocabularies that exist stay below 600
+constexpr size_t max_token_bytes = 4096;  // of a piece; real vocabularies stay below 600
 constexpr size_t max_added_bytes = 1024;  // of an added token: searching costs the text's length times this, at worst
 constexpr size_t max_added = 1 << 18;
 constexpr size_t max_decoder_rules = 64;
 constexpr size_t max_decoded = 65536;  // bytes that a token may add to a text
-constexpr size_t max_around = 64;      // tokens put around a text
+constexpr size_t max_around = 64;      // tokens added around a text
 
-// What would make encoding or decoding slow or large, whatever the text.
+// Refuses sizes that would make encoding or decoding slow or large, whatever the text.
 void check_sizes(const TokenizerData& data) {
   for (const std::string& piece : data.pieces)
     check(piece.size() <= max_token_bytes, "the token '{}' has {} bytes: at most {} are allowed", printable(piece, 40), piece.size(),
@@ -158,7 +158,7 @@ Tokenizer::Tokenizer(TokenizerData data) : state_(std::make_shared<const State>(
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special, bool parse_special, const Allowance& allowance) const {
   check(text.size() < (size_t{1} << 31), "a text of {} bytes is too long to encode", text.size());
-  constexpr size_t bytes_a_byte = 8;  // of copies and ids; what needs more asks for it
+  constexpr size_t bytes_a_byte = 8;  // for copies and ids; steps that need more call hold()
   allowance.hold(bytes_a_byte * text.size());
   std::string mended;
   if (valid_utf8_prefix(text) < text.size()) text = mended = to_valid_utf8(text);

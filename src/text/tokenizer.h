@@ -1,5 +1,5 @@
 // Text to token ids and back: byte-pair encoding from a tokenizer.json or from a GGUF file's metadata.
-// Input is UTF-8; each broken part of it counts as U+FFFD. Copies are cheap, and one object may serve many threads.
+// Input is UTF-8; each invalid sequence counts as U+FFFD. Copies are cheap, and threads may share one object.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +24,9 @@ class Tokenizer {
   // A flat object of the metadata keys: {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": […], …}.
   static Tokenizer from_gguf(const Json& metadata);
 
-  // add_special: put the tokens around the text that the model expects (bos, …). parse_special: special tokens written
+  // add_special: add the tokens that the model expects around the text (bos, …). parse_special: special tokens written
   // in the text become those tokens; without it they are plain text. Added tokens that are not special are always found.
-  // Throws Stopped when the allowance is over.
+  // Throws Stopped when the allowance is used up.
   std::vector<int32_t> encode(std::string_view text, bool add_special, bool parse_special = true, const Allowance& = {}) const;
   // Always valid UTF-8: bytes that form no character become U+FFFD. Ids outside the vocabulary are skipped.
   std::string decode(std::span<const int32_t> ids, bool skip_special) const;
@@ -37,7 +37,7 @@ class Tokenizer {
   int32_t bos() const;                                          // -1: none
   int32_t eos() const;                                          // -1: none
   bool is_special(int32_t id) const;
-  std::span<const int32_t> stop_tokens() const;  // what ends a turn: eos, <|im_end|>, <|eot_id|>, …
+  std::span<const int32_t> stop_tokens() const;  // end a turn: eos, <|im_end|>, <|eot_id|>, …
   const std::string& chat_template() const;      // empty: none
 
  private:

@@ -1,4 +1,4 @@
-// A tokenizer as data: what tokenizer.json and GGUF metadata are both translated into.
+// A tokenizer as data: the common form of tokenizer.json and GGUF metadata.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace mr {
 
-// Cut out of the text before anything else sees it. `normalized`: searched for in the normalized text, not the raw one.
+// Cut out of the text before any other step. `normalized`: searched for in the normalized text, not the raw one.
 struct AddedToken {
   std::string content;
   int32_t id = -1;
@@ -38,8 +38,8 @@ struct PreTokenizerStep {
   std::string pattern;      // split: a regular expression
   bool invert = false;      // split: what does not match is the separator
   bool only_first = false;  // metaspace: the prefix goes in front of the text's first piece only
-  bool prefix = true;       // metaspace: put one in front at all
-  std::string replacement;  // metaspace: what stands for a space
+  bool prefix = true;       // metaspace: prepend one at all
+  std::string replacement;  // metaspace: stands for a space
 };
 
 struct Merge {
@@ -48,19 +48,19 @@ struct Merge {
 
 struct DecoderRules {
   std::vector<std::pair<std::string, std::string>> replace;  // within each token, in order
-  std::string strip_first;                                   // taken off the front of the whole text, strip_first_count times at most
+  std::string strip_first;                                   // removed from the start of the whole text, at most strip_first_count times
   int strip_first_count = 0;
-  bool drop_in_first_token = false;  // a Metaspace decoder: the replacement is deleted, not turned into spaces, in the first token
+  bool drop_in_first_token = false;  // a Metaspace decoder: in the first token the replacement is deleted, not turned into spaces
   std::string separator;             // between tokens
 };
 
-// Ids are nearly dense: so many may be named by a list of n tokens. A single id of millions would fill the memory with nothing.
+// Ids are nearly dense: the highest that a list of n tokens may use. One id of many millions would allocate memory for nothing.
 inline size_t most_ids(size_t n) { return 2 * n + 65536; }
 
 struct TokenizerData {
-  // Pieces by id, as raw bytes where byte_level is set (the printable alphabet of GPT-2 is undone on reading).
+  // Pieces by id, as raw bytes where byte_level is set (GPT-2's printable alphabet is undone on reading).
   std::vector<std::string> pieces;
-  std::vector<std::pair<int32_t, std::string>> decode_only;  // tokens that have a text but are no part of the model
+  std::vector<std::pair<int32_t, std::string>> decode_only;  // tokens with a text that the model never produces by merging
   std::vector<AddedToken> added;
   std::vector<NormalizerStep> normalizer;
   std::vector<PreTokenizerStep> pre_tokenizer;
@@ -75,8 +75,8 @@ struct TokenizerData {
   int32_t unknown = -1;
 
   int32_t bos = -1, eos = -1;
-  std::vector<int32_t> prefix, suffix;  // put around the text with add_special
-  std::vector<int32_t> stop;            // what ends a turn, besides eos
+  std::vector<int32_t> prefix, suffix;  // added around the text with add_special
+  std::vector<int32_t> stop;            // end a turn, besides eos
   DecoderRules decoder;
   std::string chat_template;
 };

@@ -1,4 +1,4 @@
-// Reads a GGUF file's tokenizer: model "gpt2" (byte-level BPE whose split rule has a name) or "llama" (SentencePiece
+// Reads a GGUF file's tokenizer: model "gpt2" (byte-level BPE with a named split rule) or "llama" (SentencePiece
 // BPE by scores). Names, defaults and token types are those of llama.cpp.
 #include <algorithm>
 #include <array>

@@ -1,5 +1,5 @@
 // Reads tokenizer.json (the `tokenizers` library's format): a model of type BPE with its normalizer, pre-tokenizer,
-// post-processor and decoder. What it cannot honour it refuses by name.
+// post-processor and decoder. Parts that are not supported are refused by name.
 #include <unordered_map>
 
 #include "core/error.h"
@@ -41,8 +41,7 @@ int32_t number(const Json& object, const char* key, int32_t fallback, int32_t lo
   return value == nullptr ? fallback : number(*value, key, low, high);
 }
 
-// How deep Sequences may lie in each other.
-constexpr int max_nesting = 16;
+constexpr int max_nesting = 16;  // of Sequences
 void check_nesting(int depth) { check(depth < max_nesting, "tokenizer.json: a Sequence nests more than {} levels deep", max_nesting); }
 
 std::string type_of(const Json& object) { return get<std::string>(object, "type", ""); }
@@ -339,7 +338,7 @@ void read_config(const Json& config, TokenizerData& data) {
   apply("add_eos_token", data.eos, data.suffix);
 }
 
-// Without tokenizer_config.json the names that models agree on must do.
+// Without tokenizer_config.json: by the usual names.
 void guess_config(TokenizerData& data) {
   auto first_of = [&](std::initializer_list<const char*> names) {
     for (const char* name : names) {

@@ -14,8 +14,8 @@ namespace mr {
 
 namespace {
 
-// Looks at the character that starts at `pos`: its length if it is whole and valid; else 0 with `bad` = the length of
-// the maximal broken part and `cut` = whether the text merely ended too early.
+// The character that starts at `pos`: its length if it is whole and valid; else 0 with `bad` = the length of the maximal
+// invalid subpart and `cut` = whether the text merely ended too early.
 struct Scan {
   size_t length = 0, bad = 0;
   bool cut = false;
@@ -44,8 +44,8 @@ bool is_ascii(std::string_view text) {
 
 constexpr size_t character_cost = 32;  // nanoseconds, roughly
 
-// Whether nothing before this code point of a decomposed text can be reordered or composed with it: what composes with the one
-// before it is a mark, or a vowel or final consonant of Hangul.
+// Whether this code point of a decomposed text is neither reordered nor composed with an earlier one: only marks, and vowels
+// and final consonants of Hangul, are.
 bool begins_anew(int32_t point) {
   if (point < 0x300) return true;
   if (point >= 0x1100 && point < 0x1200) return false;
@@ -60,7 +60,7 @@ bool begins_anew(int32_t point) {
   }
 }
 
-// Canonical order: utf8proc's own exchange is quadratic on long runs of marks.
+// Canonical order by counting sort: utf8proc's own is quadratic on long runs of marks.
 void order_marks(std::vector<int32_t>& points) {
   auto combining = [](int32_t c) { return utf8proc_get_property(c)->combining_class; };
   std::vector<int32_t> run;
@@ -69,7 +69,7 @@ void order_marks(std::vector<int32_t>& points) {
       ++begin;
       continue;
     }
-    std::array<size_t, 257> place{};  // [class + 1]: how many; then [class]: where the next one goes
+    std::array<size_t, 257> place{};  // [class + 1]: counts; then [class]: position of the next one
     size_t end = begin;
     for (; end < points.size() && combining(points[end]) != 0; ++end) ++place[combining(points[end]) + 1];
     if (end - begin > 1) {
@@ -81,7 +81,7 @@ void order_marks(std::vector<int32_t>& points) {
   }
 }
 
-// Appends the normal form of decomposed code points, which are gone then.
+// Appends the normal form of decomposed code points and clears them.
 void append_normal(std::string& out, std::vector<int32_t>& points, bool compose, const Allowance& allowance) {
   order_marks(points);
   if (compose) {
@@ -110,7 +110,7 @@ std::string map_characters(std::string_view text, const Allowance& allowance, Ma
 // Calls visit(begin) for each occurrence of `wanted`, from left to right, never overlapping. Linear in both (memmem).
 template <class Visit>
 void each_occurrence(std::string_view text, std::string_view wanted, const Allowance& allowance, Visit visit) {
-  constexpr size_t window = 1 << 16;  // bytes between looks at the time
+  constexpr size_t window = 1 << 16;  // bytes between checks of the clock
   if (wanted.empty()) return;
   TimedLoop loop(allowance, "replacing in the text");
   for (size_t pos = 0; text.size() - pos >= wanted.size();) {
@@ -233,7 +233,7 @@ size_t trailing_space(std::string_view text) {
   return text.size() - begin;
 }
 
-// In parts of a few thousand code points: what a text becomes in between may be twenty times as large.
+// In parts of a few thousand code points: the decomposed form may be twenty times as large.
 std::string normalize(std::string_view text, NormalForm form, const Allowance& allowance) {
   constexpr size_t enough = 4096;
   if (is_ascii(text)) return std::string(text);
@@ -261,7 +261,7 @@ std::string normalize(std::string_view text, NormalForm form, const Allowance& a
 std::string to_lower(std::string_view text, const Allowance& allowance) {
   return map_characters(text, allowance, [](std::string& out, char32_t c) {
     if (c == 0x130) {
-      out += "i\xCC\x87";  // the one lower case of two characters
+      out += "i\xCC\x87";  // the only lower case of two characters
     } else {
       append_utf8(out, static_cast<char32_t>(utf8proc_tolower(static_cast<int32_t>(c))));
     }

@@ -17,17 +17,17 @@ size_t valid_utf8_prefix(std::string_view text);
 // How many bytes at the end of `text` are the beginning of a character that more bytes could complete: 0..3.
 size_t incomplete_utf8_tail(std::string_view text);
 
-// Each maximal broken part becomes one U+FFFD (Unicode's recommended practice, also Python's errors="replace").
+// Each maximal invalid subpart becomes one U+FFFD (Unicode's recommended practice, also Python's errors="replace").
 std::string to_valid_utf8(std::string_view text);
 
-// The code point at `pos`; moves `pos` behind it.
+// The code point at `pos`; advances `pos` past it.
 char32_t next_code_point(std::string_view text, size_t& pos);
 size_t code_point_length(unsigned char lead);  // bytes of the character that starts with `lead`
 void append_utf8(std::string& out, char32_t code_point);
 size_t count_code_points(std::string_view text);
 
 bool is_space(char32_t c);  // the White_Space property
-bool is_word(char32_t c);   // what a regular expression's \w matches
+bool is_word(char32_t c);   // \w of regular expressions
 
 size_t leading_space(std::string_view text);   // bytes of white space at the start
 size_t trailing_space(std::string_view text);  // bytes of white space at the end

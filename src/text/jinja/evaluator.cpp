@@ -14,7 +14,7 @@ constexpr int max_depth = 600;  // of evaluation: nested expressions, blocks, ca
 
 using SKind = Statement::Kind;
 
-// Ends a loop, also where an error leaves it: what loop.changed() kept may hold the loop itself.
+// Ends a loop on every path: the arguments that loop.changed() kept may refer to the loop itself.
 struct Running {
   ~Running() {
     loop.running = false;
@@ -49,7 +49,7 @@ std::string Evaluator::render(const Body& body) {
     throw;
   } catch (const Error& error) {
     fail("chat template, line {}: {}", line_, error.what());
-  } catch (const std::bad_variant_access&) {  // a builtin did not look at what it was given
+  } catch (const std::bad_variant_access&) {  // a builtin did not check the type of an argument
     fail("chat template, line {}: a value of a wrong type", line_);
   }
   return std::string(out);
@@ -57,7 +57,7 @@ std::string Evaluator::render(const Body& body) {
 
 Scope& Evaluator::push_scope(Scope* parent) { return scopes_.emplace_back(meter_, parent); }
 
-// Leaves the current scope. It is freed only if it is the newest and no macro needs it; the rest goes at the end.
+// Leaves the current scope. It is freed now if it is the newest and no macro captured it, else with the evaluator.
 void Evaluator::pop_scope(Scope* previous) {
   if (scope_ == &scopes_.back() && !scope_->captured) scopes_.pop_back();
   scope_ = previous;
@@ -222,7 +222,7 @@ Value Evaluator::call_macro(const Callable& macro, const Arguments& arguments) {
   const Statement& definition = *macro.macro;
   size_t n = definition.targets.size(), required = n - definition.defaults.size();
   check(arguments.positional.size() <= n, "the macro '{}' takes {} arguments but was given {}", macro.name, n, arguments.positional.size());
-  meter_.work(step_cost + n * (1 + arguments.named.size()) * 8);  // names are sought one by one
+  meter_.work(step_cost + n * (1 + arguments.named.size()) * 8);  // names are searched linearly
   Scope* outer = scope_;
   scope_ = &push_scope(macro.scope);
   Text text(meter_);

@@ -1,5 +1,4 @@
-// Runs a parsed template. Steps, what is made and what is walked over are charged to one meter, so that no template runs or
-// grows for ever.
+// Runs a parsed template. Steps, allocations and visits are charged to one meter, so that no template runs or grows for ever.
 #pragma once
 
 #include <deque>
@@ -37,7 +36,7 @@ class Evaluator {
   bool test(std::string_view name, const Value& input, const Arguments& arguments);
   Value attribute(const Value& object, std::string_view name);  // object.name
   Value item(const Value& object, const Value& key);            // object[key]
-  Value iterate(const Value& value);                            // a list of what a loop sees, its walk paid for
+  Value iterate(const Value& value);                            // a list of what a loop iterates over; the walk is charged
   Value make_namespace();
 
  private:
@@ -56,7 +55,7 @@ class Evaluator {
   void run_set(const Statement& statement);
   void run_call_block(const Statement& statement);
   Flow run_scoped(const Statement& statement);
-  Value captured(const Body& body);  // what the body writes, in a scope of its own
+  Value captured(const Body& body);  // the body's output, in a scope of its own
   void assign(const Statement& statement, const Value& value);
   Value make_macro(const Statement& statement);
   Value call_macro(const Callable& macro, const Arguments& arguments);
@@ -81,9 +80,9 @@ class Evaluator {
 
   Meter& meter_;
   Variables variables_;                       // their names are the keys of the first scope
-  std::deque<Scope, Counted<Scope>> scopes_;  // front: the variables and what the template sets at its top
+  std::deque<Scope, Counted<Scope>> scopes_;  // front: the variables and the top-level names of the template
   Scope* scope_ = nullptr;
-  std::vector<std::shared_ptr<Namespace>, Counted<std::shared_ptr<Namespace>>> namespaces_;  // emptied at the end: they may form circles
+  std::vector<std::shared_ptr<Namespace>, Counted<std::shared_ptr<Namespace>>> namespaces_;  // cleared at the end: they may form cycles
   Text* out_ = nullptr;
   int depth_ = 0, line_ = 1;
 };
@@ -91,7 +90,7 @@ class Evaluator {
 // Arithmetic of two operands as Python does it; text is the operator.
 Value arithmetic(Evaluator& evaluator, std::string_view text, const Value& a, const Value& b);
 
-// Builtins by name; null: there is none. Their names live for ever.
+// Builtins by name; null: there is none. Names have static lifetime.
 using Builtins = std::unordered_map<std::string_view, Callable::Function>;
 using Builtin = Builtins::value_type;
 const Builtin* find_function(std::string_view name);
@@ -103,16 +102,15 @@ inline const Builtin* find_in(const Builtins& table, std::string_view name) {
   return found == table.end() ? nullptr : &*found;
 }
 
-// What builtins ask of their arguments. Texts are paid for one pass over them; integers are clamped to what can be counted,
-// so that sums of them do not wrap.
+// Conversions of arguments. A text is charged for one pass over it; integers are clamped to a range in which sums do not wrap.
 std::string_view text_of(Evaluator& evaluator, const Value& value, const char* what);
-int64_t integer_of(const Value& value, const char* what);  // as it is
+int64_t integer_of(const Value& value, const char* what);  // not clamped
 int64_t clamped(int64_t value);
 std::string_view text_argument(Evaluator& evaluator, const Arguments& arguments, size_t position, const char* name, const char* fallback);
 int64_t integer_argument(const Arguments& arguments, size_t position, const char* name, int64_t fallback);
 bool flag_argument(const Arguments& arguments, size_t position, const char* name, bool fallback);
 
-// Strings, each paid for.
+// Strings, each charged.
 Value as_string(Evaluator& evaluator, const Value& value);  // itself, or as it is printed
 Text replaced(Evaluator& evaluator, std::string_view text, std::string_view from, std::string_view to, int64_t count);
 std::string_view stripped(Evaluator& evaluator, std::string_view text, const Value* characters, bool left, bool right);

@@ -8,7 +8,7 @@
 
 namespace mr::jinja {
 
-inline constexpr size_t max_arguments = 255;  // they are found by name one after another
+inline constexpr size_t max_arguments = 255;  // names are searched linearly
 
 class ExpressionParser {
  public:
@@ -17,7 +17,7 @@ class ExpressionParser {
   ExpressionPtr expression();
   // a, b without brackets is a tuple.
   ExpressionPtr tuple_or_expression(bool with_condition = true);
-  // | filter, is test and ( call ) in any order. Without a value: the filters of a block, the first perhaps without its bar.
+  // | filter, is test and ( call ) in any order. Without a value: the filters of a block, the first with or without its bar.
   ExpressionPtr filters(ExpressionPtr value, bool start = false);
 
  private:

@@ -46,7 +46,7 @@ Value sort_key(E e, V value, const Value* attribute, bool case_sensitive) {
   return key.is_string() && !case_sensitive ? Value(lower(e, key.string())) : key;
 }
 
-// A list; comparisons charge themselves.
+// A sorted list; comparisons charge themselves.
 Value sorted(E e, std::span<const Value> items, const Value* attribute, bool case_sensitive, bool reverse) {
   using Place = std::pair<Value, size_t>;
   std::vector<Place, Counted<Place>> order(e.meter());

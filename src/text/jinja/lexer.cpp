@@ -75,7 +75,7 @@ class Lexer {
     if (!text.empty()) put({Kind::data, std::move(text), line_});
   }
 
-  // The text before the tag at `tag`, stripped as the tag's sign or lstrip_blocks asks.
+  // The text before the tag at `tag`, stripped as the tag's sign or lstrip_blocks says.
   void take_text(size_t tag) {
     std::string text = source_.substr(pos_, tag - pos_);
     bool starts_line = pos_ == 0 || source_[pos_ - 1] == '\n';
@@ -97,7 +97,7 @@ class Lexer {
     pos_ = pos;
   }
 
-  // Moves behind a tag's end at pos_, of which `sign` stands before: strips what follows if asked to.
+  // Advances past the end of a tag at pos_; `sign`, before it, decides whether the text that follows is stripped.
   void finish_tag(char sign, bool trim_newline) {
     if (sign == '-') {
       move_to(pos_ + leading_space(std::string_view(source_).substr(pos_)));
@@ -122,7 +122,7 @@ class Lexer {
     inside("%}", Kind::block_begin, Kind::block_end);
   }
 
-  // {% raw %} … {% endraw %}; `at` is behind the word raw.
+  // {% raw %} … {% endraw %}; `at` is after the word raw.
   bool raw(size_t at) {
     while (at < source_.size() && blank(source_[at])) ++at;
     char sign = at < source_.size() ? source_[at] : ' ';

@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t between_looks = 1 << 20;   // about a millisecond
 constexpr size_t between_grants = 1 << 18;  // bytes
-constexpr size_t allocation_cost = 96;      // malloc and free; the bytes' own price is their first touch
+constexpr size_t allocation_cost = 96;      // of malloc and free; bytes are charged for their first touch
 
 }  // namespace
 

@@ -1,6 +1,6 @@
-// What one rendering costs. Everything that a template makes is allocated through Counted, which charges its bytes before
-// they are taken; everything that walks over values is handed the meter and charges what it visits. A unit of work is
-// about a nanosecond on a slow core.
+// The cost of one rendering. All values of a template are allocated through Counted, which charges their bytes first;
+// everything that walks over values takes the meter and charges what it visits. A unit of work is about a nanosecond on a
+// slow core.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ class Meter {
   Meter(const Meter&) = delete;
   Meter& operator=(const Meter&) = delete;
 
-  // Call before doing that much; throws when the budget does not allow it or when the rendering is to stop.
+  // Call before the work; throws when the budget is spent or the rendering is stopped.
   void work(size_t units) {
     if (units >= next_look_ - spent_) [[unlikely]]
       look(units);
@@ -39,13 +39,12 @@ class Meter {
   size_t held_ = 0, peak_ = 0, granted_ = 0;
 };
 
-// The allocator of all that a rendering makes. Whoever makes or copies something says which meter pays for it: there is no
-// default, and implicit copies of containers do not compile. A null meter belongs to the constants of a parsed template,
-// whose size bounds them.
+// The allocator of everything in a rendering. Every construction and copy names the meter to charge: there is no default, and
+// implicit copies of containers do not compile. A null meter is for the constants of a parsed template, bounded by its size.
 template <class T>
 struct Counted {
   using value_type = T;
-  static constexpr size_t overhead = 16;  // of a block of malloc's
+  static constexpr size_t overhead = 16;  // of malloc, per block
 
   Counted(Meter& meter) : meter(&meter) {}
   explicit Counted(std::nullptr_t) {}

@@ -26,7 +26,7 @@ class Parser {
   }
 
  private:
-  // Until a block whose first word is one of `ends`, which is left standing at that word.
+  // Up to a block whose first word is one of `ends`; the cursor stays at that word.
   Body statements(std::initializer_list<std::string_view> ends) {
     TokenStream::Nested nested(tokens_);
     Body body;
@@ -78,7 +78,7 @@ class Parser {
     if (word == "call") return call_block();
     if (word == "with") return with_block();
     if (word == "filter") return filter_block();
-    if (word == "generation") {  // transformers' mark of what the assistant said: nothing to render
+    if (word == "generation") {  // transformers' marker of the assistant's text: nothing to render
       auto group = make(SKind::group);
       group->body = body_until("endgeneration");
       return group;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t case_cost = 24;  // of one byte: utf8proc's tables
 
-// The mappings of characters do not depend on their neighbours, so that a long text goes through in pieces.
+// A character's mapping does not depend on its neighbours, so a long text is mapped in pieces.
 Text mapped(Evaluator& evaluator, std::string_view text, std::string (*map)(std::string_view, const Allowance&)) {
   evaluator.meter().work(64 + text.size() * case_cost);
   Text out(evaluator.meter());
@@ -24,11 +24,11 @@ Text mapped(Evaluator& evaluator, std::string_view text, std::string (*map)(std:
   return out;
 }
 
-// The characters of a set, to be asked for in logarithmic time.
+// A set of characters with lookup in logarithmic time.
 class CharacterSet {
  public:
   CharacterSet(Meter& meter, std::string_view characters) : meter_(meter), sorted_(meter) {
-    meter.work(characters.size() * 64);  // sorted
+    meter.work(characters.size() * 64);  // for the sort
     for (size_t pos = 0; pos < characters.size();) sorted_.push_back(next_code_point(characters, pos));
     std::sort(sorted_.begin(), sorted_.end());
     sorted_.erase(std::unique(sorted_.begin(), sorted_.end()), sorted_.end());
@@ -75,7 +75,7 @@ Text replaced(Evaluator& evaluator, std::string_view text, std::string_view from
   Meter& meter = evaluator.meter();
   Text out(meter);
   size_t pos = 0;
-  if (from.empty()) {  // Python puts it around every character
+  if (from.empty()) {  // Python inserts it around every character
     meter.work(text.size() * 8);
     if (count != 0) out += to;
     for (int64_t done = 1; pos < text.size(); ++done) {

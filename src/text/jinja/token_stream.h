@@ -1,4 +1,4 @@
-// A template's tokens, read one after another, and what is said where another one was expected.
+// A cursor over a template's tokens, with the errors for unexpected ones.
 #pragma once
 
 #include <algorithm>
@@ -49,7 +49,7 @@ class TokenStream {
     fail("chat template, line {}: expected {} but found {}", found.line, wanted, kind);
   }
 
-  // As long as it lives, one bracket or block more is open.
+  // RAII: one more bracket or block is open.
   class Nested {
    public:
     explicit Nested(TokenStream& stream) : stream_(stream) {

@@ -29,7 +29,7 @@ Dict::Key number_key(const Value& key) {
   return {'f', std::bit_cast<int64_t>(v), {}};
 }
 
-// Of all keys but tuples.
+// For all keys but tuples.
 Dict::Key plain_key(const Value& key) {
   if (key.is_string()) return {'s', 0, key.string()};
   if (key.is_number()) return number_key(key);

@@ -1,6 +1,6 @@
-// What a template computes with: Python's values as far as templates see them. Lists and dicts never change once made,
-// so they are shared, not copied; only a namespace can be written to. How deeply values hold one another is bounded
-// where they are made, and with it every recursion over them, destructors included.
+// The values of templates: Python's, as far as templates see them. Lists and dicts are immutable and shared, not copied;
+// only a namespace can be written to. The nesting of values is bounded on construction, and with it every recursion over
+// them, destructors included.
 #pragma once
 
 #include <compare>
@@ -77,7 +77,7 @@ class Value {
 
   bool truthy() const;
   const char* type_name() const;  // as Python names it
-  int depth() const;              // how deeply lists, dicts, loops and methods hold one another: 0 for anything else
+  int depth() const;              // nesting of lists, dicts, loops and methods; 0 for anything else
 
  private:
   template <class T>
@@ -100,8 +100,8 @@ struct List {
   int depth;
 };
 
-// Keeps the order of insertion. Keys are strings, numbers, booleans, none or tuples. The index is a tree: hashes of
-// strings can be made to collide.
+// Keeps the order of insertion. Keys are strings, numbers, booleans, none or tuples. The index is a tree: a hostile template
+// could make hashes collide.
 struct Dict {
   struct Key {
     char type;
@@ -120,7 +120,7 @@ struct Dict {
   const Value* find(Meter& meter, std::string_view key) const;
 
  private:
-  size_t locate(Meter& meter, const Key& key) const;  // among the entries; their number: nowhere
+  size_t locate(Meter& meter, const Key& key) const;  // index of the entry; the number of entries: not found
 };
 
 struct Namespace {
@@ -132,14 +132,14 @@ struct Loop {
   Value items;  // a list
   int depth;
   size_t at = 0;
-  Value changed = {};  // the arguments of the last loop.changed(); none once the loop has ended, so that no circle remains
+  Value changed = {};  // the arguments of the last loop.changed(); none once the loop has ended, so that no cycle remains
   bool running = true;
 };
 
-// Arguments of a call, of a filter and of a test.
+// Arguments of a call, a filter or a test.
 struct Arguments {
   Items positional;
-  std::vector<std::pair<std::string_view, Value>, Counted<std::pair<std::string_view, Value>>> named;  // names of the template
+  std::vector<std::pair<std::string_view, Value>, Counted<std::pair<std::string_view, Value>>> named;  // names point into the template
 
   explicit Arguments(Meter& meter) : positional(meter), named(meter) {}
   // The argument at `position` or of that name; null if it was not given.
@@ -148,7 +148,7 @@ struct Arguments {
 
 struct Callable {
   using Function = Value (*)(Evaluator&, const Value& self, const Arguments&);
-  std::string_view name;        // of a table or of the template
+  std::string_view name;        // points into a table or the template
   Function function = nullptr;  // a builtin or a method of `self`
   Value self = {};
   const struct Statement* macro = nullptr;  // else a macro, with the scope it was defined in
@@ -156,7 +156,7 @@ struct Callable {
   int depth = 1;
 };
 
-// Each charges what it visits, shared parts each time that it comes to them.
+// Each charges what it visits, shared parts on every visit.
 bool equal(Meter& meter, const Value& a, const Value& b);
 int compare(Meter& meter, const Value& a, const Value& b);  // < 0, 0, > 0; throws for values without an order
 bool contains(Meter& meter, const Value& container, const Value& item);
@@ -175,11 +175,11 @@ Text to_json(Meter& meter, const Value& value, const JsonStyle& style);  // Pyth
 template <class J>
 Value from_json(Meter& meter, const J& json, int depth = 0);
 
-// Finds one string in others, in time linear in both (Knuth, Morris and Pratt, 1977). `wanted` must live as long.
+// Finds one string in others, in time linear in both (Knuth, Morris and Pratt, 1977). `wanted` must outlive it.
 class Search {
  public:
   Search(Meter& meter, std::string_view wanted);
-  size_t first(std::string_view text, size_t from = 0) { return run(text, from, false); }  // npos: nowhere
+  size_t first(std::string_view text, size_t from = 0) { return run(text, from, false); }  // npos: not found
   size_t last(std::string_view text) { return run(text, 0, true); }
 
  private:
