@@ -15,7 +15,7 @@ static std::string fresh_id(const char* kind) {
   return fmt::format("{}-{:08x}{:08x}{:08x}{:08x}", kind, entropy(), entropy(), entropy(), entropy());
 }
 
-// JSON has no infinity; this is as unlikely as clients are used to.
+// JSON has no infinity; -9999 is what OpenAI sends for it.
 static double finite(float logprob) { return std::isfinite(logprob) ? double(logprob) : -9999.0; }
 
 static OrderedJson finish_json(Finish f, bool called) {
@@ -38,7 +38,7 @@ AnswerWriter::AnswerWriter(const Asked& asked, const ServedModel& model)
   if (!asked.tools.empty())
     for (Choice& c : choices_) c.reader.emplace(asked.tools);
   if (!asked.request.score_prompt || asked.stream) return;
-  for (int i = 0; i < int(choices_.size()); i++)  // a stream counts the prompt's tokens as they come
+  for (int i = 0; i < int(choices_.size()); i++)  // a stream counts the prompt's tokens as they arrive
     choices_[size_t(i)].offset = asked.prompt_characters[size_t(i / asked.n)];
 }
 
@@ -83,7 +83,7 @@ void AnswerWriter::collect(int prompt, Choice& c, const TokenEvent& event, const
   append(c.logprobs, event.sampled, c.offset, 1);
 }
 
-// The lists of what was sampled, behind those that are there. times: how often they will be written.
+// Appends the lists of `sampled`. times: how often they will be written.
 void AnswerWriter::append(Lists& lists, std::span<const Sampled> sampled, size_t& offset, int times) {
   if (sampled.empty()) return;
   const OrderedJson json = logprobs_of(sampled, offset);
@@ -120,7 +120,7 @@ OrderedJson AnswerWriter::usage() const {
   return u;
 }
 
-// "{...}" with more members behind.
+// Appends a member to "{...}".
 static void append_member(std::string& object, std::string_view name, std::string_view value) {
   object.pop_back();
   object += fmt::format("{}\"{}\":", object.size() > 1 ? "," : "", name);
@@ -204,7 +204,7 @@ std::string AnswerWriter::chunk(int index, Choice& c, const TokenEvent& event, c
     tokens = echoed_tokens(index / asked_.n);
     if (asked_.chat) out = this->event(index, {{"role", "assistant"}, {"content", ""}}, nullptr, nullptr);
     text = echo_of(index / asked_.n);
-    if (!asked_.request.score_prompt) c.offset = n_characters(text);  // else the prompt's tokens count it
+    if (!asked_.request.score_prompt) c.offset = n_characters(text);  // else the prompt's tokens are counted
   }
   text += news.content;
   if (!model_.tokenizer) tokens.insert(tokens.end(), event.tokens.begin(), event.tokens.end());
@@ -273,7 +273,7 @@ static bool is_utf8(const std::string& bytes) {
   }
 }
 
-// Part of a character is written as OpenAI writes it, so that different tokens stay different keys.
+// Part of a character is written as OpenAI does, so that different tokens stay different keys.
 static std::string token_name(const Tokenizer* tokenizer, int32_t id) {
   if (!tokenizer) return fmt::format("token_id:{}", id);
   std::string piece = tokenizer->piece(id);

@@ -14,24 +14,24 @@ class AnswerWriter {
  public:
   AnswerWriter(const Asked&, const ServedModel&);
 
-  // Notes the news of one answer. In a stream: the bytes to send for it, which may be none.
+  // Takes one event. In a stream: returns the bytes to send for it, which may be none.
   std::string add(int prompt, const TokenEvent&);
 
   bool complete() const { return n_open_ == 0; }
   size_t bytes() const { return n_bytes_; }  // of the whole answer, as far as it is known
-  std::string whole();                       // not streamed: the body; what was collected is gone then
-  std::string stream_end() const;            // streamed: the usage if it is wanted, and the end mark
+  std::string whole();                       // not streamed: the body; empties the collected choices
+  std::string stream_end() const;            // streamed: the usage if requested, and the end marker
 
  private:
-  // Log-probabilities as they will be written, the items of each list: "a,b". All at once they would hold up an I/O thread.
+  // Log-probabilities already serialized, the items of each list: "a,b". Serializing all of them at the end would block an I/O thread.
   using Lists = std::vector<std::string>;
   struct Choice {
     std::string text;
     std::vector<int32_t> tokens;           // kept only for a whole answer of a model without a tokenizer
     std::optional<ToolCallReader> reader;  // where there are tools
     std::vector<ToolCall> calls;
-    Lists logprobs;     // kept only for a whole answer with them
-    size_t offset = 0;  // characters of the text before the next token
+    Lists logprobs;     // kept only for a whole answer with log-probabilities
+    size_t offset = 0;  // in characters, of the next token
     Finish finish = Finish::none;
     bool begun = false;
   };
@@ -49,7 +49,7 @@ class AnswerWriter {
   OrderedJson chat_logprobs(std::span<const Sampled>) const;
   OrderedJson text_logprobs(std::span<const Sampled>, size_t& offset) const;
   const std::string& echo_of(int prompt);
-  std::vector<int32_t> echoed_tokens(int prompt) const;  // of a model without a tokenizer, in place of the text
+  std::vector<int32_t> echoed_tokens(int prompt) const;  // instead of the text, for a model without a tokenizer
 
   const Asked& asked_;
   const ServedModel& model_;
@@ -67,6 +67,6 @@ class AnswerWriter {
   int64_t n_generated_ = 0, n_cached_ = 0;
 };
 
-std::string to_text(const OrderedJson&);  // compact; bytes that are no UTF-8 become U+FFFD
+std::string to_text(const OrderedJson&);  // compact; invalid UTF-8 becomes U+FFFD
 
 }  // namespace mr

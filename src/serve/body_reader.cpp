@@ -38,7 +38,7 @@ size_t BodyReader::take_data(std::string_view bytes) {
   return n;
 }
 
-// The announced length is only the most that is reserved: a promise must cost nothing.
+// The announced length only caps the reservation: announcing bytes must not allocate them.
 bool BodyReader::reserve(size_t n) {
   if (n <= body.capacity() && n <= charge.size()) return true;
   const size_t most = chunked_ ? limits_.body : size_t(n_total_);

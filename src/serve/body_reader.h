@@ -1,5 +1,5 @@
-// The body of one HTTP/1.1 request, by its announced length or in chunks (RFC 9112, 7.1), as the bytes come. Strict: a chunk that
-// another server on the way could understand differently is an error. Extensions and trailers are read and forgotten.
+// Incremental parser of one HTTP/1.1 request body, by Content-Length or chunked (RFC 9112, 7.1). Strict: framing that a proxy could
+// parse differently is an error (request smuggling). Extensions and trailers are skipped.
 #pragma once
 
 #include <cstdint>
@@ -19,15 +19,15 @@ class BodyReader {
   };
   enum class Status { more, done, broken, too_large, too_much_framing, no_memory };
 
-  // A length of none: in chunks.
+  // Without a length: chunked.
   BodyReader(std::optional<uint64_t> length, const Limits&, Charge);
 
-  // Takes what belongs to the body and returns how many bytes that is. After no_memory the rest may be fed again later.
+  // Consumes the bytes that belong to the body and returns their number. After no_memory the rest may be fed again later.
   size_t feed(std::string_view bytes);
   Status status() const { return status_; }
 
   std::string body;
-  Charge charge;  // of the body's buffer
+  Charge charge;  // for the body's buffer
 
  private:
   enum class At { data, size, extension, size_lf, data_cr, data_lf, trailer_begin, trailer, trailer_lf, end_lf };
@@ -43,8 +43,8 @@ class BodyReader {
   const bool chunked_;
   Status status_ = Status::more;
   At at_;
-  uint64_t n_left_ = 0;   // of the data that comes now
-  uint64_t n_total_ = 0;  // of all data announced so far
+  uint64_t n_left_ = 0;   // of the current chunk
+  uint64_t n_total_ = 0;  // announced so far
   int n_digits_ = 0;      // of the chunk's size
   size_t n_framing_ = 0;
 };

@@ -2,7 +2,7 @@
 
 namespace mr {
 
-static constexpr int left = 499;  // as nginx writes it: the client closed
+static constexpr int left = 499;  // nginx's code: the client closed the connection
 
 Server::Call::Call(Server& server, Asked asked, Charge charge, std::shared_ptr<Responder> out, Headers headers, RequestLine line)
     : server_(server),
@@ -23,14 +23,14 @@ Server::Call::Call(Server& server, Asked asked, Charge charge, std::shared_ptr<R
 Server::Call::~Call() {
   for (Part& part : parts_) close_part(part);
   if (over_) return;
-  try {  // the engine could not hand over the last word
+  try {  // the engine could not deliver the last event
     const ApiError error{500, "the answer was lost"};
     out_->post([out = out_, stream = asked_.stream, bytes = "data: " + error_body(error) + "\n\n", whole = error_response(error)] {
       if (stream) out->push(bytes);
       if (stream) out->end_stream();
       if (!stream) out->send(whole);
     });
-  } catch (const std::exception&) {  // no memory: the client will have to leave by itself
+  } catch (const std::exception&) {  // no memory: the client has to time out
   }
 }
 
@@ -67,7 +67,7 @@ void Server::Call::open_stream() {
 }
 
 void Server::Call::submit(int prompt, Queue::Place place) {
-  // On the engine's thread: nothing but handing over.
+  // On the engine's thread: only posts to the strand.
   auto sink = [self = shared_from_this(), prompt, place = std::make_shared<Queue::Place>(std::move(place))](const TokenEvent& event) {
     place->leave();
     self->out_->post([self, prompt, event] { self->take(prompt, event); });
@@ -104,7 +104,7 @@ void Server::Call::take(int prompt, const TokenEvent& event) {
 }
 
 bool Server::Call::hold() {
-  constexpr size_t ahead = 4 << 10;  // bytes: whoever is cut for the next ones has given them back by then
+  constexpr size_t ahead = 4 << 10;  // bytes charged in advance, so that a connection cut for the next ones has time to release them
   const size_t n = n_asked_bytes_ + writer_.bytes();
   if (writer_.bytes() > server_.options_.http.memory / 4) return false;
   if (charge_.set(n + ahead)) return true;
@@ -152,7 +152,7 @@ void Server::Call::note(int status, const std::string& error) {
   line_.seconds = std::chrono::duration<double>(Clock::now() - came_).count();
   if (line_.n_generated > 1 && last_token_s_ > line_.ttft_s)
     line_.tokens_per_s = double(line_.n_generated - 1) / (last_token_s_ - line_.ttft_s);
-  if (status != left) server_.metrics_.responded(asked_.stream ? 200 : status);  // a stream has begun with it
+  if (status != left) server_.metrics_.responded(asked_.stream ? 200 : status);  // a stream began with 200
   server_.log_.request(line_);
 }
 

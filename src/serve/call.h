@@ -1,5 +1,5 @@
-// One completion on its way. Everything here happens on its connection's strand, except the sinks, which hand over to it. The sinks
-// own the call, the call owns its connection: when the engine drops a sink without a last word, the call says it.
+// One completion in flight. Everything runs on its connection's strand; the sinks, on the engine's thread, only post to it. The sinks
+// own the call, the call owns its connection: if the engine drops a sink without a last event, the destructor answers with an error.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@ class Server::Call : public std::enable_shared_from_this<Call> {
   Call(Server&, Asked, Charge, std::shared_ptr<Responder>, Headers, RequestLine);
   ~Call();
 
-  void begin();  // what it throws is for the client; then nothing of it is left in the queue or in the engine
+  void begin();  // throws what the client is to be told; then nothing of it is left in the queue or the engine
 
  private:
   struct Part {
@@ -25,13 +25,13 @@ class Server::Call : public std::enable_shared_from_this<Call> {
   void submit(int prompt, Queue::Place);
   void open_stream();
   void take(int prompt, const TokenEvent&);
-  bool hold();  // what is collected so far
+  bool hold();  // charges what is collected so far
   void finish();
   void send_whole(std::string body);
   void fail(const ApiError&);
   void abandon();
   void close_part(Part&);
-  void note(int status, const std::string& error);  // once, when it is over
+  void note(int status, const std::string& error);  // logs it, once
 
   Server& server_;
   const Asked asked_;
@@ -42,9 +42,9 @@ class Server::Call : public std::enable_shared_from_this<Call> {
   RequestLine line_;
   AnswerWriter writer_;
   std::vector<Part> parts_;  // by prompt
-  bool over_ = true;         // nobody waits for more; until all of it is under way, whoever called begin() has the last word
+  bool over_ = true;         // no more is sent; true until all prompts are submitted, so that begin() reports errors
   bool noted_ = false;       // its line is in the log
-  double last_token_s_ = 0;  // since it was asked
+  double last_token_s_ = 0;  // since the request arrived
   Clock::time_point came_ = Clock::now();
 };
 

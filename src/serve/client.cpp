@@ -49,8 +49,8 @@ std::string request_text(const Target& t, std::string_view method, const std::st
                      t.port, key, length, body);
 }
 
-// One request on a connection of its own. on_body gets the answer's bytes as they come; on_end is called once, with a short
-// name of what went wrong, or nothing.
+// One request on a connection of its own. on_body gets the answer's bytes as they arrive; on_end is called once, with a short
+// name of the error, or empty.
 class Exchange : public std::enable_shared_from_this<Exchange> {
  public:
   using Endpoints = tcp::resolver::results_type;
@@ -72,7 +72,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
       if (ec) return self->end(ec == asio::error::connection_refused ? "connection refused" : "no connection: " + ec.message());
       error_code ignored;
       self->socket_.set_option(tcp::no_delay(true), ignored);
-      // Reading goes on beside writing: a server may refuse a request before it has read the whole of it.
+      // Reads while it writes: a server may refuse a request before it has read all of it.
       asio::async_write(self->socket_, asio::buffer(self->request_), [self](error_code, size_t) {});
       self->read();
     });

@@ -1,5 +1,5 @@
-// The other side of an OpenAI server: streams completions from it and notes when each token came. One thread drives any
-// number of open streams. Boost is known to client.cpp alone.
+// A load-generating client of an OpenAI server: streams completions and records when each token arrived. One thread drives any
+// number of open streams. Only client.cpp includes Boost.
 #pragma once
 
 #include <functional>
@@ -18,13 +18,13 @@ struct Target {
   std::string prefix;   // before every path; empty or /something
   std::string api_key;  // empty: none is sent
 };
-Target parse_url(std::string_view url);  // throws Error for what is no such address
+Target parse_url(std::string_view url);  // throws Error if it is no such address
 
 struct Load {
   std::string path;                 // /v1/completions
   std::vector<std::string> bodies;  // one request each, in order
-  int streams = 1;                  // closed loop: so many are open, and an answer's end sends the next
-  std::vector<double> arrivals;     // open loop, if not empty: when each body is sent, whatever was answered by then
+  int streams = 1;                  // closed loop: the number of open streams; each sends its next request when an answer ends
+  std::vector<double> arrivals;     // open loop, if not empty: when each body is sent
   double timeout = 600;             // seconds for one request
 };
 
@@ -35,6 +35,6 @@ struct Reply {
   int status = 0;
   std::string body;
 };
-Reply http_get(const Target&, const std::string& path, double timeout = 30);  // throws Error if no answer comes
+Reply http_get(const Target&, const std::string& path, double timeout = 30);  // throws Error without an answer
 
 }  // namespace mr

@@ -1,4 +1,4 @@
-// What the connections of the HTTP server share: options, memory, workers, and who is cut when there are too many of them.
+// State shared by the connections of the HTTP server: options, memory, workers, and which of them is cut under pressure.
 #pragma once
 
 #include <array>
@@ -19,20 +19,20 @@ namespace asio = boost::asio;
 
 class Session;
 
-// Whom a connection waits for, and since when: others may read it to find whom to cut.
+// What a connection is waiting for; read by other threads to choose which one to cut.
 enum class Phase : uint8_t { idle, receiving, working, sending };
 
 class Connections {
  public:
-  // A connection's fixed sum: what it reads into (8 KiB), input ahead or headers (twice 16 KiB while they grow), a little output.
+  // The fixed charge of a connection: read buffer (8 KiB), pipelined input or headers (twice 16 KiB while they grow), a little output.
   static constexpr size_t base_bytes = 64 << 10;
-  static constexpr size_t worth_cutting = base_bytes / 8;  // bytes: without such ones an eighth of the memory is held at most
+  static constexpr size_t worth_cutting = base_bytes / 8;  // bytes: connections below it hold an eighth of the memory at most
 
-  // The fixed sums of all connections are set aside: whatever bodies and answers take, another connection can be had.
+  // The fixed charges of all connections are reserved: bodies and answers cannot keep new connections out.
   explicit Connections(const HttpOptions& options)
       : options(options), budget(options.memory - size_t(options.max_connections) * base_bytes) {}
 
-  // Whether there is room for one more connection, if need be after idle ones are cut.
+  // Whether there is room for one more connection, if necessary after cutting idle ones.
   bool admit() {
     while (size() - n_doomed >= options.max_connections)
       if (!make_room(For::connection)) return false;
@@ -40,7 +40,7 @@ class Connections {
   }
 
   // Cuts the connection that has waited longest for its client. Idle ones go first and at once, others after `patience`; for memory
-  // only those that hold some. False: there is none.
+  // only those that hold some. False: there is no candidate.
   enum class For { connection, memory };
   bool make_room(For);
 
@@ -76,7 +76,7 @@ class Connections {
   HeadCheck check;
   MemoryBudget budget;
   std::array<asio::thread_pool*, 2> workers{};  // by lane
-  std::atomic<int> n_busy{0}, n_doomed{0};      // those with a request under way; those about to be cut
+  std::atomic<int> n_busy{0}, n_doomed{0};      // with a request in flight; about to be cut
   std::atomic<int64_t> n_cut{0}, n_failed{0}, longest_turn_ns{0};
 
  private:
@@ -84,7 +84,7 @@ class Connections {
   std::unordered_set<Session*> sessions_;
 };
 
-// Processor time: what else the machine does is not in it.
+// CPU time: unaffected by other load on the machine.
 inline int64_t thread_cpu_ns() {
   timespec t;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
@@ -96,7 +96,7 @@ inline int64_t now_ms() {
   return duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();
 }
 
-// Until there is memory to do it: for hand-overs that must not be lost.
+// Retries until there is memory: for posts that must not be lost.
 template <class F>
 void insist(F&& f) {
   for (;;) {

@@ -1,4 +1,4 @@
-// Reading a client's JSON with suspicion: every field has a type and a range, and what is wrong is said with the field's name.
+// Validated access to a client's JSON: every field has a type and a range, and errors name the field.
 #pragma once
 
 #include <optional>

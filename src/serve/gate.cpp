@@ -23,7 +23,7 @@ static bool is_number(std::string_view text, int most) {
          std::stoi(std::string(text)) <= most;
 }
 
-// host[:port] or [v6][:port], in lower case, without its port and a final dot. Empty: it is nothing of the kind.
+// host[:port] or [v6][:port], in lower case, without the port and a final dot. Empty: invalid.
 static std::string host_of(std::string_view authority) {
   std::string host = lower_case(authority);
   const size_t end = host.starts_with('[') ? host.find(']') + 1 : std::min(host.find(':'), host.size());
@@ -49,7 +49,7 @@ bool is_loopback_name(std::string_view host) {
   return host == "localhost" || host.ends_with(".localhost") || host == "[::1]" || host == "::1" || is_dotted_loopback(host);
 }
 
-// https://host:port; "null" and what is no origin are nobody's.
+// host:port of https://host:port; empty for "null" and anything else.
 static std::string authority_of(std::string_view origin) {
   const size_t at = origin.find("://");
   return at == std::string_view::npos ? std::string() : lower_case(origin.substr(at + 3));
@@ -74,7 +74,7 @@ bool Gate::is_allowed_origin(std::string_view origin) const {
   });
 }
 
-// Programs may leave the Host out; browsers never do.
+// Programs may omit the Host; browsers never do.
 void Gate::check_host(const HttpRequest& head) const {
   const std::string_view host = head.header("host");
   if (host.empty() || is_allowed_host(host_of(host))) return;
@@ -87,7 +87,7 @@ static bool is_json(std::string_view content_type) {
   return type == "application/json" || (type.starts_with("application/") && type.ends_with("+json"));
 }
 
-// A page of another origin needs a preflight for JSON, and gets it only where its origin is allowed.
+// A page of another origin needs a preflight for JSON, which succeeds only if its origin is allowed.
 void Gate::check_origin(const HttpRequest& head) const {
   const std::string_view origin = head.header("origin"), site = head.header("sec-fetch-site");
   const bool from_elsewhere = (!origin.empty() && authority_of(origin) != lower_case(head.header("host"))) || site == "cross-site";
@@ -118,7 +118,7 @@ Headers Gate::cors_headers(const HttpRequest& head) const {
           {"Vary", "Origin"}};
 }
 
-// What OpenAI's clients for browsers send.
+// Sent by OpenAI's clients in browsers.
 static bool is_known_header(std::string_view name) {
   constexpr std::array known{"accept",          "authorization",       "cache-control", "content-type",
                              "idempotency-key", "last-event-id",       "openai-beta",   "openai-organization",

@@ -26,7 +26,7 @@ std::string lower_case(std::string_view text) {
   return out;
 }
 
-// A connection is a file descriptor, and a shell grants few: ask for as many as may be had. Returns how many connections that is.
+// A connection needs a file descriptor, and shells allow few: raises the soft limit. Returns how many connections are possible.
 static int raise_descriptor_limit(int n_connections) {
   constexpr rlim_t others = 256;  // files of the model, the log, the engine
   rlimit limit;
@@ -36,7 +36,7 @@ static int raise_descriptor_limit(int n_connections) {
   return int(std::min<rlim_t>(rlim_t(n_connections), limit.rlim_cur > 2 * others ? limit.rlim_cur - others : limit.rlim_cur / 2));
 }
 
-// Idle connections may take half of the memory at most.
+// The fixed charges of connections may take half of the memory at most.
 static HttpOptions within_limits(HttpOptions o) {
   o.max_connections = raise_descriptor_limit(std::min(o.max_connections, int(o.memory / 2 / Connections::base_bytes)));
   check(o.max_connections > 0, "{} bytes are too few for connections: one takes {}, and half of the memory is for bodies and answers",
@@ -65,12 +65,12 @@ struct HttpServer::World {
         accepting = false;
         if (!acceptor.is_open()) return;
         if (!ec) admit(std::move(socket));
-        if (ec) return wait_to_accept();  // out of file descriptors, most likely: a moment later there may be some
+        if (ec) return wait_to_accept();  // most likely out of file descriptors: retry later
         accept();
       });
     } catch (...) {
       accepting = false;
-      throw;  // to a thread's net(), which tries again
+      throw;  // caught by net(), which retries
     }
   }
 
@@ -89,7 +89,7 @@ struct HttpServer::World {
     }
   }
 
-  // One thread's life. Sessions catch what happens to them; this is the net under everything else.
+  // The loop of an I/O thread. Sessions catch their own exceptions; this is the safety net for all others.
   void net() {
     for (;;) {
       try {
@@ -116,20 +116,20 @@ struct HttpServer::World {
     });
   }
 
-  Connections all;  // outlives the sessions, some of which go only with `io`
+  Connections all;  // outlives the sessions, some of which are destroyed with `io`
   asio::io_context io;
   tcp::acceptor acceptor;
   asio::steady_timer retry;
   asio::signal_set signals;
-  // Made ahead, as Asio (1.74 to 1.83) frees what it has not made where memory runs out in between. With so many, connections that
-  // share one are no more in each other's way than in that of all others, for whom there are a few threads.
+  // Allocated in advance: Asio (1.74 to 1.83) frees memory that it never allocated when make_strand() runs out of it. With so many,
+  // connections that share a strand contend no more than they do for the few threads.
   static constexpr size_t n_strands = 1024;
   std::vector<asio::strand<asio::io_context::executor_type>> strands;
   size_t next_strand = 0;
-  bool accepting = false;  // of the acceptor's strand: a connection or a retry is waited for
+  bool accepting = false;  // an accept or a retry is pending; used on the acceptor's strand only
   std::function<void(int)> on_signal;
   std::vector<std::thread> threads;
-  asio::thread_pool small_workers, large_workers;  // go first: their work posts to `io`
+  asio::thread_pool small_workers, large_workers;  // destroyed first: their work posts to `io`
 };
 
 HttpServer::HttpServer(const HttpOptions& options, Handler handler, HeadCheck check) : world_(std::make_unique<World>(options)) {

@@ -11,7 +11,7 @@ namespace mr {
 
 namespace {
 
-// What openapi.json lists; a test compares them.
+// As listed in openapi.json; a test compares them.
 constexpr std::string_view common[] = {"model",
                                        "n",
                                        "stream",
@@ -57,8 +57,8 @@ constexpr auto all_of_completion = joined(of_completion, common);
 // Fields of OpenAI, vLLM, llama.cpp, TGI and ollama that mean something there.
 struct Elsewhere {
   std::string_view name;
-  std::string_view neutral;  // this value asks for nothing; null never does
-  std::string_view instead;  // what does it here; empty: nothing yet
+  std::string_view neutral;  // this value has no effect there; neither has null
+  std::string_view instead;  // the equivalent here; empty: none yet
 };
 constexpr Elsewhere elsewhere[] = {
     {"audio", "", ""},

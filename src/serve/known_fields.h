@@ -1,5 +1,5 @@
-// The names that a request's fields may have. A name that nobody knows is an error, with the nearest one that is known: a misspelt
-// field would be an answer to another question.
+// The known names of request fields. An unknown one is an error that suggests the nearest: ignoring a misspelt field would answer
+// another question.
 #pragma once
 
 #include <functional>
@@ -18,8 +18,8 @@ FieldNames completion_fields();
 FieldNames tokenize_fields();
 FieldNames detokenize_fields();
 
-// Throws a 400 that names the field, or tells `on_unknown`, where it is given, and goes on. Fields of other servers that are not
-// supported here are an error only where they ask for something.
+// Throws a 400 that names the field, or, if `on_unknown` is given, calls that and continues. Fields that only other servers support
+// are an error unless they have their neutral value.
 void check_fields(const OrderedJson& body, FieldNames known, const std::function<void(const std::string&)>& on_unknown = {});
 
 }  // namespace mr

@@ -1,4 +1,4 @@
-// A load as requests to a server, and what its outcomes amount to.
+// A load as requests to a server, and the summary of their outcomes.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +22,10 @@ struct Deadlines {
 };
 
 struct LoadReport {
-  int requests = 0, failed = 0, good = 0;  // good: whole and within the deadlines
+  int requests = 0, failed = 0, good = 0;  // good: complete and within the deadlines
   double seconds = 0;                      // from the first request to the last token
-  int64_t prompt_tokens = 0, tokens = 0;   // of whole answers
-  Spread ttft, tpot, e2e;                  // of whole answers, seconds
+  int64_t prompt_tokens = 0, tokens = 0;   // of complete answers
+  Spread ttft, tpot, e2e;                  // of complete answers, seconds
   std::map<std::string, int> errors;       // kind -> how often
 };
 LoadReport summarize(const std::vector<Outcome>&, const Deadlines& = {});

@@ -10,9 +10,9 @@
 
 namespace mr {
 
-static constexpr size_t max_lines = 4096;  // that wait to be written
+static constexpr size_t max_lines = 4096;  // in the queue of the writer
 
-// Of strangers' text: one line, nothing that a terminal obeys.
+// Untrusted text as one line without control characters.
 static std::string in_quotes(std::string_view text) {
   return OrderedJson(std::string(text.substr(0, 300))).dump(-1, ' ', true, OrderedJson::error_handler_t::replace);
 }
@@ -58,7 +58,7 @@ struct Log::Writer {
   void say(spdlog::level::level_enum level, std::string_view text) {
     try {
       if (logger->should_log(level)) logger->log(level, "{}", json ? "\"message\":" + in_quotes(text) : std::string(text));
-    } catch (const std::exception&) {  // a log must not end what it tells of
+    } catch (const std::exception&) {  // logging must not end a request
     }
   }
 

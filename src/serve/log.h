@@ -1,6 +1,6 @@
-// The server's log: one line a request, and whatever goes wrong. Lines are written by a thread of their own: a full disk or a pipe
-// that nobody reads holds nobody up, the oldest lines are lost then. Prompts and answers are never logged, nor
-// what a template says of them.
+// The server's log: one line a request, and all errors. A separate thread writes the lines, so that a full disk or an unread pipe
+// blocks no request; the oldest lines are lost then. Prompts and answers are never logged, nor a template's messages, which may quote
+// them.
 #pragma once
 
 #include <memory>
@@ -14,13 +14,13 @@ struct LogOptions {
   bool json = false;           // an object a line
 };
 
-// What is said of one request when it is over.
+// The line of one finished request.
 struct RequestLine {
   std::string id, method, path;
   int status = 0;
   double seconds = 0;
   std::string error;  // empty: none
-  // Of completions alone:
+  // Completions only:
   bool is_completion = false, stream = false;
   int64_t n_prompt = 0, n_generated = 0, n_cached = 0;
   double ttft_s = 0, tokens_per_s = 0;  // 0: unknown
@@ -32,11 +32,11 @@ class Log {
   explicit Log(const LogOptions&);
   ~Log();
 
-  void request(const RequestLine&);  // info; warn where the server failed
+  void request(const RequestLine&);  // at info; at warn where the server failed
   void info(std::string_view);
   void warn(std::string_view);
   void error(std::string_view);
-  void settle();  // waits a moment for lines that are not written yet
+  void settle();  // waits briefly for lines that are not written yet
 
  private:
   struct Writer;

@@ -1,13 +1,13 @@
-// One budget for all that clients make the server hold. Who holds bytes owns a Charge for them, and asks it before it holds more:
-//   a connection          a fixed sum, set aside for as many as there may be: buffers, headers, input ahead, a little output
-//   a body being read     what its buffer takes, byte by byte as it comes, whatever length was announced
-//   a request being read  its body and the JSON that is built of it, on a worker
-//   a request waiting     its prompts, biases and stop strings, until the answer is over
-//   an answer             its text and log-probabilities, while they are collected
-//   unread output         what is written and not yet taken by the client
-// A charge that is denied is a 503 or the end of its connection. Before that, connections that hold memory and wait longest for their
-// client are cut, and a body or a worker waits for what they give back.
-// State, weights and the engine's own buffers are not the clients': they are planned when the model is loaded.
+// One budget for all memory that clients make the server hold. The owner of bytes owns a Charge for them, raised before they are allocated:
+//   a connection            a fixed charge, reserved for the maximum of connections: buffers, headers, pipelined input, a little output
+//   a body being received   its buffer, as the bytes arrive, whatever length was announced
+//   a request being parsed  its body and the JSON built from it, on a worker
+//   a request waiting       its prompts, biases and stop strings, until the answer ends
+//   an answer               its text and log-probabilities, while they are collected
+//   unread output           bytes written that the client has not taken yet
+// A denied charge is a 503 or the end of its connection. Before that, connections that hold memory and have waited longest for their
+// client are cut, and a body or a worker pauses until they have released it.
+// State, weights and the engine's buffers are not charged here: they are planned when the model is loaded.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ class MemoryBudget {
  public:
   explicit MemoryBudget(size_t limit) : limit_(limit) {}
 
-  // `untouched`: of the limit, for others.
+  // `untouched`: this much of the limit is left to others.
   [[nodiscard]] bool take(size_t n, size_t untouched = 0) {
     for (size_t used = used_; n <= limit_ - untouched && used <= limit_ - untouched - n;) {
       if (!used_.compare_exchange_weak(used, used + n)) continue;
@@ -45,8 +45,8 @@ class MemoryBudget {
   std::atomic<size_t> used_{0}, peak_{0}, n_denied_{0};
 };
 
-// The bytes of one owner, given back with it. Without a budget everything is granted. Owners of much leave an eighth to those of
-// little: large requests shall not lock small ones out.
+// The bytes of one owner, released with it. Without a budget everything is granted. Large charges leave an eighth of the budget to
+// small ones, so that large requests do not lock small ones out.
 class Charge {
  public:
   static constexpr size_t little = 1 << 20;
@@ -60,7 +60,7 @@ class Charge {
   }
   ~Charge() { (void)set(0); }
 
-  // From now on n bytes in all. False: denied, and nothing has changed; fewer are always granted.
+  // Sets the total to n bytes. False: denied, nothing has changed. Lowering always succeeds.
   [[nodiscard]] bool set(size_t n) {
     if (budget_ && n > n_ && !budget_->take(n - n_, n > little ? budget_->limit() / 8 : 0)) return false;
     if (budget_ && n < n_) budget_->give(n_ - n);

@@ -58,8 +58,8 @@ void ServeMetrics::answered(const TokenEvent& last, double seconds) {
   if (t.n_generated > 1) tpot_.observe((t.last_token_s - t.first_token_s) / (t.n_generated - 1));
 }
 
-// One sample for each reason, so that they add up to all who wait. Everyone waits for what the first lacks; who came since the
-// last step was planned waits for rows in the next.
+// One sample for each reason; they add up to all waiting requests. All wait for what the first one lacks; those that arrived since the
+// last step was planned wait for rows in the next.
 static void write_waiting(std::string& out, const Stats& s) {
   const Waits lacking = s.waits_for == Waits::none ? Waits::tokens : s.waits_for;
   describe(out, "num_requests_waiting", "gauge", "Requests that wait, by what the first of them lacks.");

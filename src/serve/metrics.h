@@ -1,4 +1,4 @@
-// What the server counts, as Prometheus reads it.
+// The server's metrics in Prometheus' text format.
 #pragma once
 
 #include <array>
@@ -21,21 +21,21 @@ class Histogram {
 
  private:
   std::vector<double> bounds_;   // ascending
-  std::vector<int64_t> counts_;  // of each bucket alone; the last one is beyond every bound
+  std::vector<int64_t> counts_;  // per bucket, not cumulative; the last one is +Inf
   double sum_ = 0;
 };
 
-// What the server knows of a moment, beside the engine's own numbers.
+// The server's gauges, besides the engine's.
 struct QueueStats {
   int64_t n_answers = 0;  // without a first token
   int64_t n_tokens = 0;   // of their prompts
-  double step_age_s = 0;  // since the engine last moved; 0: it is idle
+  double step_age_s = 0;  // since the engine's last step; 0: it is idle
 };
 
-// How near the engine comes to the machine's limits: what its steps had to move and compute, by the analysis.
+// How near the engine is to the machine's limits: bytes and flops of its steps, by the analysis.
 struct LimitStats {
   static constexpr int interval_s = 10;
-  double bytes_per_s = 0, flops_per_s = 0;     // the limits, as measured before the first request; others may have run then
+  double bytes_per_s = 0, flops_per_s = 0;     // the limits, measured before the first request; other programs may have disturbed it
   double bytes = 0, flops = 0;                 // since the start
   double memory_share = 0, compute_share = 0;  // of what the machine could have moved and computed in the last interval
 };
@@ -44,10 +44,10 @@ struct LimitStats {
 class ServeMetrics {
  public:
   ServeMetrics();
-  void answered(const TokenEvent&, double seconds);  // the last event of an answer, and the time since its request came
+  void answered(const TokenEvent&, double seconds);  // the last event of an answer; seconds since its request arrived
   void responded(int status);
   void refused() { count(n_refused_); }
-  // Without limits: nobody knows them.
+  // limits null: unknown.
   std::string text(const Stats&, const MemoryPlan&, const QueueStats&, const HttpStats&, const LimitStats*) const;
 
  private:

@@ -110,7 +110,7 @@ static SamplingParams read_sampling(const Fields& f, const ServedModel& model, c
   constexpr double tiny = 1e-6;
   SamplingParams p = model.sampling.over({});
   p.temperature = float(f.number("temperature", p.temperature, 0, 100));
-  p.top_k = int(std::max<int64_t>(0, f.integer("top_k", p.top_k, -1, most)));  // -1: all, as some clients say it
+  p.top_k = int(std::max<int64_t>(0, f.integer("top_k", p.top_k, -1, most)));  // -1: all, as in vLLM
   p.top_p = float(f.number("top_p", p.top_p, tiny, 1));
   p.min_p = float(f.number("min_p", p.min_p, 0, 1));
   p.repetition_penalty = float(f.number("repetition_penalty", p.repetition_penalty, tiny, 100));
@@ -124,7 +124,7 @@ static SamplingParams read_sampling(const Fields& f, const ServedModel& model, c
   return p;
 }
 
-// What both kinds of completion share.
+// The fields of both kinds of completion.
 static Asked read_common(const Fields& f, const ServedModel& model, const RequestLimits& limits) {
   check_model(f, model);
   check_format(f);
@@ -153,7 +153,7 @@ static void check_prompt(const std::vector<int32_t>& tokens, const ServedModel& 
                    param, "context_length_exceeded");
 }
 
-// What fits behind the longest prompt, in the context and in the memory for state.
+// Tokens that fit after the longest prompt, in the context and in the memory for state.
 static int longest_answer(const Asked& asked, const ServedModel& model) {
   int64_t longest = 0;
   for (const auto& p : asked.prompts) longest = std::max(longest, int64_t(p.size()));
@@ -172,7 +172,7 @@ static std::string joined_parts(const OrderedJson& parts, const std::string& par
   return text;
 }
 
-// A conversation's earlier calls have their arguments as text; templates want to see what is in it.
+// Earlier tool calls carry their arguments as a JSON string; templates expect an object.
 static void open_arguments(OrderedJson& message, const Allowance& allowance, const std::string& param) {
   auto calls = message.find("tool_calls");
   if (calls == message.end() || calls->is_null()) return;
@@ -186,11 +186,11 @@ static void open_arguments(OrderedJson& message, const Allowance& allowance, con
     try {
       size_t held = 0;
       OrderedJson arguments = parse_json<OrderedJson>(text, "", {}, [&](size_t n) {
-        allowance.hold(2 * (n - held));  // the template's context is a copy
+        allowance.hold(2 * (n - held));  // the template's context is another copy
         held = n;
       });
       if (arguments.is_object()) function["arguments"] = std::move(arguments);
-    } catch (const Error&) {  // then they stay text
+    } catch (const Error&) {  // they stay a string
     }
   }
 }
@@ -216,7 +216,7 @@ static OrderedJson read_messages(const Fields& f, const RequestLimits& limits) {
   return messages;
 }
 
-// The tools that the template is to show; null: none, or the model is not to use them.
+// The tools for the template; null: none, or tool_choice is none.
 static const OrderedJson* read_tools(const Fields& f, std::vector<std::string>& names) {
   const OrderedJson* tools = f.list("tools", 1024);
   const OrderedJson* choice = f.find("tool_choice");
@@ -257,7 +257,7 @@ static std::vector<int32_t> chat_tokens(const Fields& f, const ServedModel& mode
     return model.chat->encode(messages, extra, limits.allowance);
   } catch (const Stopped&) {
     throw;
-  } catch (const Error& e) {  // whose words may be the conversation's
+  } catch (const Error& e) {  // its message may quote the conversation
     ApiError error(400, e.what(), "messages", "template_error");
     error.for_log = "the chat template refuses the conversation";
     throw error;
@@ -340,7 +340,7 @@ std::vector<int32_t> read_tokenize(const OrderedJson& body, const ServedModel& m
   Fields f(body);
   check_fields(body, tokenize_fields(), limits.on_unknown);
   check_model(f, model);
-  const std::string text = f.text("prompt", max_text);  // fields that messages replace are checked too
+  const std::string text = f.text("prompt", max_text);  // validated even where messages replace it
   const bool special = f.flag("add_special_tokens", true);
   std::vector<std::string> tools;
   if (f.find("messages")) return chat_tokens(f, model, limits, tools);

@@ -1,4 +1,4 @@
-// OpenAI's requests, read and checked: from a body to what the engine is asked.
+// OpenAI's requests, parsed and validated: from a JSON body to the engine's Request.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace mr {
 
-// The model as requests need to know it.
+// What validating a request needs to know about the model.
 struct ServedModel {
   std::string name;
   std::vector<std::string> aliases;      // other names that it answers to
@@ -23,8 +23,8 @@ struct ServedModel {
   int64_t max_state = 0;                // tokens for which there is state
   int max_choices = 1;                  // n
   int64_t created = 0;                  // Unix time
-  GenerationDefaults sampling = {};     // for what a request leaves open
-  bool tools_in_system_prompt = false;  // where the template has no place for them; otherwise they are refused
+  GenerationDefaults sampling = {};     // for fields that a request leaves out
+  bool tools_in_system_prompt = false;  // where the template does not show them; otherwise they are refused
 };
 
 ApiError no_such_model(const std::string& name, const ServedModel&);  // 404
@@ -37,25 +37,25 @@ struct RequestLimits {
   size_t max_biases = 1024;
   int max_answers = 1024;  // of all prompts together
   int max_logprobs = 20;
-  Allowance allowance;  // for reading it
+  Allowance allowance;  // for parsing it
 
-  std::function<void(const std::string&)> on_unknown;  // a field that nobody knows; empty: that is an error
+  std::function<void(const std::string&)> on_unknown;  // called for an unknown field; empty: that is an error
 };
 
-// What one call asks for. Answer i of prompt p is the choice p * n + i.
+// One validated request. Answer i of prompt p is choice p * n + i.
 struct Asked {
   bool chat = false, stream = false, include_usage = false, echo = false, logprobs = false;
   int n = 1;
   std::vector<std::string> tools;   // functions that the answer may call
   bool parallel_tool_calls = true;  // more than one in an answer
   std::vector<std::vector<int32_t>> prompts;
-  std::vector<size_t> prompt_characters;  // where the prompts are scored: what their tokens add to the text
+  std::vector<size_t> prompt_characters;  // of the prompts' text, where they are scored
   Request request;                        // all but the prompt
 
   Request request_of(size_t prompt) const;
   int n_choices() const { return n * int(prompts.size()); }
   int64_t n_prompt_tokens() const;
-  size_t bytes() const;  // that it takes in memory, with the engine's copy of it, roughly
+  size_t bytes() const;  // its memory, the engine's copy included, roughly
 };
 
 size_t n_characters(std::string_view utf8);
@@ -63,7 +63,7 @@ size_t shown_characters(const ServedModel&, int32_t token);  // that a token add
 
 Asked read_chat_completion(const OrderedJson& body, const ServedModel&, const RequestLimits& = {});
 Asked read_completion(const OrderedJson& body, const ServedModel&, const RequestLimits& = {});
-// {"prompt" | "messages"}: the tokens that a completion would see. {"tokens"}: the text.
+// {"prompt" | "messages"}: the tokens of such a completion. {"tokens"}: their text.
 std::vector<int32_t> read_tokenize(const OrderedJson& body, const ServedModel&, const RequestLimits& = {});
 std::string read_detokenize(const OrderedJson& body, const ServedModel&, const RequestLimits& = {});
 

@@ -4,7 +4,7 @@
 
 namespace mr {
 
-// The page talks to its own origin alone and runs its own script alone, whatever an answer of the model holds.
+// The page may only contact its own origin and only run its own script, whatever an answer of the model contains.
 static const Headers page_headers = {
     {"Content-Security-Policy",
      "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -12,7 +12,7 @@ static const Headers page_headers = {
     {"X-Content-Type-Options", "nosniff"},
     {"Referrer-Policy", "no-referrer"},
     {"Cross-Origin-Opener-Policy", "same-origin"},
-    {"Cache-Control", "no-cache"},  // asks every time, and the tag answers: a new program shows its new page at once
+    {"Cache-Control", "no-cache"},  // revalidated by ETag on every visit: a new build shows its page at once
 };
 
 std::optional<HttpResponse> page_response(const HttpRequest& request) {

@@ -1,4 +1,4 @@
-// Who may wait for a first token: so many answers, and so many tokens of their prompts. A place is left when its owner goes, however.
+// Bounds how many answers, and tokens of their prompts, may wait for a first token. RAII: a Place is released with its owner.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class Queue {
     Place& operator=(Place&&) = delete;
     ~Place() { leave(); }
     void leave() { queue_->leave(std::exchange(length_, {})); }
-    Place split(Length part) {  // part of the own length
+    Place split(Length part) {  // moves part of its length into another place
       length_ = {length_.answers - part.answers, length_.tokens - part.tokens};
       return {*queue_, part};
     }
@@ -38,7 +38,7 @@ class Queue {
   Place join(Length more) {  // throws 429
     std::lock_guard lock(mutex_);
     const bool full = now_.answers + more.answers > max_answers_ || now_.tokens + more.tokens > max_tokens_;
-    if (full && now_.answers > 0)  // to an empty queue anyone may come, however large
+    if (full && now_.answers > 0)  // an empty queue accepts any request, however large
       throw ApiError(429, fmt::format("the queue is full: {} answers to {} tokens are waiting", now_.answers, now_.tokens), "",
                      "queue_full");
     now_ = {now_.answers + more.answers, now_.tokens + more.tokens};

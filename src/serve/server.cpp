@@ -42,7 +42,7 @@ Server::Server(ServeOptions options)
   http_->on_signal([this](int) { stop(); });
 }
 
-// First the threads, then the engine with its sinks, which hold connections, then the world in which connections live.
+// Order: the threads, then the engine, whose sinks own connections, then the HTTP server that the connections refer to.
 Server::~Server() {
   http_->stop();
   engine_.reset();
@@ -101,11 +101,11 @@ void Server::run() {
   drain();
   engine_thread.request_stop();
   engine_thread.join();
-  while (engine_->step()) {  // what was cancelled tells its sinks, and lets go of the connections
+  while (engine_->step()) {  // cancelled requests notify their sinks, which release the connections
   }
 }
 
-// Nothing new is taken from here on.
+// No new requests are accepted from here on.
 void Server::drain() {
   draining_ = true;
   stop_reading_.request_stop();
@@ -122,7 +122,7 @@ void Server::drain() {
   for (int i = 0; i < 100 && !finished(); i++) changed_.wait_for(lock, std::chrono::milliseconds(20));
 }
 
-// ---- what is under way
+// ---- requests in flight
 
 void Server::note_begin(int64_t id) {
   std::lock_guard lock(mutex_);
@@ -143,14 +143,14 @@ double Server::step_age() const {
   return std::max(0.0, std::chrono::duration<double>(Clock::now() - std::max(last, work_since_)).count());
 }
 
-// ---- a request comes
+// ---- a new request
 
 void Server::send(Responder& out, RequestLine line, HttpResponse response) {
   note_answer(std::move(line), response);
   out.send(std::move(response));
 }
 
-// Probes come every few seconds and say nothing.
+// Successful probes, every few seconds, are not logged.
 void Server::note_answer(RequestLine line, const HttpResponse& response) {
   metrics_.responded(response.status);
   line.status = response.status;
@@ -163,7 +163,7 @@ static ApiError too_slow() { return {503, "reading the request takes too long: i
 
 static ApiError shutting_down() { return {503, "the server is shutting down"}; }
 
-// On a worker. Whoever keeps the server waiting and holds memory is cut first, which takes a moment.
+// On a worker. Connections that hold memory and wait for their client are cut first, which takes a moment.
 bool Server::grant(Job& job, Responder& out, size_t more) {
   constexpr int max_pauses = 50, pause_ms = 10;
   Charge& charge = job.request.charge;
@@ -175,9 +175,9 @@ bool Server::grant(Job& job, Responder& out, size_t more) {
   return true;
 }
 
-// On the connection's strand, which is to be left soon: what a body asks for is read by a worker, within a deadline.
+// On the connection's strand, which must not block: a worker parses the body, within a deadline.
 void Server::handle(HttpRequest request, std::shared_ptr<Responder> out) {
-  constexpr size_t small = 16 << 10;  // bytes: milliseconds at worst
+  constexpr size_t small = 16 << 10;  // bytes; takes milliseconds at worst
   if (request.method != "POST" || request.body.empty()) return give(answer(request), request, out);
   const Lane lane = request.body.size() <= small ? Lane::small : Lane::large;
   auto job = std::make_shared<Job>();
@@ -236,7 +236,7 @@ Server::Reply Server::route(HttpRequest& request) {
       {"POST", "/v1/chat/completions", &Server::chat_completion},
       {"POST", "/v1/completions", &Server::completion},
       {"GET", "/v1/models", &Server::models},
-      {"GET", "/v1/models/", &Server::model},  // and the name
+      {"GET", "/v1/models/", &Server::model},  // a name follows
       {"POST", "/tokenize", &Server::tokenize},
       {"POST", "/detokenize", &Server::detokenize},
       {"GET", "/health", &Server::health},
@@ -245,7 +245,7 @@ Server::Reply Server::route(HttpRequest& request) {
       {"GET", "/openapi.json", &Server::openapi},
   };
   if (auto page = page_response(request)) return std::move(*page);
-  const std::string_view method = request.method == "HEAD" ? "GET" : std::string_view(request.method);  // its body is left out
+  const std::string_view method = request.method == "HEAD" ? "GET" : std::string_view(request.method);  // the body is omitted
   for (const Route& r : routes) {
     std::string_view path = r.path;
     bool here = request.path == path || (path.ends_with('/') && request.path.starts_with(path));
@@ -263,7 +263,7 @@ Server::Reply Server::route(HttpRequest& request) {
 
 // ---- the routes
 
-// The request pays for its body, for the JSON of it, and for the copies that templates make of that.
+// The request is charged for its body, its JSON, and the copies that templates make of that.
 OrderedJson Server::json_of(HttpRequest& request) const {
   return parse_body(request.body, [&](size_t n) {
     request.allowance.check_time("reading the body");

@@ -1,5 +1,5 @@
-// The server: routes, how many may wait, and how it all ends. I/O threads move bytes and format events; workers parse, render
-// templates and tokenize, large bodies beside small ones; the engine has one thread, whose sinks only hand events over.
+// The server: routes, queue limits, shutdown. I/O threads move bytes and format events; workers parse, render templates and tokenize,
+// with a pool each for small and large bodies; the engine has one thread, whose sinks only post events.
 #pragma once
 
 #include <atomic>
@@ -28,47 +28,47 @@ struct ServeOptions {
   std::string chat_template;         // empty: the model's own
   LogOptions log;
   bool lenient_fields = false;          // unknown fields of a request are logged, not refused
-  bool tools_in_system_prompt = false;  // where the template has no place for them
+  bool tools_in_system_prompt = false;  // where the template does not show them
   GateOptions gate;                     // its address is that of `http`
   int max_queue = 1024;                 // answers without a first token
   int64_t max_queue_tokens = 262144;    // and their prompts' tokens
-  int read_ms = 10000;                  // for a request to be parsed, rendered and tokenized, waiting for a worker included
+  int read_ms = 10000;                  // to parse, render and tokenize a request, waiting for a worker included
   int drain_seconds = 30;
-  std::function<LimitStats()> limits;  // for /metrics, on any thread; empty: nobody knows them
-  int stall_seconds = 30;              // an engine that has work and takes no step for so long is not ready
+  std::function<LimitStats()> limits;  // for /metrics, on any thread; empty: unknown
+  int stall_seconds = 30;              // an engine that has work and takes no step for this long is not ready
 };
 
 class Server {
  public:
-  explicit Server(ServeOptions);  // listens from here on: the process lives, and the API answers 503
+  explicit Server(ServeOptions);  // listens from here on: /health answers, the API is a 503
   ~Server();
 
   using Progress = std::function<void(int64_t done, int64_t total)>;
   using Load = std::function<std::unique_ptr<Engine>(Progress)>;
-  // Runs `load` on a thread of its own and throws what it throws. False: a signal or stop() came first; then that thread is left
-  // to itself, and the process is expected to end.
+  // Runs `load` on its own thread and throws what it throws. False: a signal or stop() came first; that thread is abandoned and the
+  // process is expected to exit.
   bool load(Load load);
-  // Once there is an engine: serves until SIGINT, SIGTERM or stop(). Then nothing new is taken, what runs is finished or, after
-  // the deadline, cancelled. A second signal ends the wait.
+  // After load(): serves until SIGINT, SIGTERM or stop(). Then drains: no new requests, running ones finish or, after the deadline,
+  // are cancelled. A second signal ends the wait.
   void run();
   void stop();  // any thread
   int port() const { return http_->port(); }
   Log& log() { return log_; }
-  std::string plan() const { return engine_->memory().text(); }  // of memory; when it is loaded
+  std::string plan() const { return engine_->memory().text(); }  // of memory; after load()
 
  private:
   class Call;
   using Clock = std::chrono::steady_clock;
-  using Reply = std::variant<HttpResponse, Asked>;  // a whole answer, or what the engine is to be asked
+  using Reply = std::variant<HttpResponse, Asked>;  // a whole response, or a request for the engine
   struct Route {
     const char *method, *path;
     Reply (Server::*answer)(HttpRequest&);
   };
   struct Job {  // a request on a worker
     HttpRequest request;
-    std::stop_source stop;          // reading it is to end
-    std::atomic<bool> over{false};  // it has its answer, or nobody waits for one
-    int n_pauses = 0;               // that it made for memory
+    std::stop_source stop;          // ends parsing
+    std::atomic<bool> over{false};  // it is answered, or the client has disconnected
+    int n_pauses = 0;               // waiting for memory
   };
   struct Loading {
     std::atomic<int64_t> done{0}, total{0};  // bytes
@@ -98,13 +98,13 @@ class Server {
   void adopt(std::unique_ptr<Engine>);
   void note_begin(int64_t id);
   void note_end(int64_t id);
-  double step_age() const;  // seconds; 0: there is no work
+  double step_age() const;  // seconds; 0: no work
   void drain();
 
   ServeOptions options_;
   Log log_;
   const std::shared_ptr<Loading> loading_ = std::make_shared<Loading>();
-  std::atomic<bool> loaded_{false};  // whoever has seen it true may use these three
+  std::atomic<bool> loaded_{false};  // set after the next three, which are constant from then on
   std::unique_ptr<Engine> engine_;
   std::optional<ChatFormat> chat_;
   ServedModel model_;
@@ -115,10 +115,10 @@ class Server {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   int n_signals_ = 0;
-  std::set<int64_t> live_;        // ids of the engine's requests that have not ended
+  std::set<int64_t> live_;        // ids of unfinished requests in the engine
   Clock::time_point work_since_;  // when live_ was last empty
   std::atomic<bool> draining_{false};
-  std::stop_source stop_reading_;  // what is not yet the engine's is not taken any more
+  std::stop_source stop_reading_;  // ends parsing of requests not yet submitted
 
   std::unique_ptr<HttpServer> http_;  // last: its threads use the rest
 };

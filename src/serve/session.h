@@ -1,4 +1,4 @@
-// One connection of the HTTP server, and what all of them share. For http.cpp alone: Beast takes long to compile.
+// One connection of the HTTP server. Included by http.cpp only: Beast takes long to compile.
 #pragma once
 
 #include <fmt/format.h>
@@ -20,8 +20,8 @@ namespace http = boost::beast::http;
 using tcp = asio::ip::tcp;
 using boost::system::error_code;
 
-// A read is always under way, so that a client's leaving is seen at once, whatever else goes on. A client that only closes its
-// sending side looks the same and is treated so: it has left.
+// A read is always pending, so that a disconnect is noticed at once, whatever else goes on. A client that only closes its sending
+// side looks the same and is treated as disconnected.
 class Session : public Responder, public std::enable_shared_from_this<Session> {
  public:
   Session(tcp::socket socket, Connections& all)
@@ -53,8 +53,8 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
   Phase phase() const { return phase_; }
   int64_t since_ms() const { return since_; }
   bool doomed() const { return doomed_; }
-  size_t n_held() const { return n_held_; }  // bytes of a body that comes and of output that goes
-  // Nothing happens to a connection that has moved on since it was chosen.
+  size_t n_held() const { return n_held_; }  // bytes of the incoming body and the outgoing output
+  // Does nothing if the connection has made progress since it was chosen.
   void cut() {
     doom(true);
     asio::post(socket_.get_executor(), [self = shared_from_this(), since = int64_t(since_)] {
@@ -105,7 +105,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
 
   void begin_stream(HttpResponse r) override {
     if (state_ != State::answering) return;
-    if (!chunked_) keep_alive_ = false;  // HTTP/1.0: the end of the stream is the end of the connection
+    if (!chunked_) keep_alive_ = false;  // HTTP/1.0: closing the connection ends the stream
     std::string head = head_of(r, chunked_ ? "Transfer-Encoding: chunked\r\n" : "");
     alarm_.cancel();
     state_ = State::streaming;
@@ -117,7 +117,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
     if (bytes.empty()) return true;
     const bool too_many = n_unread_ + bytes.size() > all_.options.max_pending;
     if (too_many || !hold_unread(bytes.size())) {
-      if (!too_many) make_room();  // for whoever comes next
+      if (!too_many) make_room();  // for the next request
       lose();
       return false;
     }
@@ -138,13 +138,13 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
 
  private:
   enum class State { reading, answering, streaming, flushing, lingering, dead };
-  static constexpr size_t max_ahead = 16 << 10;    // bytes of later requests that are taken while one is answered
-  static constexpr size_t max_linger = 16 << 20;   // bytes of a refused body that are read and forgotten
-  static constexpr size_t free_output = 24 << 10;  // bytes of output that the fixed sum pays for
+  static constexpr size_t max_ahead = 16 << 10;    // bytes of pipelined requests that are read while one is answered
+  static constexpr size_t max_linger = 16 << 20;   // bytes of a refused body that are read and discarded
+  static constexpr size_t free_output = 24 << 10;  // bytes of output covered by the fixed charge
   static constexpr int linger_seconds = 2;
-  static constexpr int max_pauses = 50, pause_ms = 20;  // of a body for which there is no memory
+  static constexpr int max_pauses = 50, pause_ms = 20;  // while there is no memory for a body
 
-  // Whatever is thrown ends this connection and nothing else.
+  // An exception ends this connection and nothing else.
   template <class F>
   void guard(F&& f) noexcept {
     try {
@@ -158,7 +158,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
     }
   }
 
-  // What a thread does for this connection before it turns to another.
+  // One handler on an I/O thread; its CPU time is recorded.
   template <class F>
   void turn(F&& f) noexcept {
     const int64_t begin = thread_cpu_ns();
@@ -170,7 +170,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
     if (doomed_.exchange(doomed) != doomed) all_.n_doomed += doomed ? 1 : -1;
   }
 
-  // Unique in this process, and hard to guess a neighbour's from.
+  // Random, so that one id tells nothing about others.
   std::string fresh_id() {
     thread_local std::mt19937_64 chance(std::random_device{}());
     return fmt::format("req-{:016x}", chance());
@@ -197,7 +197,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
     });
   }
 
-  // ---- a request comes
+  // ---- reading a request
 
   void next_request() {
     state_ = State::reading;
@@ -206,7 +206,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
     request_id_.clear();
     head_.emplace();
     head_->header_limit(std::uint32_t(all_.options.max_header));
-    head_->body_limit(boost::none);  // of the header's parser; the body has a reader of its own
+    head_->body_limit(boost::none);  // Beast parses the headers only; BodyReader reads the body
     body_.reset();
     n_pauses_ = 0;
     deadline(all_.options.request_seconds);
@@ -253,7 +253,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
     }
   }
 
-  // Another request may be over in a moment; a client that keeps everyone waiting is cut.
+  // Another request may end soon; the slowest client that holds memory is cut.
   void wait_for_memory() {
     make_room();
     if (++n_pauses_ > max_pauses) return refuse({503, "there is no memory for the request now: clients hold too much", "", "no_memory"});
@@ -263,7 +263,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
     });
   }
 
-  // False: more is to be read first, or the request is refused.
+  // False: more input is needed, or the request was refused.
   bool parse_head() {
     error_code ec;
     const size_t n = input_.empty() ? 0 : head_->put(asio::buffer(input_), ec);
@@ -300,13 +300,13 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
     std::optional<uint64_t> length;
     if (coding.empty()) length = head_->content_length().value_or(0);
     body_.emplace(length, BodyReader::Limits{all_.options.max_body, all_.options.max_header}, Charge(all_.budget));
-    if (body_->status() == BodyReader::Status::too_large) return true;  // parse() says so
+    if (body_->status() == BodyReader::Status::too_large) return true;  // parse() reports it
     const bool has_body = body_->status() != BodyReader::Status::done;
     if (has_body) enter(Phase::receiving);
     keep_alive_ = message.keep_alive();
     if (auto refused = all_.check ? all_.check(request_) : std::nullopt) {
       begin_answer();
-      keep_alive_ = keep_alive_ && !has_body;  // its bytes would be taken for the next request
+      keep_alive_ = keep_alive_ && !has_body;  // the unread body would be parsed as the next request
       send(std::move(*refused));
       return false;
     }
@@ -339,7 +339,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
     hang_up_ = {};
   }
 
-  // What is no HTTP, or too much of it. Nothing after it can be trusted: the connection closes.
+  // For invalid or oversized HTTP. The framing after it cannot be trusted: the connection closes.
   void refuse(const ApiError& error) {
     begin_answer();
     keep_alive_ = false;
@@ -352,7 +352,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
     return false;
   }
 
-  // ---- its answer goes
+  // ---- writing the response
 
   std::string head_of(const HttpResponse& r, std::string_view framing) {
     std::string head = fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\n{}Connection: {}\r\n", r.status, reason_phrase(r.status), r.type,
@@ -374,7 +374,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
   void after_answer() {
     if (keep_alive_) return next_request();
     be_busy(false);
-    // A close with unread bytes would reset the connection under the answer: say that nothing follows, then read to the end.
+    // Lingering close: closing with unread input would reset the connection before the client has read the response.
     state_ = State::lingering;
     enter(Phase::idle);
     error_code ignored;
@@ -383,7 +383,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
     read_more();
   }
 
-  // Of `more` bytes of output. The client that is slowest may have to go for them.
+  // Charges `more` bytes of output; false: denied.
   [[nodiscard]] bool hold_unread(size_t more) {
     const size_t n = n_unread_ + more;
     const bool granted = unread_.set(n > free_output ? n : 0);
@@ -393,7 +393,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
 
   void note_held() { n_held_ = (body_ ? body_->charge.size() : 0) + unread_.size(); }
 
-  // A write that cannot begin is the end: whoever called may take what is thrown for his own, and answer into nowhere.
+  // A write that cannot start ends the connection here: the caller could mistake the exception for its own and answer again.
   void write(std::string bytes) noexcept {
     guard([&] {
       if (state_ == State::dead) return;
@@ -413,7 +413,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
     if (ec || state_ == State::dead) return lose();
     n_written_ += n;
     n_unread_ -= n;
-    (void)hold_unread(0);  // less is always granted
+    (void)hold_unread(0);  // lowering always succeeds
     if (state_ == State::flushing) deadline(all_.options.flush_seconds);
     if (n_written_ < output_.front().size()) return flush();
     output_.pop_front();
@@ -426,13 +426,13 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
   void lose() noexcept {
     if (state_ == State::dead) return;
     state_ = State::dead;
-    enter(Phase::working);  // nothing that could be cut
+    enter(Phase::working);  // not a candidate for cutting
     be_busy(false);
     try {
       timer_.cancel();
       pause_.cancel();
       alarm_.cancel();
-    } catch (...) {  // they hold this session for as long as they run
+    } catch (...) {  // the timers keep this session alive until they expire
     }
     error_code ignored;
     socket_.close(ignored);
@@ -455,11 +455,11 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
   std::array<char, 8192> chunk_;
   std::string input_;  // read, not yet parsed
   std::optional<http::request_parser<http::empty_body>> head_;
-  std::optional<BodyReader> body_;  // none: the headers are not whole
+  std::optional<BodyReader> body_;  // none: the headers are incomplete
   std::string request_id_;
-  HttpRequest request_;                                   // whose body comes
-  std::deque<std::string> output_;                        // the first one is being written
-  size_t n_unread_ = 0, n_written_ = 0, n_lingered_ = 0;  // output that waits, of the first one that went, input that was skipped
+  HttpRequest request_;                                   // its body is being read
+  std::deque<std::string> output_;                        // the front is being written
+  size_t n_unread_ = 0, n_written_ = 0, n_lingered_ = 0;  // bytes of queued output; of the front already written; of skipped input
   int n_pauses_ = 0;
   bool reading_ = false, busy_ = false;
   bool keep_alive_ = true, chunked_ = true, head_only_ = false;  // of the request being answered
@@ -468,7 +468,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
 
 inline bool Connections::make_room(For what) {
   const int64_t now = now_ms();
-  std::shared_ptr<Session> chosen;  // let go after the lock, which its destructor takes
+  std::shared_ptr<Session> chosen;  // released after the lock, which its destructor takes
   {
     std::lock_guard lock(mutex_);
     Session* best = nullptr;
@@ -480,7 +480,7 @@ inline bool Connections::make_room(For what) {
       if (!best || rank(*s) < rank(*best)) best = s;
     }
     if (best) chosen = best->weak_from_this().lock();
-    if (best && !chosen) return true;  // it is going
+    if (best && !chosen) return true;  // it is being destroyed
   }
   if (!chosen) return what == For::memory && n_doomed > 0;  // what those hold is free a moment later
   chosen->cut();

@@ -77,7 +77,7 @@ void StreamedAnswer::end(std::string error) {
   out_.done = out_.error.empty() ? last_ : now_();
 }
 
-// After the first text an event is opened only if it says more than text: the driver must stay light.
+// After the first text only events that carry more than text are parsed: the load generator must stay cheap.
 void StreamedAnswer::event(std::string_view data) {
   if (data == "[DONE]") {
     done_ = true;

@@ -1,4 +1,4 @@
-// Reading a streamed answer of an OpenAI server, which may be anyone's: the events of the stream, and what became of the request.
+// Reads a streamed answer of an OpenAI server, ours or another: the events of the stream, and the outcome of the request.
 #pragma once
 
 #include <functional>
@@ -7,12 +7,12 @@
 
 namespace mr {
 
-// The events of a server-sent stream, whatever the pieces it comes in: LF, CRLF or CR, several data lines, comments.
+// Incremental parser of server-sent events: LF, CRLF or CR, several data lines, comments.
 class EventParser {
  public:
   static constexpr size_t max_event = size_t(16) << 20;  // bytes
   using OnData = std::function<void(std::string_view data)>;
-  bool feed(std::string_view bytes, const OnData&);  // false: an event is longer than that; nothing more is read
+  bool feed(std::string_view bytes, const OnData&);  // false: an event is too long; parsing stops
 
  private:
   void line(const OnData&);
@@ -20,12 +20,12 @@ class EventParser {
   bool has_data_ = false, after_cr_ = false, too_long_ = false;
 };
 
-// What became of one request; times in seconds since the load began.
+// The outcome of one request; times in seconds since the load began.
 struct Outcome {
-  double sent = 0, first = 0, done = 0;  // asked (connecting included), first text, last token
-  int prompt_tokens = 0, n_tokens = 0;   // as the server counted them; else the pieces of text that came
-  std::string error;                     // empty: the whole answer came. Else a short name for its kind: "429 Too Many Requests"
-  std::string detail;                    // what the server said about it, if anything
+  double sent = 0, first = 0, done = 0;  // request sent (connecting included), first text, last token
+  int prompt_tokens = 0, n_tokens = 0;   // as counted by the server; else the number of text events
+  std::string error;                     // empty: complete. Else a short name of its kind: "429 Too Many Requests"
+  std::string detail;                    // the server's message, if any
   double ttft() const { return first - sent; }
   double tpot() const { return n_tokens > 1 ? (done - first) / (n_tokens - 1) : 0; }  // time per output token after the first
   double e2e() const { return done - sent; }
@@ -38,7 +38,7 @@ class StreamedAnswer {
 
   StreamedAnswer(Outcome& outcome, std::function<double()> now) : out_(outcome), now_(std::move(now)) {}
   void body(int status, std::string_view bytes);
-  void end(std::string error);  // empty: all of it came, with status 200
+  void end(std::string error);  // empty: complete, with status 200
 
  private:
   void event(std::string_view data);
@@ -49,7 +49,7 @@ class StreamedAnswer {
   std::function<double()> now_;
   EventParser events_;
   int n_pieces_ = 0;
-  double last_ = 0;  // when the last text came
+  double last_ = 0;  // when the last text arrived
   bool done_ = false;
 };
 

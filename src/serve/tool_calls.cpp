@@ -49,7 +49,7 @@ ToolCallReader::News ToolCallReader::add(std::string_view text, bool last) {
   return news;
 }
 
-// Decides about the beginning of what is held. False: there is nothing more to be said now.
+// Consumes the start of the held text as content or a call. False: more text is needed.
 bool ToolCallReader::take(News& news, bool last) {
   const bool bare = !any_content_;
   const size_t begin = held_.find_first_not_of(bare && any_calls_ ? " \t\r\n;" : white, at_);
@@ -101,7 +101,7 @@ void ToolCallReader::add_calls(News& news, std::vector<ToolCall> calls, size_t e
   any_calls_ = after_call_ = true;
 }
 
-// What begins at `begin` is no call. White space that a call may follow is held back.
+// Text from `begin` on is no call. White space that a call may follow is held back.
 bool ToolCallReader::take_content(News& news, size_t begin, bool last) {
   size_t end = begin;
   do end = std::min(held_.find(open_tag[0], end + 1), held_.size());

@@ -1,8 +1,8 @@
-// Calls of the client's functions in what a model writes. Models write them in the form that their templates teach:
-//   <tool_call>{"name": ..., "arguments": {...}}</tool_call>      Hermes, Qwen; SmolLM2 puts a list between the tags
+// Parses tool calls in a model's output. Models write them in the form of their templates:
+//   <tool_call>{"name": ..., "arguments": {...}}</tool_call>      Hermes, Qwen; SmolLM2: a list between the tags
 //   {"name": ..., "parameters": {...}}                            Llama 3: the whole answer; several are separated by ;
 //   [TOOL_CALLS][{"name": ..., "arguments": {...}}, ...]          Mistral: the whole answer
-// Marks that are special tokens do not show in the text, so the last two are known by their JSON alone.
+// Markers that are special tokens are not part of the text, so the last two are recognized by their JSON alone.
 #pragma once
 
 #include <string>
@@ -25,7 +25,7 @@ class ToolCallReader {
 
   struct News {
     std::string content;
-    std::vector<ToolCall> calls;  // whole ones
+    std::vector<ToolCall> calls;  // complete ones
   };
   News add(std::string_view text, bool last);  // what may still become a call is held back until it is the last text
   size_t n_held() const { return held_.size(); }

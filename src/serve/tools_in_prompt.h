@@ -1,5 +1,5 @@
-// Functions for a model whose template has no place for them: shown in the system prompt, in the form that most models were taught
-// (Hermes), and so are a conversation's earlier calls and their results. ToolCallReader reads what the model answers.
+// Tools for a model whose template does not show them: described in the system prompt in the most common form (Hermes), as are earlier
+// calls and their results. ToolCallReader parses the answers.
 #pragma once
 
 #include "core/json.h"
