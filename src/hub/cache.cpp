@@ -113,7 +113,7 @@ void HubCache::link(const std::string& repo, const std::string& commit, const st
   const fs::path target = blob(repo, hash).lexically_relative(where.parent_path());
   std::error_code failed;
   if (fs::read_symlink(where, failed) == target && !failed) return;
-  const fs::path fresh = where.parent_path() / fmt::format(".{}.{}", hash, ::getpid());  // renamed in one step: readers see old or new
+  const fs::path fresh = where.parent_path() / fmt::format(".{}.{}", hash, ::getpid());  // renamed atomically below
   fs::create_symlink(target, fresh, failed);
   if (!failed) fs::rename(fresh, where, failed);
   check(!failed, "cannot link '{}': {}", where.string(), failed.message());
@@ -132,7 +132,7 @@ void HubCache::set_ref(const std::string& repo, const std::string& revision, con
   check(out.good() && !failed, "cannot write '{}'", file.string());
 }
 
-// That deleting it gives back: nothing for a link.
+// Bytes freed by deleting it: none for a link.
 static int64_t own_bytes(const fs::path& file) {
   std::error_code failed;
   if (fs::is_symlink(file, failed)) return 0;
@@ -140,7 +140,7 @@ static int64_t own_bytes(const fs::path& file) {
   return failed ? 0 : int64_t(bytes);
 }
 
-// Empty folders below and with `folder`.
+// Deletes empty folders below `folder`, and itself.
 static void prune(const fs::path& folder) {
   std::error_code ignored;
   std::vector<fs::path> inside;
@@ -150,7 +150,7 @@ static void prune(const fs::path& folder) {
   fs::remove(folder, ignored);  // fails unless empty
 }
 
-// A blob is what a link of a snapshot leads to first; it may itself be a link into a store that repositories share.
+// The first target of a snapshot's link is its blob, which may itself be a link into a store shared by repositories.
 static std::set<fs::path> linked_blobs(const fs::path& snapshots) {
   std::set<fs::path> blobs;
   std::error_code ignored, failed;
@@ -186,7 +186,7 @@ int64_t HubCache::sweep(const std::string& repo) const {
   for (const fs::path& ref : refs)
     if (!fs::exists(folder / "snapshots" / read_ref(ref), ignored)) fs::remove(ref, ignored);
   if (is_empty)
-    for (const char* notes : {".no_exist", "trees"}) fs::remove_all(folder / notes, ignored);  // of other tools about what is gone
+    for (const char* notes : {".no_exist", "trees"}) fs::remove_all(folder / notes, ignored);  // other tools' records of the deleted files
   prune(folder);
   return freed;
 }

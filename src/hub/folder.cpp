@@ -39,7 +39,7 @@ void list(const fs::path& folder, int depth, bool is_top, Listing& out) {
 void add_file(LocalModel& m, const fs::path& file) {
   std::error_code missing;
   m.files.push_back(file);
-  const auto bytes = fs::file_size(file, missing);  // through a link of the hub's cache
+  const auto bytes = fs::file_size(file, missing);  // follows a link of the hub's cache
   if (missing) {
     m.problem = fmt::format("{} is missing: its link leads nowhere", file.filename().string());
     return;
@@ -48,9 +48,9 @@ void add_file(LocalModel& m, const fs::path& file) {
   m.when = std::max(m.when, fs::last_write_time(file, missing));
 }
 
-// Files whose names say that they are parts: each must be there.
+// All parts must be present of files whose names number them.
 void check_parts(LocalModel& m, const std::vector<fs::path>& files) {
-  std::map<std::string, std::pair<int, int>> sets;  // name without its number -> there, wanted
+  std::map<std::string, std::pair<int, int>> sets;  // name without its number -> present, expected
   for (const fs::path& file : files) {
     const PartName name = part_name(file.stem().string());
     auto& [there, wanted] = sets[name.whole];

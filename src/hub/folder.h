@@ -1,5 +1,5 @@
-// The models that lie in a folder: a Hugging Face directory, GGUF files, each whole or in parts. Names are read, and a config.json;
-// the weights are not opened.
+// The models in a folder: a Hugging Face directory or GGUF files, each in one file or in parts. Judged by names and config.json;
+// weights are not opened.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@
 namespace mr {
 
 struct LocalModel {
-  std::filesystem::path path;  // what the loader opens: the directory, or the file (of several parts the first)
+  std::filesystem::path path;  // for the loader: the directory, or the file (of several parts the first)
   bool is_gguf = false;
-  std::string label;                         // how weights are stored, by the file's name or config.json: Q4_K_M, BF16; may be empty
-  std::vector<std::filesystem::path> files;  // all that belong to it
+  std::string label;                         // the weights' format, by the file's name or config.json: Q4_K_M, BF16; may be empty
+  std::vector<std::filesystem::path> files;  // all of its files
   int64_t bytes = 0;
   std::filesystem::file_time_type when = std::filesystem::file_time_type::min();  // of the newest file
-  std::string problem;                                                            // empty: it is whole
+  std::string problem;                                                            // empty: it is complete
   std::string format() const;                                                     // "GGUF Q4_K_M", "safetensors BF16"
 };
 

@@ -7,7 +7,7 @@ namespace mr {
 namespace {
 
 constexpr JsonLimits limits{.depth = 32, .keys = 1 << 16, .values = 1 << 21, .bytes = size_t(512) << 20};
-constexpr size_t max_error = 65536;  // bytes of a refusal's body that are read
+constexpr size_t max_error = 65536;  // bytes read of a refusal's body
 
 std::string text_in(const Json& j, const char* key) {
   return j.is_object() && j.contains(key) && j[key].is_string() ? j[key].get<std::string>() : "";
@@ -64,7 +64,7 @@ std::string read_error(std::string_view text) {
   try {
     return text_in(parse_json<Json>(text, "the hub's refusal", limits), "error");
   } catch (const Error&) {
-    return "";  // a page for people
+    return "";  // HTML
   }
 }
 

@@ -14,9 +14,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr int kSnapshotDepth = 2;  // folders: OWNER/NAME may keep its quantizations in one each
+constexpr int kSnapshotDepth = 2;  // folders: a repository may have one for each quantization
 
-// What follows the colon; a quantization that two files have is no name.
+// The part after the colon; a quantization that two files have is ambiguous.
 std::string selector(const LocalModel& m, const std::vector<LocalModel>& all, const fs::path& folder) {
   const bool is_unique = std::ranges::count_if(all, [&](const LocalModel& o) { return o.is_gguf && o.label == m.label; }) == 1;
   return !m.label.empty() && is_unique ? m.label : m.path.lexically_relative(folder).string();
@@ -50,7 +50,7 @@ void add_own_folder(std::vector<PresentModel>& out) {
   }
 }
 
-// Letters and digits in lower case: what is left when people disagree about the rest.
+// Letters and digits in lower case, for loose comparison.
 std::string bare(std::string_view text) {
   std::string out;
   for (char c : ascii_lower(text))
@@ -69,8 +69,8 @@ std::vector<std::string> words_of(std::string_view text) {
   return words;
 }
 
-// How well a loose name fits: 0 not at all; more is better. The file's or the whole name, the name without its owner, without its
-// quantization, a part. Who writes an owner or a file's ending means the whole.
+// How well a loose name fits, from best to worst: the file's or the full name, the name without its owner, without its quantization, a
+// part of it; 0: not at all. With an owner or a file extension only the full name fits.
 int fit(const std::string& asked, const PresentModel& m) {
   const std::string name = bare(m.name), wanted = bare(asked);
   const size_t slash = m.name.find('/'), colon = m.name.find(':');

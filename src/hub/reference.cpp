@@ -40,7 +40,7 @@ bool is_file_in_repository(std::string_view name) {
   return true;
 }
 
-// A hub's rule: letters, digits, '-', '_', '.'; no "--", which stands for '/' in the cache, and no "..".
+// A hub's rule: letters, digits, '-', '_', '.'; no "--", which means '/' in the cache, and no "..".
 static bool is_repository_word(std::string_view word) {
   if (word.empty() || word.size() > 96 || word.front() == '-' || word.front() == '.' || word.back() == '-' || word.back() == '.')
     return false;
@@ -48,7 +48,7 @@ static bool is_repository_word(std::string_view word) {
   return std::ranges::all_of(word, [](char c) { return is_alnum(c) || c == '-' || c == '_' || c == '.'; });
 }
 
-// OWNER/NAME/blob/REVISION/FILE, as a browser's address line shows a file, and OWNER/NAME/tree/REVISION, as it shows all of them.
+// OWNER/NAME/blob/REVISION/FILE and OWNER/NAME/tree/REVISION, as in a browser's address bar.
 static std::optional<Reference> parse_page(std::string_view text) {
   std::array<std::string_view, 4> words;
   for (std::string_view& word : words) {
@@ -58,7 +58,7 @@ static std::optional<Reference> parse_page(std::string_view text) {
     text.remove_prefix(std::min(slash + 1, text.size()));
   }
   if (words[2] != "blob" && words[2] != "resolve" && words[2] != "tree") return std::nullopt;
-  if (words[1].find_first_of(":@") != text.npos) return std::nullopt;  // OWNER/NAME:FILE, in folders of such names
+  if (words[1].find_first_of(":@") != text.npos) return std::nullopt;  // OWNER/NAME:FILE with folders of these names in FILE
   text = text.substr(0, text.find('?'));
   return Reference{std::string(words[0]) + "/" + std::string(words[1]), std::string(text), words[3] == "main" ? "" : std::string(words[3])};
 }

@@ -12,7 +12,7 @@ namespace mr {
 namespace {
 
 struct GgufChoice {
-  std::string name, label;  // without its part's number; by the name
+  std::string name, label;  // name without the part number; label from the name
   std::vector<HubFile> parts;
   int64_t bytes = 0;
 };
@@ -53,7 +53,7 @@ bool is_top(const std::string& name) { return name.find('/') == name.npos; }
 
 bool has(const Repository& r, std::string_view name) { return std::ranges::find(r.files, name, &HubFile::name) != r.files.end(); }
 
-// model.safetensors or its parts. Beside them a repository may hold the same weights once more under other names.
+// model.safetensors or its parts. A repository may contain the same weights again under other names.
 std::vector<HubFile> weights(const Repository& r) {
   std::vector<HubFile> all, usual;
   for (const HubFile& f : r.files) {

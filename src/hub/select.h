@@ -12,7 +12,7 @@ namespace mr {
 struct HubFile {
   std::string name;  // a path inside the repository
   int64_t size = 0;
-  std::string hash;  // of its content, and its name among the blobs: SHA-256 (64 digits), or git's SHA-1 (40)
+  std::string hash;  // of its content, and the blob's name: SHA-256 (64 digits), or git's SHA-1 (40)
 };
 
 struct Repository {
@@ -20,7 +20,7 @@ struct Repository {
   std::vector<HubFile> files;
 };
 
-// Several models could be meant; `options` are what may follow the colon, with bytes.
+// The name is ambiguous; `options` are the possible selections after the colon, with bytes.
 struct SeveralModels : Error {
   struct Option {
     std::string select;
@@ -31,7 +31,7 @@ struct SeveralModels : Error {
 };
 
 // Without a selection: safetensors with their configuration and tokenizer, or the repository's only GGUF file. With one: the GGUF
-// file (with all of its parts) of that quantization or name. Throws where nothing fits, saying what is there.
+// file (with all of its parts) of that quantization or name. Throws where nothing fits, listing what there is.
 std::vector<HubFile> choose_files(const Repository&, const std::string& select);
 
 }  // namespace mr
