@@ -25,7 +25,7 @@ BlobWriter::~BlobWriter() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-// What is there already is hashed again: the hash of all decides in the end whether it belongs to this file.
+// Existing bytes are hashed again: the final hash decides whether they belong to this file.
 void BlobWriter::open(bool resume) {
   if (fd_ >= 0) ::close(fd_);
   fd_ = ::open(partial_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | (resume ? 0 : O_TRUNC), 0644);
@@ -70,7 +70,7 @@ bool BlobWriter::finish() {
     open(false);
     return false;
   }
-  check(::fdatasync(fd_) == 0, "cannot write '{}': {}", partial_.string(), std::strerror(errno));  // a name stands for its content
+  check(::fdatasync(fd_) == 0, "cannot write '{}': {}", partial_.string(), std::strerror(errno));  // before the rename
   std::error_code failed;
   fs::rename(partial_, blob_, failed);
   check(!failed, "cannot write '{}': {}", blob_.string(), failed.message());

@@ -1,4 +1,4 @@
-// One blob while it is fetched: takes pieces in any order, from any thread, and writes and hashes them in order.
+// One blob during its download: takes pieces in any order, from any thread, and writes and hashes them in order.
 #pragma once
 
 #include <atomic>
@@ -16,15 +16,15 @@ namespace mr {
 
 class BlobWriter {
  public:
-  // Goes on with blobs/HASH.incomplete where there is one. The lock is held as long as the writer lives.
+  // Resumes blobs/HASH.incomplete if there is one. Holds the lock for its lifetime.
   BlobWriter(std::filesystem::path blob, const HubFile&, FileLock);
   ~BlobWriter();
   BlobWriter(const BlobWriter&) = delete;
 
   int64_t written() const { return written_; }  // in order, from the beginning
   bool is_whole() const { return written_ == file_.size; }
-  void put(int64_t offset, std::string bytes);  // throws when the disk refuses
-  // Whole: gives the blob its name. False: the hash is not the one that was promised; all is dropped and it begins anew.
+  void put(int64_t offset, std::string bytes);  // throws when a write fails
+  // When whole: renames the blob. False: the hash is wrong; everything is dropped and it starts over.
   bool finish();
   bool was_resumed() const { return was_resumed_; }
 

@@ -12,9 +12,9 @@ namespace mr {
 
 class Digest {
  public:
-  Digest(const std::string& expected, int64_t size);  // its length says which hash
+  Digest(const std::string& expected, int64_t size);  // the length of `expected` selects the hash
   void add(std::string_view bytes);
-  std::string hex();  // of all that was added; once
+  std::string hex();  // of everything added; call once
 
  private:
   struct Free {

@@ -17,7 +17,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// A part that one request fetches.
+// A byte range fetched by one request.
 struct Part {
   size_t job = 0;
   int64_t begin = 0, end = 0;
@@ -26,7 +26,7 @@ struct Part {
 struct Job {
   const HubFile* file = nullptr;
   std::unique_ptr<BlobWriter> writer;  // null: complete, or another process holds its lock
-  int64_t asked = 0;                   // up to here parts were handed out
+  int64_t asked = 0;                   // parts were handed out up to here
   int open_parts = 0;
   bool is_done = false;
 };
@@ -56,7 +56,8 @@ class Download {
   }
 
  private:
-  // Whoever holds a blob's lock fetches it; what others hold is looked at again until they are done or gone. On the caller's thread.
+  // The holder of a blob's lock downloads it; blobs locked by other processes are polled until those are done or gone. On the caller's
+  // thread.
   void start(Job& j) {
     FileLock lock = cache_.lock_blob(repository_.name, j.file->hash);
     const fs::path blob = cache_.blob(repository_.name, j.file->hash);
@@ -87,7 +88,7 @@ class Download {
           bytes_text(needed), bytes_text(int64_t(space.available)), cache_.root().string());
   }
 
-  // With the lock held: the next part to fetch. Pieces far ahead of what is written would only fill memory.
+  // With the lock held: the next part to fetch. The window bounds how far parts may be ahead of the writer, in memory.
   bool take(Part& part) {
     const int64_t window = options_.part_bytes * 2 * options_.connections;
     for (size_t i = 0; i < jobs_.size(); i++) {
@@ -128,17 +129,17 @@ class Download {
     }
   }
 
-  // Nobody else has a part of it any more, and nobody can get one.
+  // No other worker has a part of it, and none is left to hand out.
   bool is_last_of(Job& j) {
     std::lock_guard lock(mutex_);
     return --j.open_parts == 0 && j.asked >= j.file->size && j.writer->is_whole();
   }
 
-  // From where the last attempt was cut.
+  // Resumes at the byte where the last attempt was cut.
   void fetch(HttpClient& client, Part part) {
     int64_t at = part.begin;
     auto note = [&](std::string_view bytes) {
-      const auto n = std::min<int64_t>(int64_t(bytes.size()), part.end - at);  // a server without ranges goes on
+      const auto n = std::min<int64_t>(int64_t(bytes.size()), part.end - at);  // a server without ranges sends more
       if (n <= 0) throw PartIsComplete();
       jobs_[part.job].writer->put(at, std::string(bytes.substr(0, size_t(n))));
       at += n;
@@ -164,10 +165,10 @@ class Download {
     return bool(error_);
   }
 
-  // By the last who had a part of it. A wrong hash after a resumption may be the old part's fault: once more, from the beginning.
+  // Called by the worker with the last part. A wrong hash after a resumption may be the old part's fault: start over once.
   void complete(Job& j) {
     const bool was_resumed = j.writer->was_resumed();
-    const bool is_right = j.writer->finish();  // not under the lock: the disk may take its time
+    const bool is_right = j.writer->finish();  // not under the lock: the disk may be slow
     std::lock_guard lock(mutex_);
     if (is_right) {
       j.is_done = true;

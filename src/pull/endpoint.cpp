@@ -11,13 +11,13 @@ namespace mr {
 namespace {
 
 constexpr int kPatience = 5;          // attempts without progress
-constexpr double kLongestWait = 120;  // seconds that a hub may ask us to wait
+constexpr double kLongestWait = 120;  // seconds; the longest Retry-After that is honoured
 constexpr int kRedirects = 8;
 constexpr size_t kMaxListing = size_t(64) << 20;
 
 bool is_redirect(int status) { return status == 301 || status == 302 || status == 303 || status == 307 || status == 308; }
 
-// Of 429 and 5xx; below 0: asking again is no use.
+// Seconds to wait after a 429 or 5xx; negative: do not retry.
 double wait_after(const HttpHead& head) {
   if (head.status != 429 && head.status != 408 && head.status / 100 != 5) return -1;
   const std::string after = head.field("retry-after");
@@ -56,7 +56,7 @@ std::string refusal_text(const HttpHead& head, const std::string& says, const st
   throw HubRefusal(refusal_text(head, what_it_says(head, body), endpoint, about, has_token), wait_after(head));
 }
 
-// W/"…" and quotes go.
+// Strips W/ and quotes.
 std::string bare_tag(std::string tag) {
   if (tag.starts_with("W/")) tag.erase(0, 2);
   std::erase(tag, '"');
@@ -72,7 +72,7 @@ Endpoint::Endpoint(const HubSettings& settings, std::shared_ptr<const Net> net, 
   while (base_.target.ends_with('/')) base_.target.pop_back();
 }
 
-// In short naps, so that nobody has to wait for a sleeper.
+// Sleeps in short intervals, so that it ends soon after is_over().
 static void nap(double seconds, const std::function<bool()>& is_over) {
   using Clock = std::chrono::steady_clock;
   const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
@@ -107,7 +107,7 @@ void Endpoint::with_patience(const std::function<void()>& what, const Patience& 
   }
 }
 
-// To where the answer is; `last` is set to its address.
+// Follows redirects; `last` is set to the final address.
 HttpHead Endpoint::follow(HttpClient& client, HttpClient::Ask ask, const HttpClient::OnHead& on_head, const HttpClient::OnBody& on_body,
                           Url& last, HttpHead* first_redirect) const {
   const auto fields = ask.fields;
@@ -164,7 +164,7 @@ HubFile Endpoint::facts(const Repository& r, const std::string& file) {
         HttpClient::Ask ask{.url = base_, .head_only = true};
         ask.url.target += "/" + quoted_path(r.name) + "/resolve/" + r.commit + "/" + quoted_path(file);
         Url last;
-        HttpHead linked;  // the hub's own answer has the hash, though it may lead elsewhere for the bytes
+        HttpHead linked;  // the hub's own response has the hash, even if it redirects for the bytes
         const HttpHead head = follow(
             client_, ask, [](const HttpHead&) { return true; }, [](std::string_view) {}, last, &linked);
         if (head.status != 200) refuse(head, "", settings_.endpoint, about, !settings_.token.empty());
@@ -219,7 +219,7 @@ void Endpoint::note_place(const HubFile& f, const std::optional<Url>& url) {
     places_.erase(f.name);
 }
 
-// The size of the whole that "bytes 0-9/100" tells; -1: it does not.
+// The total size in "bytes 0-9/100"; -1: unknown.
 static int64_t whole_size(const std::string& range) {
   const size_t slash = range.find('/');
   const std::string n = slash == range.npos ? "" : range.substr(slash + 1);

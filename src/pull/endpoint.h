@@ -1,5 +1,5 @@
-// A hub's API: what is in a repository, and the bytes of its files. The token goes to the hub's own host alone, wherever that sends
-// us for the bytes.
+// A hub's API: the listing of a repository, and the bytes of its files. The token is sent to the hub's own host only, never to
+// where it redirects.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@
 
 namespace mr {
 
-// The hub answered, and not with what was asked. `wait_s`: worth asking again after so long; below 0: not.
+// The hub refused a request. `wait_s`: retry after that time; negative: do not retry.
 struct HubRefusal : Error {
   HubRefusal(const std::string& text, double wait_s) : Error(text), wait_s(wait_s) {}
   double wait_s;
@@ -27,26 +27,26 @@ struct HubRefusal : Error {
 
 class Endpoint {
  public:
-  using OnWait = std::function<void(const std::string& why, double seconds)>;  // told before it waits to ask again
+  using OnWait = std::function<void(const std::string& why, double seconds)>;  // called before waiting for a retry
   Endpoint(const HubSettings&, std::shared_ptr<const Net>, OnWait);
 
-  Repository list(const Reference&);                          // at the commit that the revision means now
-  void complete(const Repository&, std::vector<HubFile>&);    // sizes and hashes that the listing did not have
-  std::vector<std::string> search(const std::string& words);  // repositories of that name, those most in use first
+  Repository list(const Reference&);                          // at the current commit of the revision
+  void complete(const Repository&, std::vector<HubFile>&);    // fills in sizes and hashes missing in the listing
+  std::vector<std::string> search(const std::string& words);  // repositories of that name, most popular first
 
-  // Bytes from `begin` to `end` of a file, in pieces and in order, by a client of the caller's. Throws NetError and HubRefusal;
-  // what was told until then is good.
+  // Bytes from `begin` to `end` of a file, in pieces and in order, over the caller's client. Throws NetError and HubRefusal; bytes
+  // delivered before are valid.
   using OnBytes = std::function<void(std::string_view)>;
   void read(HttpClient&, const Repository&, const HubFile&, int64_t begin, int64_t end, const OnBytes&);
 
-  // Repeats what fails in passing, a few times, with growing pauses.
+  // Retries transient failures, with backoff.
   struct Patience {
-    std::function<int64_t()> progress;  // counts: when it has moved, the patience is new
-    std::function<bool()> is_over;      // nobody waits for it any more
+    std::function<int64_t()> progress;  // when it has advanced, the retries start over
+    std::function<bool()> is_over;      // no longer needed
   };
   void with_patience(const std::function<void()>& what, const Patience&) const;
 
-  bool knows_ranges() const { return knows_ranges_; }  // false: it answered a range with the whole
+  bool knows_ranges() const { return knows_ranges_; }  // false: it answered a range with the whole file
   std::shared_ptr<const Net> net() const { return net_; }
 
  private:
@@ -68,7 +68,7 @@ class Endpoint {
   HttpClient client_;
   std::atomic<bool> knows_ranges_{true};
   std::mutex mutex_;
-  std::map<std::string, Url> places_;  // where a file's bytes were last found; such addresses expire
+  std::map<std::string, Url> places_;  // where a file's bytes were last found; these addresses expire
 };
 
 }  // namespace mr

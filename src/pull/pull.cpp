@@ -24,7 +24,7 @@ Endpoint::OnWait pauses(const PullOptions& o) {
 
 void link_all(const HubCache& cache, const Repository& r, const std::vector<HubFile>& files, const std::string& revision) {
   for (const HubFile& f : files) cache.link(r.name, r.commit, f.name, f.hash);
-  cache.set_ref(r.name, revision, r.commit);  // last: a reader who follows it finds everything
+  cache.set_ref(r.name, revision, r.commit);  // last: a reader that follows it finds everything
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// From a name to a model on the disk.
+// From a name to a model on disk.
 #pragma once
 
 #include <filesystem>
@@ -13,18 +13,18 @@ namespace mr {
 struct PullOptions {
   int connections = 8;
   std::function<void(const DownloadState&)> on_state;
-  std::function<void(const std::string&)> on_note;  // a sentence: what is fetched, what it waits for; any thread
+  std::function<void(const std::string&)> on_note;  // what is being fetched or waited for; any thread
 };
 
 struct Pulled {
-  std::filesystem::path path;  // what the loader opens
+  std::filesystem::path path;  // for the loader
   std::string name, commit;
-  int64_t bytes = 0, fetched = 0;  // of the model; over the network
+  int64_t bytes = 0, fetched = 0;  // of the model; downloaded
 };
 
-// Throws SeveralModels where the name does not say which one, and Errors that say what to do.
+// Throws SeveralModels if the name is ambiguous, and Errors that say what to do.
 Pulled pull_model(const Reference&, const PullOptions&);
 
-std::vector<std::string> search_hub(const std::string& words);  // names; none: the hub cannot be asked
+std::vector<std::string> search_hub(const std::string& words);  // names; none: the hub cannot be reached
 
 }  // namespace mr
