@@ -33,7 +33,7 @@ static std::string base64(std::string_view text) {
   return out;
 }
 
-// The distribution's own bundle, for a program that was linked on another one.
+// The distribution's bundle: a program linked on another distribution has another default path.
 static void trust_system(ssl::context& context) {
   boost::system::error_code ignored;
   context.set_default_verify_paths(ignored);  // SSL_CERT_FILE and SSL_CERT_DIR among them
@@ -105,7 +105,7 @@ void Connection::async_write(const std::string& text, Handler handler) {
 }
 
 static std::string request_text(const HttpClient::Ask& a, const std::optional<Url>& proxy) {
-  const bool whole = proxy && !a.url.is_tls;  // a proxy of plain http is told the whole address
+  const bool whole = proxy && !a.url.is_tls;  // a proxy for plain http gets the absolute URL
   std::string where = a.url.origin().substr(a.url.is_tls ? 8 : 7);
   std::string text = fmt::format("{} {} HTTP/1.1\r\nHost: {}\r\nUser-Agent: millrace\r\nAccept: */*\r\nAccept-Encoding: identity\r\n",
                                  a.head_only ? "HEAD" : "GET", whole ? a.url.text() : a.url.target, where);
@@ -137,7 +137,7 @@ void Connection::ask(const HttpClient::Ask& a, Listener listener) {
   is_ready_ ? send() : open();
 }
 
-// The TLS stream stays until the next open(): operations that were under way still refer to it when they are told to stop.
+// The TLS stream stays until the next open(): cancelled operations still refer to it.
 void Connection::close() {
   error_code ignored;
   timer_.cancel();
@@ -188,7 +188,7 @@ void Connection::connect(const tcp::resolver::results_type& found) {
   asio::async_connect(socket_, found, mine(on_connected));
 }
 
-// A proxy passes the bytes of a https connection on once it is asked to.
+// CONNECT: the proxy forwards the bytes of a https connection.
 void Connection::open_tunnel() {
   auto request = std::make_shared<std::string>(fmt::format("CONNECT {0} HTTP/1.1\r\nHost: {0}\r\n", origin_.authority()));
   if (!proxy_->user.empty()) *request += fmt::format("Proxy-Authorization: Basic {}\r\n", base64(proxy_->user));
@@ -206,7 +206,7 @@ void Connection::open_tunnel() {
   });
 }
 
-// Why OpenSSL refused the certificate; empty: that was not it.
+// Why OpenSSL rejected the certificate; empty: it did not.
 std::string Connection::certificate_problem() {
   const long result = SSL_get_verify_result(tls_->native_handle());
   return result == X509_V_OK ? "" : X509_verify_cert_error_string(result);
@@ -235,7 +235,7 @@ void Connection::shake_hands() {
 void Connection::send() {
   is_ready_ = true;
   restart_timer();
-  // Reading goes on beside writing: a server may answer before it has read the whole request.
+  // Reads while it writes: a server may answer before it has read the whole request.
   async_write(request_, [](error_code, size_t) {});
   read();
 }

@@ -1,4 +1,4 @@
-// One connection to a web server, for one request after the other. Asynchronous; whoever includes this knows Boost.
+// One keep-alive connection to a web server, one request at a time. Asynchronous; includes Boost.
 #pragma once
 
 #include <boost/asio.hpp>
@@ -23,7 +23,7 @@ class Net {
 
  private:
   NetSettings settings_;
-  mutable boost::asio::ssl::context trust_;  // safe to make streams of on any thread
+  mutable boost::asio::ssl::context trust_;  // streams may be created from it on any thread
 };
 
 class Connection : public std::enable_shared_from_this<Connection> {
@@ -32,14 +32,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
   struct Listener {
     HttpClient::OnHead on_head;
     HttpClient::OnBody on_body;
-    std::function<void(std::optional<NetError>)> on_end;  // once; nothing: the answer is whole, or was not wanted
+    std::function<void(std::optional<NetError>)> on_end;  // once; none: the response is complete, or its body was not wanted
   };
   Connection(boost::asio::io_context&, std::shared_ptr<const Net>, const Url& origin);
 
-  void ask(const HttpClient::Ask&, Listener);  // opens the connection if need be; the next one after on_end
+  void ask(const HttpClient::Ask&, Listener);  // opens the connection if necessary; call again only after on_end
   void close();
   bool is_open() const { return is_ready_; }
-  bool got_some() const { return got_some_; }  // of the last answer
+  bool got_some() const { return got_some_; }  // bytes of the last response
 
  private:
   void open();
@@ -57,7 +57,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void async_read(Handler);
   template <class Handler>
   void async_write(const std::string&, Handler);
-  auto mine(auto handler);  // drops what comes after the request has ended
+  auto mine(auto handler);  // a handler that does nothing after its request has ended
 
   std::shared_ptr<const Net> net_;
   const Url origin_;
@@ -70,7 +70,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Listener listener_;
   HttpClient::Ask ask_;
   std::string request_, chunk_;
-  int turn_ = 0;  // counts requests, so that a late handler knows that it is late
+  int turn_ = 0;  // counts requests: a late handler recognizes that it is stale
   bool is_ready_ = false, is_busy_ = false, got_some_ = false;
 };
 

@@ -16,7 +16,7 @@ struct HttpClient::Impl {
   asio::io_context io{1};
   std::map<std::string, std::shared_ptr<Connection>> open;  // by origin
 
-  // What went wrong, if something did.
+  // The error, if any.
   std::optional<NetError> ask(Connection& connection, const Ask& a, const OnHead& on_head, const OnBody& on_body, HttpHead& head) {
     std::optional<NetError> problem;
     auto note_head = [&](const HttpHead& h) {
@@ -48,7 +48,7 @@ HttpHead HttpClient::ask(const Ask& a, const OnHead& on_head, const OnBody& on_b
       throw;
     }
     if (!problem) return head;
-    const bool was_stale = was_open && !connection->got_some() && problem->kind == NetError::Kind::cut;  // closed while nobody asked
+    const bool was_stale = was_open && !connection->got_some() && problem->kind == NetError::Kind::cut;  // closed by the server while idle
     connection = nullptr;
     if (!was_stale) throw *problem;
   }

@@ -1,5 +1,5 @@
-// Asks web servers: http and https, through proxies where the surroundings name one, on connections that are kept open. One client
-// belongs to one thread; what clients share is a Net. Boost and OpenSSL are known to the .cpp files alone.
+// An HTTP client: http and https, proxies from the environment, keep-alive connections. A client belongs to one thread; clients share
+// a Net. Only the .cpp files include Boost and OpenSSL.
 #pragma once
 
 #include <functional>
@@ -16,12 +16,12 @@
 
 namespace mr {
 
-// No answer came, or not the whole of it.
+// No response, or an incomplete one.
 struct NetError : Error {
   enum class Kind : uint8_t {
-    cut,          // in the middle, or by silence: asking again helps
-    unreachable,  // no such host, nobody listens: asking again may help where it worked before
-    refused,      // a certificate that is not trusted, a proxy's no: asking again does not help
+    cut,          // in the middle, or by a timeout: a retry helps
+    unreachable,  // no such host, connection refused: a retry may help if it worked before
+    refused,      // an untrusted certificate, a proxy's refusal: a retry does not help
   };
   NetError(const std::string& text, Kind kind) : Error(text), kind(kind) {}
   Kind kind;
@@ -29,11 +29,11 @@ struct NetError : Error {
 
 struct HttpHead {
   int status = 0;
-  std::map<std::string, std::string> fields;               // names in lower case; of several the last
+  std::map<std::string, std::string> fields;               // names in lower case; the last of several
   std::string field(const std::string& lower_name) const;  // empty: there is none
 };
 
-class Net;  // proxies, and whose certificates are trusted
+class Net;  // proxies and trusted certificates
 std::shared_ptr<const Net> make_net(const NetSettings&);
 
 class HttpClient {
@@ -49,7 +49,7 @@ class HttpClient {
 
   explicit HttpClient(std::shared_ptr<const Net>);
   ~HttpClient();
-  // Once the whole answer was read; throws NetError, and what the callbacks throw. Redirects are answers like others.
+  // Returns when the whole response was read; throws NetError, and what the callbacks throw. Does not follow redirects.
   HttpHead ask(const Ask&, const OnHead&, const OnBody&);
 
  private:

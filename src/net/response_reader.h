@@ -1,4 +1,4 @@
-// One HTTP answer of a server that may be anyone's, as its bytes come. For .cpp files of clients alone: Beast takes long to compile.
+// Incremental parser of one HTTP response of an untrusted server. For .cpp files of clients only: Beast takes long to compile.
 #pragma once
 
 #include <boost/asio/buffer.hpp>
@@ -28,7 +28,7 @@ class ResponseReader {
     expect_answer();
   }
 
-  // What comes after the end is left alone.
+  // Bytes after the end are not consumed.
   State feed(std::string_view bytes) {
     input_ += bytes;
     while (!input_.empty() && !parser_->is_done()) {
@@ -46,7 +46,7 @@ class ResponseReader {
     return parser_->is_done() ? State::done : State::more;
   }
 
-  // The connection ends here: whether the answer is whole.
+  // At the end of the connection: whether the response is complete.
   bool finish() {
     boost::system::error_code bad;
     if (parser_->got_some()) parser_->put_eof(bad);
@@ -54,7 +54,7 @@ class ResponseReader {
   }
 
   int status() const { return parser_->is_header_done() ? int(parser_->get().result_int()) : 0; }  // 0: not known yet
-  // Of an answer that is done: whether the next one may follow on the same connection.
+  // After a complete response: whether the connection can be reused.
   bool keeps_alive() const { return parser_->keep_alive() && input_.empty(); }
 
  private:
@@ -66,7 +66,7 @@ class ResponseReader {
     parser_->skip(head_only_);
   }
 
-  // Bytes that the parser took. It throws for trailers that are too long.
+  // Bytes consumed by the parser, which throws for trailers that are too long.
   size_t parse(boost::system::error_code& bad) {
     try {
       return parser_->put(boost::asio::buffer(input_), bad);

@@ -1,4 +1,4 @@
-// For clients that read answers of anyone, with Beast's parser.
+// A body for Beast's parser in clients of untrusted servers.
 #pragma once
 
 #include <boost/asio/buffer.hpp>
@@ -9,7 +9,7 @@
 
 namespace mr {
 
-// The body's bytes until they are passed on. Beast's own string would reserve whatever length a server announces.
+// The body's bytes until they are delivered. Beast's string_body would reserve whatever length a server announces.
 struct UnreservedBody {
   using value_type = std::string;
   class reader {

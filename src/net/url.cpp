@@ -7,11 +7,11 @@
 
 namespace mr {
 
-static bool is_clean(std::string_view text) {  // nothing that could end a header's line
+static bool is_clean(std::string_view text) {  // nothing that could end a header line
   return std::ranges::all_of(text, [](unsigned char c) { return c > 32 && c != 127; });
 }
 
-// A name, or an IPv6 address with its zone. Names of other scripts are written with xn-- by whoever looks them up.
+// A name, or an IPv6 address with its zone. International names have to be given in punycode (xn--).
 static bool is_host(std::string_view host) {
   const bool is_v6 = host.find(':') != host.npos;
   return host.size() <= 255 && std::ranges::all_of(host, [&](unsigned char c) {
