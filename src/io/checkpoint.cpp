@@ -13,7 +13,7 @@ namespace mr {
 
 namespace fs = std::filesystem;
 
-// Python's writers put bare Infinity and NaN where JSON has no word for them; newer ones write {"__float__": "Infinity"}.
+// Python writes bare Infinity and NaN, which are not JSON; newer writers use {"__float__": "Infinity"}.
 static std::string with_named_floats(std::string_view text) {
   std::string out;
   bool quoted = false;
@@ -75,7 +75,7 @@ void Checkpoint::open_file() {
   const bool known = SafetensorsFile::recognizes(file.bytes());
   if (std::string what = known ? "" : other_format(file.bytes(), path_); !what.empty())
     throw Error(sentence("'{}' ", path_.native()) + what);
-  if (path_.extension() == ".gguf") return open_gguf(std::move(file));  // which says what is wrong with it
+  if (path_.extension() == ".gguf") return open_gguf(std::move(file));  // throws with the reason
   check(known || path_.extension() == ".safetensors", "'{}' is neither a GGUF nor a safetensors file", path_.native());
   open_safetensors(std::move(file));
   std::error_code ignored;
@@ -105,7 +105,7 @@ void Checkpoint::open_directory(Want want) {
   open_shards(index);
 }
 
-// A shard's name is a file inside the directory: whoever wrote the index must not choose other files of this machine.
+// A shard must lie inside the directory: an index from a stranger must not open other files of this machine.
 static void check_shard_name(const std::string& name, const fs::path& index) {
   fs::path path(name);
   bool inside = !name.empty() && path.is_relative() && name.find('\0') == std::string::npos;
@@ -117,7 +117,7 @@ void Checkpoint::open_shards(const fs::path& index) {
   Json root = read_json(index);
   auto map = root.is_object() ? root.find("weight_map") : root.end();
   check(map != root.end() && map->is_object(), "'{}' has no weight_map", index.native());
-  std::map<std::string, std::vector<std::string>> shards;  // shard -> the tensors that it should hold
+  std::map<std::string, std::vector<std::string>> shards;  // shard -> its tensors
   for (auto& [tensor, shard] : map->items()) {
     check(shard.is_string(), "the weight_map of '{}' names no file for the tensor '{}'", index.native(), tensor);
     shards[shard.get<std::string>()].push_back(tensor);

@@ -1,6 +1,6 @@
-// A model's files behind one face: a Hugging Face directory (config.json with model.safetensors, or with shards and their
-// index), a single safetensors file, or a GGUF file or a directory with one (its further parts are found by name). Opening maps files and
-// checks every tensor's place and size; it copies no tensor data.
+// One interface to a model's files: a Hugging Face directory (config.json with model.safetensors, or with shards and their index), a
+// single safetensors file, or a GGUF file or a directory with one (further parts are found by name). Opening maps the files and checks
+// every tensor's offset and size; tensor data is not copied.
 #pragma once
 
 #include <filesystem>
@@ -25,7 +25,7 @@ class Checkpoint {
   static std::unique_ptr<Checkpoint> open(const std::filesystem::path& path, Want = Want::tensors);
   Checkpoint(const Checkpoint&) = delete;
 
-  const StoredTensor* find(std::string_view name) const;  // null when there is none
+  const StoredTensor* find(std::string_view name) const;  // null: none
   const StoredTensor& get(std::string_view name) const;   // throws, naming the tensor and the path
   std::span<const StoredTensor> tensors() const { return tensors_; }
 
@@ -38,7 +38,7 @@ class Checkpoint {
   const std::string& other_quantization() const { return other_quantization_; }
   const std::filesystem::path& file_of(const StoredTensor& tensor) const { return files_[size_t(tensor.file)].path(); }
 
-  void drop(const StoredTensor& tensor) const;  // its pages are not needed any more; reading them again is slow but right
+  void drop(const StoredTensor& tensor) const;  // releases its pages; reading them again is slow but correct
 
  private:
   explicit Checkpoint(std::filesystem::path path) : path_(std::move(path)) {}
@@ -55,12 +55,12 @@ class Checkpoint {
   std::string other_quantization_;
   Json config_ = Json::object();
   std::vector<MappedFile> files_;
-  std::vector<Buffer> copies_;  // tensors that lie misaligned in their file
+  std::vector<Buffer> copies_;  // of tensors that are misaligned in their file
   std::vector<StoredTensor> tensors_;
   std::unordered_map<std::string_view, const StoredTensor*> by_name_;
 };
 
-// Throw, naming the file, when it is missing, not JSON, or larger or deeper than any model's is.
+// Throw, naming the file, if it is missing, not JSON, or larger or more deeply nested than any real one.
 Json read_json(const std::filesystem::path& path);
 Json read_json_object(const std::filesystem::path& path);
 

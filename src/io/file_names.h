@@ -1,4 +1,4 @@
-// What the name of a file with weights says.
+// What the name of a weight file tells.
 #pragma once
 
 #include <string>

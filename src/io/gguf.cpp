@@ -16,13 +16,13 @@ namespace {
 
 constexpr size_t kMaxArrayElements = size_t(1) << 24;  // of the whole metadata: a JSON value takes 16 times an int8's memory
 constexpr int kMaxArrayDepth = 8;
-constexpr size_t kMaxName = 65535;                     // bytes of a key, as the specification, or of a tensor's name
+constexpr size_t kMaxName = 65535;                     // bytes of a key, by the specification, or of a tensor's name
 constexpr size_t kMaxStringBytes = size_t(512) << 20;  // of the whole metadata: sparse files can be larger than any memory
 constexpr size_t kMaxEntries = 1 << 20;                // metadata entries, and tensors
 
 enum class ValueType : uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, string, array, u64, i64, f64 };
 
-// Walks the header. Every length that the file states is compared with what is left of the file before it is used.
+// A cursor over the header. Every length in the file is checked against the remaining bytes before it is used.
 class Reader {
  public:
   explicit Reader(const MappedFile& file) : bytes_(file.bytes()), name_(file.path().native()) {}
@@ -51,7 +51,7 @@ class Reader {
     return text;
   }
 
-  // A count of things that take at least `least` bytes each.
+  // A count of items that take at least `least` bytes each.
   size_t count(std::string_view what, size_t least) {
     uint64_t n = number<uint64_t>(what);
     check(n <= (bytes_.size() - at_) / least, "'{}' is broken or cut short: its {} is {}, but only {} bytes follow", name_, what, n,

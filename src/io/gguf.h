@@ -11,7 +11,7 @@
 namespace mr {
 
 struct GgufFile {
-  explicit GgufFile(MappedFile mapped);  // reads the header; throws Error when anything in it is wrong
+  explicit GgufFile(MappedFile mapped);  // parses the header; throws Error if it is invalid
 
   static bool recognizes(std::span<const std::byte> bytes);
 

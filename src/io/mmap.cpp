@@ -25,7 +25,7 @@ struct Descriptor {
 
 MappedFile::MappedFile(std::filesystem::path path) : path_(std::move(path)) {
   const char* name = path_.c_str();
-  Descriptor file{open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK)};  // non-blocking: a pipe without a writer must not hang us
+  Descriptor file{open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK)};  // opening a pipe without a writer must not block
   check(file.fd >= 0, "cannot open '{}': {}", name, std::strerror(errno));
   struct stat info;
   bool known = fstat(file.fd, &info) == 0;
@@ -47,7 +47,7 @@ void MappedFile::drop(size_t offset, size_t length) const {
   size_t page = size_t(sysconf(_SC_PAGESIZE));
   size_t stop = offset < size_ ? offset + std::min(length, size_ - offset) : 0;
   size_t begin = offset < size_ ? (offset + page - 1) / page * page : 0;
-  size_t end = stop == size_ ? stop : stop / page * page;  // nothing of ours follows in the file's last page
+  size_t end = stop == size_ ? stop : stop / page * page;  // no other data follows in the last page
   if (begin < end) madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_DONTNEED);
 }
 

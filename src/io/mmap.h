@@ -1,4 +1,4 @@
-// A file as read-only memory: nothing is read until it is touched, and touched pages can be given back.
+// A file mapped read-only: pages are read when touched, and can be released.
 #pragma once
 
 #include <cstddef>
@@ -9,14 +9,14 @@ namespace mr {
 
 class MappedFile {
  public:
-  explicit MappedFile(std::filesystem::path path);  // throws for a missing, unreadable, irregular or empty file
+  explicit MappedFile(std::filesystem::path path);  // throws if it is missing, unreadable, not regular or empty
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept { swap(other); }
   MappedFile& operator=(MappedFile&& other) noexcept { return swap(other), *this; }
 
   const std::filesystem::path& path() const { return path_; }
   std::span<const std::byte> bytes() const { return {data_, size_}; }
-  void drop(size_t offset, size_t length) const;  // whole pages inside leave memory; reading them again reads the file again
+  void drop(size_t offset, size_t length) const;  // releases the whole pages inside; touching them again reads the file again
 
  private:
   void swap(MappedFile& other) noexcept;

@@ -15,7 +15,7 @@ NpyWriter::NpyWriter(std::filesystem::path path, int64_t rows, int64_t cols) : p
   check(rows >= 0 && cols > 0, "cannot write a matrix of {} rows and {} columns to '{}'", rows, cols, path_.native());
   file_.reset(std::fopen(path_.c_str(), "wb"));
   check(file_ != nullptr, "cannot write '{}': {}", path_.native(), std::strerror(errno));
-  // Format 1.0: magic, version, two bytes of length, then a Python dictionary padded so that the data begins at a multiple of 64.
+  // Format 1.0: magic, version, two bytes of length, then a Python dictionary padded so that the data starts at a multiple of 64.
   std::string text = fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", rows, cols);
   text.append(63 - (10 + text.size()) % 64, ' ').append("\n");
   std::string head("\x93NUMPY\x01\x00", 8);

@@ -1,4 +1,4 @@
-// Writes a float32 matrix as a NumPy .npy file, row by row, so that [tokens, vocabulary] logits never lie in memory at once.
+// Writes a float32 matrix as a NumPy .npy file, row by row, so that [tokens, vocabulary] logits are never in memory at once.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ class NpyWriter {
  public:
   NpyWriter(std::filesystem::path path, int64_t rows, int64_t cols);
   void append(std::span<const float> values);  // one row or several
-  void close();                                // throws unless all rows are there and on the disk; without it the file may be incomplete
+  void close();                                // throws unless all rows are written to disk; without it the file may be incomplete
 
  private:
   struct Close {

@@ -65,7 +65,7 @@ std::string adapter(const fs::path& directory) {
     const Json config = read_json_object(directory / "adapter_config.json");
     if (auto name = config.find("base_model_name_or_path"); name != config.end() && name->is_string())
       base = sentence("'{}'", name->get<std::string>());
-  } catch (const Error&) {  // its name is enough
+  } catch (const Error&) {  // its name suffices
   }
   return fmt::format("is an adapter (LoRA) of {}, which does not run by itself: merge both (merge_and_unload of peft) and take the result",
                      base);

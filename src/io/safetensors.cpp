@@ -42,7 +42,7 @@ const StoredFormat& format_of(const Json& dtype, const std::string& tensor, cons
   fail("tensor '{}' of '{}' has the unknown dtype '{}'", tensor, file, name);
 }
 
-// A list of whole numbers, each at most int64's largest.
+// A list of whole numbers that fit int64.
 std::vector<int64_t> numbers(const Json& list, std::string_view what, const std::string& tensor, const std::string& file) {
   bool ok = list.is_array();
   check(!ok || list.size() <= kMaxRank, "the {} of tensor '{}' of '{}' has {} entries: at most {} are possible", what, tensor, file,

@@ -11,7 +11,7 @@
 namespace mr {
 
 struct SafetensorsFile {
-  explicit SafetensorsFile(MappedFile mapped);  // reads the header; throws Error when anything in it is wrong
+  explicit SafetensorsFile(MappedFile mapped);  // parses the header; throws Error if it is invalid
 
   static bool recognizes(std::span<const std::byte> bytes);
 
@@ -19,7 +19,7 @@ struct SafetensorsFile {
   Json metadata = Json::object();     // "__metadata__": names to strings
   std::vector<StoredTensor> tensors;  // in the order of their data
 
-  // Files of before 2023 may place a tensor off its natural alignment. Those tensors alone are copied, here.
+  // Files from before 2023 may have misaligned tensors. Only those are copied, into these buffers.
   std::vector<Buffer> realigned;
 };
 

@@ -1,5 +1,5 @@
-// A tensor as it lies in a file, and the one table of the element encodings that files use. Having a name here does not
-// mean that we can compute with it: that is decided by whoever asks for the tensor.
+// A tensor as stored in a file, and the table of the element encodings in files. Being listed here does not mean that it can be
+// computed with: the loader decides that.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace mr {
 
-// Rows of the innermost dimension are cut into blocks of `elements`, each stored in `bytes`. Plain types have one element a block.
+// Rows of the innermost dimension are divided into blocks of `elements`, each stored in `bytes`. Plain types have one element a block.
 struct StoredFormat {
   std::string_view name;  // "f32", "q4_1"
   int elements, bytes;
@@ -26,7 +26,7 @@ std::span<const StoredFormat> stored_formats();
 struct StoredTensor {
   std::string name;
   std::string format;                // StoredFormat::name
-  std::vector<int64_t> shape;        // row-major, outermost first (a GGUF file lists it the other way round)
+  std::vector<int64_t> shape;        // row-major, outermost first (GGUF files list it innermost first)
   std::span<const std::byte> bytes;  // aligned for the format's scalars
   int file = 0;                      // index into the checkpoint's files
 };
