@@ -1,4 +1,4 @@
-// Bytes and times as people read them.
+// Human-readable bytes and times.
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,7 @@ class Arena {
   explicit Arena(size_t bytes) : buffer_(bytes) {}
   explicit Arena(Buffer buffer) : buffer_(std::move(buffer)) {}
 
-  std::byte* take(size_t bytes) {  // from its beginning on: what was taken before is over
+  std::byte* take(size_t bytes) {  // from the start of the arena: invalidates earlier memory
     check(bytes <= buffer_.size(), "the workspace of {} bytes is too small: {} more are needed", buffer_.size(), bytes - buffer_.size());
     return buffer_.data();
   }

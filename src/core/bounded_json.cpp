@@ -11,7 +11,7 @@ namespace mr {
 
 namespace {
 
-constexpr size_t heap_bytes = 48;  // of a string, a list or an object behind its value, with what malloc adds
+constexpr size_t heap_bytes = 48;  // of a string, list or object on the heap, with malloc's overhead
 
 // Builds the document from the parser's events. False from an event stops the parser; `error` says why.
 template <class J>
@@ -31,7 +31,7 @@ class Builder {
   bool number_unsigned(number_unsigned_t x) { return add(x); }
   bool number_float(number_float_t x, const string_t&) { return add(x); }
   bool string(string_t& x) { return charge(heap_bytes + x.size()) && add(std::move(x)); }
-  bool binary(binary_t&) { return stop("holds binary data"); }  // no text does
+  bool binary(binary_t&) { return stop("holds binary data"); }  // does not occur in text
   bool start_object(size_t) { return open(J::object()); }
   bool start_array(size_t) { return open(J::array()); }
 
@@ -61,7 +61,7 @@ class Builder {
  private:
   struct Open {
     J* json;
-    string_t key;  // whose value comes next
+    string_t key;  // of the next value
   };
 
   template <class... Args>
@@ -87,7 +87,7 @@ class Builder {
     return placed != nullptr;
   }
 
-  // Null: a limit was reached. The address holds while the value is open: its list or object does not grow meanwhile.
+  // Null: a limit was reached. The pointer is stable while the value is open: its list or object does not grow meanwhile.
   J* place(J value) {
     if (++n_values_ > limits_.values) {
       stop("holds more than {} values", limits_.values);
@@ -124,7 +124,7 @@ class Builder {
     auto twice = std::ranges::adjacent_find(keys);
     return twice == keys.end() ? std::nullopt : std::optional<std::string>(*twice);
   }
-  static std::optional<std::string> duplicate(const Json::object_t&) { return {}; }  // insert() has seen it
+  static std::optional<std::string> duplicate(const Json::object_t&) { return {}; }  // insert() has checked it
 
   const JsonLimits& limits_;
   const OnGrowth& on_growth_;

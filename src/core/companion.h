@@ -1,4 +1,4 @@
-// A second thread that does one thing beside the caller: what need not wait for a step is done while the step runs.
+// A second thread that runs one task in parallel with the caller: work that overlaps with a step.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@ class Companion {
   Companion(const Companion&) = delete;
 
   // Runs both, `beside` on the companion's thread, and returns when both are done. `beside` must not throw. If `here` throws,
-  // the exception leaves when `beside` is done.
+  // the exception propagates after `beside` is done.
   void run(FunctionRef<void()> here, FunctionRef<void()> beside) {
     beside_ = &beside;
     post();
@@ -48,7 +48,7 @@ class Companion {
     }
   }
 
-  FunctionRef<void()>* beside_ = nullptr;  // of the run that is posted
+  FunctionRef<void()>* beside_ = nullptr;  // of the posted run
   std::atomic<uint32_t> posted_{0}, done_{0};
   std::atomic<bool> stop_{false};
   std::thread thread_;

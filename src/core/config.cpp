@@ -19,7 +19,7 @@ static std::string environment(const char* name) {
   return value ? value : "";
 }
 
-// The first of them that is set.
+// The first variable that is set.
 static std::string environment(std::initializer_list<const char*> names) {
   for (const char* name : names)
     if (std::string value = environment(name); !value.empty()) return value;
@@ -51,7 +51,7 @@ fs::path runtime_dir() {
   return folder.empty() ? state_dir() : fs::path(folder) / "millrace";
 }
 
-// A folder that a variable names, "~" in front allowed; else the other.
+// The folder named by a variable, with "~" expanded; else `otherwise`.
 static fs::path folder_from(const std::string& value, fs::path otherwise) {
   if (value.empty()) return otherwise;
   return value == "~" ? home() : value.starts_with("~/") ? home() / value.substr(2) : fs::path(value);

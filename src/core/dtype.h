@@ -28,7 +28,7 @@ constexpr int64_t size_of(DType t) {
 }
 
 std::string_view name_of(DType t);
-DType dtype_from(std::string_view name);  // throws Error for a name it does not know
+DType dtype_from(std::string_view name);  // throws Error for an unknown name
 
 inline float f32_from_bf16(uint16_t h) { return std::bit_cast<float>(uint32_t(h) << 16); }
 

@@ -1,6 +1,6 @@
 // Errors that a user can understand: a broken file, an impossible request, a wrong option. The text is one sentence
-// that names the thing and the numbers; the command line prints it and exits 1, the server answers with it. Text that goes into
-// it may come from anyone's file or request, so it is made printable here and nobody has to think of it.
+// that names the thing and the numbers; the command line prints it and exits 1, the server answers with it. Text in it
+// may come from an untrusted file or request, so it is always made printable here.
 #pragma once
 
 #include <fmt/core.h>

@@ -1,5 +1,5 @@
-// fmt, compiled once. Headers include fmt/core.h only, which costs a tenth of the header-only library in every translation
-// unit; and the program needs no shared library of it.
+// fmt, compiled once. Headers include fmt/core.h only, a tenth of the header-only library's cost in every translation unit, and the
+// program needs no shared library.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

@@ -17,7 +17,7 @@ static constexpr std::array<std::string_view, 5> kNames{"scalar", "avx2", "avx51
 std::string_view name_of(Isa isa) { return kNames[size_t(isa)]; }
 
 #if defined(__x86_64__)
-// Tiles are 8 KB of registers that Linux hands out to a process that asks for them.
+// Tiles are 8 KB of registers, which a process has to request from Linux.
 static bool may_use_tiles() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24;

@@ -1,4 +1,4 @@
-// The instruction sets that CPU kernels are written for, in ascending order of preference, and what this machine has.
+// The instruction sets of the CPU kernels, in ascending order of preference, and which of them this machine has.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ enum class Isa : uint8_t { scalar, avx2, avx512, vnni, amx };
 
 std::string_view name_of(Isa);
 Isa isa_from(std::string_view name);  // throws Error for an unknown name, or one that this machine cannot run
-std::vector<Isa> available_isas();    // ascending; scalar is always there. Asks the system for the right to use tiles
+std::vector<Isa> available_isas();    // ascending; always includes scalar. Requests permission to use tiles
 Isa best_isa();
 
 }  // namespace mr

@@ -7,7 +7,7 @@ namespace {
 
 using mr::OrderedJson;
 
-constexpr int max_recursion = 256;  // levels; strangers' documents have 64 at most
+constexpr int max_recursion = 256;  // levels; untrusted documents have 64 at most
 
 template <class Visit>
 void each_child(OrderedJson& json, Visit visit) {
@@ -17,7 +17,7 @@ void each_child(OrderedJson& json, Visit visit) {
     for (auto& [key, child] : json.get_ref<OrderedJson::object_t&>()) visit(child);
 }
 
-// As the library does it: without recursion, with a list of what is left.
+// As the library does it: iteratively, with a worklist.
 void take_apart_by_list(OrderedJson& json) {
   std::vector<OrderedJson> rest;
   auto put_off = [&](OrderedJson& child) { rest.push_back(std::move(child)); };

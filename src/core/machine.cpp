@@ -19,7 +19,7 @@ static std::string first_line(const fs::path& file) {
   return line;
 }
 
-// The value behind "key:" in a file of such lines; empty: there is none.
+// The value after "key:" in a file of such lines; empty: none.
 static std::string value_of(const fs::path& file, std::string_view key) {
   std::ifstream in(file);
   for (std::string line; std::getline(in, line);) {

@@ -14,7 +14,7 @@ namespace mr {
 
 namespace fs = std::filesystem;
 
-static constexpr double tick = 0.01;  // seconds: what the kernel promises programs, whatever it counts in
+static constexpr double tick = 0.01;  // seconds: USER_HZ of the kernel's interface is always 100
 
 static std::vector<int> all_processes() {
   std::vector<int> ids;
@@ -26,7 +26,7 @@ static std::vector<int> all_processes() {
 
 struct Process {
   int parent = 0;
-  double seconds = 0;  // of processor time
+  double seconds = 0;  // of CPU time
 };
 
 // Fields of /proc/ID/stat after the name, which may hold spaces: state, parent, ..., the 12th and 13th user and system time.
@@ -42,7 +42,7 @@ static Process process(int id) {
   return p;
 }
 
-// Of these processes and all that they started.
+// Of these processes and all their descendants.
 static double seconds_of(const std::vector<int>& roots) {
   if (roots.empty()) return 0;
   std::map<int, Process> all;
@@ -79,7 +79,7 @@ double OtherPrograms::share() const {
   return all > 0 ? std::clamp(others / all, 0.0, 1.0) : 0;
 }
 
-// "  sl  local_address rem_address   st ... inode": addresses end in the port, in hexadecimal; state 0A listens.
+// "  sl  local_address rem_address   st ... inode": addresses end in the port, in hexadecimal; state 0A: listening.
 static void add_listening(const char* file, int port, std::set<std::string>& sockets) {
   std::ifstream in(file);
   std::string line;

@@ -10,7 +10,7 @@ namespace mr {
 namespace {
 
 struct Character {
-  size_t length;  // bytes; 0: no valid UTF-8 begins here
+  size_t length;  // bytes; 0: invalid UTF-8
   char32_t code;
 };
 

@@ -1,4 +1,4 @@
-// Text of strangers, made fit for a terminal, a log or an error's sentence: one line, no control characters, a bounded length.
+// Untrusted text made safe for a terminal, a log or an error message: one line, no control characters, bounded length.
 #pragma once
 
 #include <string>
@@ -8,13 +8,13 @@
 
 namespace mr {
 
-inline constexpr size_t max_printable = 500;  // bytes, before the cut is marked
+inline constexpr size_t max_printable = 500;  // bytes, without the truncation mark
 
-// UTF-8 stays as it is. Control characters, line separators, marks that turn the direction of writing, and bytes that are no
-// UTF-8 become escapes; what is longer than `limit` ends in "…" and says how long it was.
+// Valid UTF-8 is kept. Control characters, line separators, bidirectional controls and invalid bytes become escapes; text longer than
+// `limit` ends in "…" with its original length.
 std::string printable(std::string_view text, size_t limit = max_printable);
 
-// What a format string gets for an argument: text is made printable, everything else passes.
+// An argument of a format string: text is made printable, everything else passes.
 template <class T>
 decltype(auto) printable_argument(T&& value) {
   using Plain = std::remove_cvref_t<T>;

@@ -42,7 +42,7 @@ struct Tensor {
 Tensor view(void* data, DType dtype, std::initializer_list<int64_t> shape, Device device = Device::cpu);
 std::string shape_string(const Tensor&);  // "[3, 4096]"
 
-// Zeroed, 64-byte aligned; large ones ask for huge pages. Or memory of another kind, with what frees it.
+// Zeroed, 64-byte aligned; large ones use huge pages where possible. Or memory of another kind, with its own deleter.
 class Buffer {
  public:
   Buffer() = default;
@@ -71,7 +71,7 @@ class Buffer {
   }
   std::byte* data_ = nullptr;
   size_t size_ = 0;
-  Free free_ = nullptr;  // null: the host's pages
+  Free free_ = nullptr;  // null: host pages
 };
 
 }  // namespace mr

@@ -5,9 +5,9 @@
 
 namespace mr {
 
-// Long enough to bridge the gap between two operations of a step, short enough to leave the core to the server's threads.
+// Long enough to bridge the gap between two operations of a step, short enough to yield the core to the server's threads.
 static constexpr int kSpins = 4000;
-static constexpr int kSpinsBeforeYield = 20000;  // the caller's, at the end of a call: then a worker has lost its core
+static constexpr int kSpinsBeforeYield = 20000;  // of the caller at the end of a call: a worker has probably been descheduled
 
 static void pause() {
 #if defined(__x86_64__)
@@ -27,7 +27,7 @@ ThreadPool::~ThreadPool() {
   for (auto& w : workers_) w.join();
 }
 
-// The next piece of a share, -1 if there is none. Success means that the call is not over, since it waits for this piece.
+// The next piece of a share; -1: none. After success the call cannot end before this piece is done.
 int64_t ThreadPool::claim(uint64_t call, int share) {
   const int64_t pieces = int64_t(call & kCount), begin = share_begin(pieces, share), end = share_begin(pieces, share + 1);
   std::atomic<uint64_t>& next = shares_[size_t(share)].next;
@@ -59,14 +59,14 @@ void ThreadPool::take_pieces(uint64_t call, int worker) {
   }
 }
 
-// True: a call other than `seen` has come, or the end. Spins for a while, then sleeps.
+// True: there is a call other than `seen`, or the pool stops. Spins for a while, then sleeps.
 bool ThreadPool::wait(uint64_t seen) {
   auto news = [&] { return call_.load(std::memory_order_acquire) != seen || stop_.load(std::memory_order_relaxed); };
   for (int i = 0; i < kSpins; i++) {
     if (news()) return true;
     pause();
   }
-  // Either the caller sees this sleeper after it has written its call, or the sleeper sees the call: all in one order.
+  // Sequentially consistent: either the caller sees this sleeper after writing its call, or the sleeper sees the call.
   sleepers_++;
   const uint32_t wake = wake_.load();
   if (call_.load() == seen && !stop_) wake_.wait(wake);

@@ -1,5 +1,5 @@
-// A fork-join pool for kernels. The calling thread works too; results never depend on how many workers there are,
-// because every output element is computed whole by whoever takes it.
+// A fork-join pool for kernels. The calling thread works too; results never depend on the number of workers, because every output
+// element is computed by one of them.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@
 
 namespace mr {
 
-// A borrowed callable: valid for the duration of the call it is passed to.
+// A non-owning callable: valid for the duration of the call it is passed to.
 template <class Signature>
 class FunctionRef;
 template <class R, class... Args>
@@ -39,9 +39,9 @@ class ThreadPool {
 
   int size() const { return int(workers_.size()) + 1; }
 
-  // Calls f(begin, end, worker) over pieces of [0, n), each at most `grain` long, until all are done. Each worker begins in a
-  // share of its own, so that neighbouring pieces, and the memory behind them, are read by one core in order; who is done
-  // helps the others, so that a worker which the system takes away for a while delays one piece only. One caller at a time.
+  // Calls f(begin, end, worker) over pieces of [0, n), each at most `grain` long, until all are done. Each worker starts with its own
+  // share, so that one core reads adjacent memory in order; a worker that is done steals from the others, so that one which was
+  // descheduled delays a single piece. One caller at a time.
   void parallel(int64_t n, int64_t grain, FunctionRef<void(int64_t begin, int64_t end, int worker)> f);
 
  private:
@@ -49,11 +49,11 @@ class ThreadPool {
     FunctionRef<void(int64_t, int64_t, int)> f;
     int64_t n, grain;
   };
-  // What one worker writes, on cache lines of its own: one that others take pieces from, one that the caller watches. Words hold the number
-  // of a call and, in their last kCountBits, a count: one of an earlier call is known as such, and nobody has to reset it.
+  // Written by one worker, on separate cache lines: one that others steal from, one that the caller polls. A word holds the number of a
+  // call and, in its low kCountBits, a count: a word of an earlier call is recognized as stale, so none is ever reset.
   struct Share {
-    alignas(64) std::atomic<uint64_t> next{0};  // the first piece of the share that nobody has taken
-    alignas(64) std::atomic<uint64_t> done{0};  // pieces that the worker has finished
+    alignas(64) std::atomic<uint64_t> next{0};  // the first piece of the share not yet claimed
+    alignas(64) std::atomic<uint64_t> done{0};  // pieces finished by the worker
   };
   static constexpr int kCountBits = 24;
   static constexpr uint64_t kCount = (uint64_t(1) << kCountBits) - 1;
@@ -63,7 +63,7 @@ class ThreadPool {
   int64_t claim(uint64_t call, int share);
   bool wait(uint64_t seen);
 
-  // Share i of `pieces` pieces begins here. The first ones are the larger ones, if they differ: the caller begins first.
+  // Where share i of `pieces` pieces begins. If they differ, the first are larger: the caller starts first.
   int64_t share_begin(int64_t pieces, int i) const { return (pieces * i + size() - 1) / size(); }
 
   std::unique_ptr<Share[]> shares_;  // one a worker
@@ -71,9 +71,9 @@ class ThreadPool {
   std::atomic<bool> failed_{false};
   std::exception_ptr error_;
   alignas(64) std::atomic<uint64_t> call_{0};  // (number of the call << 32 | its pieces)
-  std::atomic<Job*> job_{nullptr};             // of that call: to be read by those who have claimed a piece of it
+  std::atomic<Job*> job_{nullptr};             // of that call; only read after claiming a piece of it
   std::atomic<bool> stop_{false};
-  alignas(64) std::atomic<int> sleepers_{0};  // apart from what workers look at while they spin
+  alignas(64) std::atomic<int> sleepers_{0};  // not on the cache line that spinning workers poll
   std::atomic<uint32_t> wake_{0};             // sleepers wait for it to change
 };
 

@@ -9,9 +9,9 @@ namespace mr {
 
 namespace {
 
-constexpr size_t kLongest = 64;  // of a word that is compared
+constexpr size_t kLongest = 64;  // word that is compared
 
-// Levenshtein's.
+// Levenshtein distance.
 size_t distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); j++) row[j] = j;
