@@ -13,7 +13,7 @@ namespace {
 constexpr double kTokensAWord = 4.0 / 3;
 constexpr int64_t most_batch = 1 << 24, most_context = 1 << 30;
 
-// Of weights and state on one of so many chips.
+// Weights and state on one of `chips` chips.
 double memory_of(const Subject& s, double batch, double context, int chips) {
   return parameter_bytes(s.spec, s.storage) / chips + batch * state_bytes(s.spec, s.storage, context, chips);
 }
@@ -107,7 +107,7 @@ std::vector<std::string> warnings_about(const Question& q) {
   return out;
 }
 
-// Of the first layer that sees everything.
+// Of the first layer with global attention.
 std::optional<FlashCost> flash_of(const Question& q) {
   for (const LayerSpec& layer : q.subject.spec.layers)
     if (auto* a = std::get_if<AttentionSpec>(&layer.mixer); a && !a->window && q.on.chip.unit_memory > 0)

@@ -1,4 +1,4 @@
-// A model on a chip: everything that `millrace analyze` reports, as numbers. report.h writes them down.
+// A model on a chip: the numbers that `millrace analyze` reports. report.h formats them.
 #pragma once
 
 #include <optional>
@@ -15,7 +15,7 @@ struct Question {
   std::vector<int64_t> batches{1, 16, 64, 256};
   std::vector<int64_t> contexts{1024};
   double user_tokens_per_s = 10;  // faster than reading
-  double deadline_s = 1;          // for the first token, when all prompts of a batch come at once
+  double deadline_s = 1;          // for the first token, when all prompts of a batch arrive at once
   double price = 1;               // of one chip for an hour
   double demand_words = 0;        // a day; 0: none
   struct Draft {
@@ -26,8 +26,8 @@ struct Question {
   std::optional<Draft> draft;
 };
 
-// One batch at one context. memory, latency_s, tokens_per_s: the napkin law, memory = parameters + state, all of it read in a
-// step; that of a draft model is in the memory too, but not in the latency. step_*: what the operations move, each at the roofline.
+// One batch at one context. memory, latency_s, tokens_per_s: the napkin law, memory = parameters + state, all of it read in a step; a
+// draft model counts in the memory, but not in the latency. step_*: the operations, each at the roofline.
 struct AnalysisRow {
   int64_t batch = 0, context = 0;
   double parameter_bytes = 0, state_bytes_per_sequence = 0, memory_bytes = 0, memory_per_chip = 0;
@@ -36,25 +36,25 @@ struct AnalysisRow {
   StepCost step;
   double step_tokens_per_s = 0;
   double price_per_million = 0;  // tokens, by step_tokens_per_s
-  double draft_speedup = 0;      // of a step with drafts over one without; 0: no draft
+  double draft_speedup = 0;      // with drafts over without; 0: no draft
 };
 
 // What fits at one context.
 struct Fitting {
   int64_t context = 0;
   double ttft_s = 0;            // one prompt of this length
-  int64_t largest_batch = 0;    // that fits in memory; 0: not even one
+  int64_t largest_batch = 0;    // that fits in memory; 0: none
   int64_t users = 0;            // that fit and get user_tokens_per_s each
-  int64_t within_deadline = 0;  // that fit and whose prompts, read all at once, take no longer than the deadline
-  int64_t both = 0;             // the batch that the rest speaks of; 0: nobody is served in time, and all of it is 0
+  int64_t within_deadline = 0;  // that fit and whose prompts, read together, meet the deadline
+  int64_t both = 0;             // the batch of the members below; 0: none meets both, and all of them are 0
   double tokens_per_s = 0;
   double price_per_million = 0;
-  int64_t chips_for_demand = 0;  // 0: no demand either
+  int64_t chips_for_demand = 0;  // 0 without demand, too
 };
 
 struct Analysis {
   Question question;
-  std::vector<std::string> warnings;  // sentences about what was asked for and makes little sense
+  std::vector<std::string> warnings;  // about inputs that make little sense
   int64_t parameters = 0, parameters_with_norms = 0, active_parameters = 0;
   std::vector<StateKind> state;
   std::vector<AnalysisRow> rows;                             // every batch at every context
@@ -64,26 +64,26 @@ struct Analysis {
   struct Point {
     bool prefill;
     Phase phase;
-    Operation op;  // one chip's part
+    Operation op;  // the share of one chip
     RoofTime time;
   };
-  std::optional<FlashCost> flash;  // of the first context, where the model has such heads and the chip's unit memory is known
+  std::optional<FlashCost> flash;  // at the first context; none without attention heads or if the chip's unit memory is unknown
   std::vector<Point> operations;   // prefill of one prompt, then generation of every batch, at the first context
 };
 
 Analysis analyze(Question);
 
-double memory_bytes(const Question&, double batch, double context, int chips);  // on one of so many chips; the draft's too
+double memory_bytes(const Question&, double batch, double context, int chips);  // on one of `chips` chips; includes the draft's
 
-int64_t shown_batch(const Analysis&);  // whose operations are shown: the largest of those asked for that fits, or the first
+int64_t shown_batch(const Analysis&);  // its operations are shown: the largest given one that fits, or the first
 
-// What chips cannot share evenly: heads and widths are split whole, key/value heads may be repeated.
+// A dimension that cannot be split evenly over chips. Heads and widths must divide; key/value heads may be replicated.
 struct UnevenPart {
   const char* what;
   int n;
 };
 std::optional<UnevenPart> uneven_part(const ModelSpec&, int chips);
-void check_split(const ModelSpec&, int chips);  // throws where there is one
+void check_split(const ModelSpec&, int chips);  // throws if there is one
 
 // The largest n >= 0 for which ok(n) holds, where ok(n) implies ok(n - 1); at most 2^40.
 template <class Ok>

@@ -31,7 +31,7 @@ const Link& link_named(std::string_view name) {
 std::span<const Chip> chips() {
   auto link = [](std::string_view name) { return link_named(name).bytes_per_s; };
   static const Chip kChips[] = {
-      //                                   bf16      fp8       int8      bytes/s   memory   units, beside each, shared
+      //                                   bf16      fp8       int8      bytes/s   memory   units, of each, shared
       {"h100", "NVIDIA H100 SXM", 989 * T, 1979 * T, 1979 * T, 3.35 * T, 80 * G, 132, 228 * KiB, 50 * MiB, link("nvlink4")},
       {"h200", "NVIDIA H200 SXM", 989 * T, 1979 * T, 1979 * T, 4.8 * T, 141 * G, 132, 228 * KiB, 50 * MiB, link("nvlink4")},
       {"a100", "NVIDIA A100 SXM 80 GB", 312 * T, 0, 624 * T, 2.039 * T, 80 * G, 108, 164 * KiB, 40 * MiB, link("nvlink3")},

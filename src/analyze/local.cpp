@@ -35,7 +35,7 @@ static double cache_bytes(const std::string& level) {
   return 0;
 }
 
-// Over memory that no cache holds.
+// Over a buffer larger than any cache.
 static double measure_bandwidth(ThreadPool& pool) {
   double bytes = std::max(512.0 * 1048576, 4 * cache_bytes("3"));
   Buffer memory(size_t(std::min(bytes, double(physical_memory()) / 4)));
@@ -50,7 +50,7 @@ Chip probe_local(int threads) {
   Chip c;
   OtherPrograms others;
   for (Isa isa : available_isas()) {
-    c.bf16 = float_rate(isa, pool);  // weights of 16 bits meet activations of 32
+    c.bf16 = float_rate(isa, pool);  // 16-bit weights times 32-bit activations
     c.int8 = c.quantized = quantized_rate(isa, pool);
     c.rates.push_back({fmt::format("{} f32", name_of(isa)), c.bf16});
     c.rates.push_back({fmt::format("{} quantized", name_of(isa)), c.quantized});
@@ -85,8 +85,8 @@ Chip local_machine(int threads, bool probe_again) {
   Chip c;
   if (!probe_again && read_cached(path, threads, c)) return c;
   c = probe_local(threads);
-  if (c.busy()) return c;   // not worth keeping
-  std::error_code ignored;  // a folder that cannot be written costs the next run a second probe, no more
+  if (c.busy()) return c;   // not cached
+  std::error_code ignored;  // if the folder is not writable, the next run probes again
   fs::create_directories(path.parent_path(), ignored);
   std::ofstream(path) << json_of(c).dump(1) << "\n";
   return c;

@@ -1,4 +1,4 @@
-// This machine as a chip: probed once, kept in the cache folder. The only part of the analysis that runs anything.
+// This machine as a chip: probed once, cached on disk. The only part of the analysis that runs kernels.
 #pragma once
 
 #include <vector>
@@ -11,8 +11,8 @@ namespace mr {
 // "local", at its best instruction set; activations are f32. Measures for a few seconds.
 Chip probe_local(int threads);
 
-// 0 threads: one per core. From cache_dir()/hardware.json, if that is of this machine; measured limits are kept there, unless
-// others were running.
+// 0 threads: one per core. From cache_dir()/hardware.json, if that was written on this machine; new measurements are stored there,
+// unless other programs were running.
 Chip local_machine(int threads, bool probe_again);
 
 }  // namespace mr

@@ -1,4 +1,4 @@
-// How numbers are stored, as data: what a weight or a key costs in bytes, what range it has, and which unit multiplies it.
+// Number formats as data: bytes of a weight or key, its range, and which unit multiplies it.
 #pragma once
 
 #include <span>
@@ -13,16 +13,16 @@ struct NumberFormat {
   std::string_view name;
   double bytes;                    // one value, with its share of scales
   double largest, smallest, step;  // largest magnitude, smallest normal one (integers: 1), relative spacing (integers: 1)
-  Product product;                 // what a chip multiplies it with
+  Product product;                 // the unit that multiplies it
   std::string_view note;
 };
 
 std::span<const NumberFormat> number_formats();
-const NumberFormat& number_format(std::string_view name);  // throws, listing what is known
+const NumberFormat& number_format(std::string_view name);  // throws, listing the known ones
 
-NumberFormat::Product product_of(std::string_view format);  // of weights stored so; bf16's where the format is not in the table
+NumberFormat::Product product_of(std::string_view format);  // of weights in that format; bf16 if it is not in the table
 
-// Flops a second of a product whose weights are stored so; bf16's where the chip has no unit of its own.
+// Flops a second of such a product; bf16's where the chip has no such unit.
 double product_rate(const Chip&, NumberFormat::Product);
 
 }  // namespace mr

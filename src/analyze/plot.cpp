@@ -21,7 +21,7 @@ std::string escaped(const std::string& text) {
   return out;
 }
 
-// The least of 1, 2 and 5 times a power of ten that is not below v.
+// The least 1, 2 or 5 times a power of ten that is not below v.
 static double round_up(double v) {
   double power = std::pow(10, std::floor(std::log10(v)));
   for (double m : {1.0, 2.0, 5.0})
@@ -99,7 +99,7 @@ void Plot::point(Point p, int color, const std::string& tooltip) {
   taken_.push_back({px(p.x) - 4, py(p.y), 8, 8, 0});
 }
 
-// Of 12 pixels, on average; no letter of a label is much wider.
+// In a font of 12 pixels, on average; no letter of a label is much wider.
 static double width_of(const std::string& text) {
   return 6.6 * double(std::ranges::count_if(text, [](char c) { return (c & 0xc0) != 0x80; }));  // characters, not bytes
 }
@@ -110,7 +110,7 @@ std::array<Plot::Point, 4> Plot::Box::corners() const {
   return {at(0, -h), at(width, -h), at(width, h), at(0, h)};
 }
 
-// Two rectangles are apart where a line along a side of one of them has all corners of the other beyond it.
+// Separating axis: two rectangles are apart if a line along a side of one has all corners of the other beyond it.
 static bool are_apart(const std::array<Plot::Point, 4>& a, const std::array<Plot::Point, 4>& b) {
   for (const auto& box : {a, b})
     for (size_t i = 0; i < 2; i++) {
@@ -154,7 +154,7 @@ void Plot::write(const Box& box, int color, const std::string& text, bool from_r
 
 void Plot::text(Point p, int color, const std::string& text) { write({px(p.x) + 7, py(p.y) - 11, width_of(text), 13, 0}, color, text); }
 
-// Places around the point first, then ever further away, below before above, where a thin line leads from the point to its label.
+// Tries positions around the point first, then further and further away, below before above, with a leader line.
 bool Plot::label(Point p, int color, const std::string& text) {
   const double x = px(p.x), y = py(p.y), width = width_of(text);
   struct Place {
@@ -168,12 +168,12 @@ bool Plot::label(Point p, int color, const std::string& text) {
     for (double way : {down, -down})
       for (double aside : {12.0, -12.0 - width, 40.0, -40.0 - width, -width / 2})
         places.push_back({{x + aside, y + way, width, 13, 0}, true});
-  for (const auto& lines : {lines_, {}})  // one that crosses a line is better than none
+  for (const auto& lines : {lines_, {}})  // a label that crosses a line is better than none
     for (const Place& place : places) {
       if (!is_inside(place.box) || !is_apart_from_all(place.box, taken_) || !is_apart_from_all(place.box, lines)) continue;
       if (place.leads) {
         const double end = std::clamp(x, place.box.x - 2, place.box.x + width + 2);
-        const double away = end == x ? 8 : 0;  // it ends at a side of the label, or at its top or bottom
+        const double away = end == x ? 8 : 0;  // the leader ends at a side of the label, or at its top or bottom
         const Point to{end, place.box.y - (place.box.y > y ? away : -away)};
         const double length = std::hypot(to.x - x, to.y - y), begin = 6.5 / length;
         const Box leader = stroke({x + begin * (to.x - x), y + begin * (to.y - y)}, to);

@@ -1,4 +1,4 @@
-// A small picture, as SVG. Both axes are logarithmic unless they say otherwise.
+// A small plot as SVG. Both axes are logarithmic by default.
 #pragma once
 
 #include <array>
@@ -18,13 +18,13 @@ class Plot {
     std::string label, unit;
     double low, high;  // > 0
     Scale scale = Scale::decades;
-    std::vector<double> marks{};  // Plot sets them, and widens the axis to the outer ones
+    std::vector<double> marks{};  // set by Plot, which widens the axis to the outer ones
   };
   struct Point {
     double x, y;
   };
   struct Box {
-    double x, y, width, height, angle;  // pixels, radians; turned around (x, y), the middle of its left side
+    double x, y, width, height, angle;  // pixels, radians; rotated around (x, y), the middle of its left side
     std::array<Point, 4> corners() const;
   };
   Plot(std::string title, Axis x, Axis y);
@@ -33,8 +33,8 @@ class Plot {
   void line(const std::vector<Point>&, int color, bool dashed = false);
   void point(Point, int color, const std::string& tooltip);
   void text(Point, int color, const std::string&);
-  // Beside a point, or as far from it as it takes to cover no label, point or legend before it, with a thin line between them;
-  // false: there was no room, and nothing is drawn.
+  // Next to a point, or as far from it as necessary to cover no earlier label, point or legend, with a leader line; false: there was
+  // no room, and nothing is drawn.
   bool label(Point, int color, const std::string&);
   enum class Corner : uint8_t { top_left, bottom_right };
   void legend(const std::vector<std::pair<int, std::string>>& lines, Corner = Corner::top_left);  // colors and texts; once
@@ -43,7 +43,7 @@ class Plot {
   std::string svg() const;
 
  private:
-  double px(double x) const;  // pixels; values outside are held at the border
+  double px(double x) const;  // pixels; clamped to the border
   double py(double y) const;
   void grid();
   std::string title_;

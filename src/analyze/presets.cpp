@@ -52,8 +52,8 @@ static constexpr Preset kPresets[] = {
       "num_attention_heads": 128, "vocab_size": 102400, "max_position_embeddings": 163840, "q_lora_rank": 1536,
       "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "first_k_dense_replace": 1,
       "n_routed_experts": 160, "n_shared_experts": 2, "num_experts_per_tok": 6, "moe_intermediate_size": 1536})"},
-    // Shaped like what Character.AI described in 2024, at 13B's width: one layer of six sees everything, one key/value head,
-    // neighbours of one kind share keys and values in pairs.
+    // Shaped like what Character.AI described in 2024, at 13B's width: global attention in every sixth layer, one key/value head,
+    // neighbouring layers of one kind share keys and values in pairs.
     {"character-hybrid",
      R"({"model_type": "llama", "hidden_size": 5120, "intermediate_size": 13824, "num_hidden_layers": 48,
       "num_attention_heads": 40, "vocab_size": 32000, "max_position_embeddings": 32768})",
@@ -84,7 +84,7 @@ std::string preset_names() {
 
 ModelSpec spec_of(const Preset& p) { return apply(p.what_if, spec_from(Json::parse(p.config), fmt::format("preset {}", p.name))); }
 
-// Successive layers of one kind, n at a time, use the keys and values of their first.
+// Groups of n successive layers of one kind use the keys and values of the first.
 static void share(ModelSpec& spec, int n) {
   struct Kind {
     int owner = -1, users = 0;

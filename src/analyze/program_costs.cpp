@@ -9,7 +9,7 @@ namespace mr {
 
 namespace {
 
-// The reports' words for products; what is not here goes by its own name.
+// Names of products in reports; others keep their own.
 constexpr std::pair<std::string_view, std::string_view> kProducts[] = {
     {"q+k+v", "q, k, v"},
     {"q", "q, k, v"},
@@ -52,13 +52,13 @@ std::string report_name(const Op& op, bool has_rope) {
   return "norms, residual";
 }
 
-// A step's operations of one list, added up by their names.
+// A step's operations, summed by name.
 class Sum {
  public:
   Sum(const Program& program, const Storage& storage, const BatchShape& shape, int chips)
       : program_(program), s_(storage), shape_(shape), chips_(chips) {}
 
-  // `count` operations like this one, `times` of them not another part of the one before.
+  // `count` operations like this one; `times` of them are not a continuation of the previous one.
   void add(const Op& op, const std::string& name, int count, int times) {
     const Cost c = cost(op, program_, shape_, s_.activation);
     if (op.rows == Rows::Base::outputs && shape_.outputs == 0) return;
@@ -72,7 +72,7 @@ class Sum {
     else if (auto* g = op.get<GroupedLinearOp>())
       experts(o, *g, count * c.weights);
     else
-      (op.get<EmbedOp>() ? o.read : o.weights) += count * c.weights;  // some rows of a table are not the table
+      (op.get<EmbedOp>() ? o.read : o.weights) += count * c.weights;  // a lookup reads some rows, not the table
     state(o, op, count * c.state, count * c.kept);
     if (o.name == "norms, residual") o.split = false;
     if (chips_ > 1) all_reduce(op, count);
@@ -113,7 +113,7 @@ class Sum {
 
   void product(Operation& o, const Weight& w, double bytes, double rows) {
     const double each = read_weights(o, w, bytes);
-    if (o.law.empty()) set_law(o, o.name == "output layer" ? "B" : "B·T", rows, each);  // of all rows: the last layer's may be fewer
+    if (o.law.empty()) set_law(o, o.name == "output layer" ? "B" : "B·T", rows, each);  // for all rows; the last layer may have fewer
   }
 
   void experts(Operation& o, const GroupedLinearOp& g, double bytes) {
@@ -134,7 +134,7 @@ class Sum {
     o.written += kept;
   }
 
-  // Of chips that share a layer each has a part of what is added to the residual.
+  // With tensor parallelism each chip has a partial sum of what is added to the residual.
   void all_reduce(const Op& op, int count) {
     const LinearOp* linear = op.get<LinearOp>();
     const AddOp* add = op.get<AddOp>();
@@ -160,7 +160,7 @@ ProgramCosts::ProgramCosts(const Program& program) : program_(program), whole_(f
 std::vector<ProgramCosts::Alike> ProgramCosts::fold(const OpList& list) const {
   const bool has_rope = std::ranges::any_of(list.ops, [](const Op& op) { return op.get<RopeOp>(); });
   std::vector<Alike> all;
-  std::map<std::string, size_t> known;  // by what the line says of it
+  std::map<std::string, size_t> known;  // by its printed line
   for (const ProgramLine& line : lines_of(program_, list)) {
     const Op& op = list.ops[size_t(line.index)];
     auto [at, is_new] = known.try_emplace(line.shape, all.size());

@@ -12,17 +12,17 @@ namespace {
 
 enum Color { ink, red, blue, green, grey, orange };
 
-// What follows from limits that were measured on a busy machine is marked with it.
+// Marks figures that depend on limits measured on a busy machine.
 std::string about(const Analysis& a, std::string text) { return mr::about(std::move(text), a.question.on.chip.busy()); }
 
-const std::string separator = " · ";  // of names, which may have commas
+const std::string separator = " · ";  // between names, which may contain commas
 
 struct Dot {
   double x, y, seconds;
-  std::string name, label;  // label: empty for what takes little time, or lies where another is labelled
+  std::string name, label;  // label: empty if it takes little time or overlaps a labelled one
 };
 
-// The operations of one phase, those that take longest first; neighbours on the roof share a label.
+// The operations of one phase, slowest first; neighbours on the roof share a label.
 std::vector<Dot> dots(const Analysis& a, bool prefill, int64_t batch) {
   std::vector<Dot> out;
   double all = 0;
@@ -140,7 +140,7 @@ std::string roofline_svg(const Analysis& a) {
   Plot plot("Roofline: " + a.question.subject.name + " on " + c.name, {"flops a byte", "", low, high},
             {"FLOP/s that can be reached", "FLOP/s", std::pow(10, std::floor(std::log10(low))) * c.bandwidth, 1.5 * top});
   plot.line({{plot.x_low(), plot.x_low() * c.bandwidth}, {roof / c.bandwidth, roof}, {plot.x_high(), roof}}, ink);
-  const double plain = c.bf16;  // of products with activations, as in attention
+  const double plain = c.bf16;  // for products of activations, as in attention
   if (plain != roof) plot.line({{plain / c.bandwidth, plain}, {plot.x_high(), plain}}, ink, true);
   std::vector<std::pair<int, std::string>> legend;
   for (const Series& s : series) legend.emplace_back(s.color, s.name);
@@ -148,7 +148,7 @@ std::string roofline_svg(const Analysis& a) {
   if (plain != roof) legend.emplace_back(ink, fmt::format("dashed: {} in products without weights", about(a, with_unit(plain, "FLOP/s"))));
   plot.legend(legend, Plot::Corner::bottom_right);  // far below the roof
   struct Label {
-    int rank;  // in its series: what takes longest is first
+    int rank;  // in its series: slowest first
     double x;
     const Dot* dot;
     Color color;
@@ -161,7 +161,7 @@ std::string roofline_svg(const Analysis& a) {
       if (!d.label.empty()) labels.push_back({rank++, d.x, &d, s.color});
     }
   }
-  // There may not be room for all. Those at the right have the least of it.
+  // There may not be room for all; the rightmost have the least.
   std::ranges::sort(labels, std::less{}, [](const Label& l) { return std::pair(l.rank, -l.x); });
   for (const Label& l : labels) plot.label({l.dot->x, l.dot->y}, l.color, shortened(l.dot->label));
   return plot.svg();

@@ -96,7 +96,7 @@ Json json_report(const Analysis& a) {
          {"table_format", q.subject.storage.table_name},
          {"kv_format", keeps_keys(q.subject.spec) ? Json(q.subject.storage.kv_name) : Json()},
          {"chip", json_of(q.on.chip)},
-         {"ratio", product_rate(q.on.chip, q.subject.storage.block_product) / q.on.chip.bandwidth},  // in products with the weights
+         {"ratio", product_rate(q.on.chip, q.subject.storage.block_product) / q.on.chip.bandwidth},  // of products with the weights
          {"tp", q.on.tp},
          {"replicas", q.on.replicas},
          {"price_per_hour", q.price},

@@ -39,7 +39,7 @@ std::string speed(double tokens_per_s) {
 
 std::string about(std::string figure, bool busy) { return busy ? fmt::format("~{}", figure) : figure; }
 
-// What follows from limits that were measured on a busy machine is marked with it.
+// Marks figures that depend on limits measured on a busy machine.
 static std::string about(const Analysis& a, std::string text) { return about(std::move(text), a.question.on.chip.busy()); }
 
 static std::string count_or(int64_t n, int64_t unlimited) { return n >= unlimited ? "any" : n == 0 ? "none" : grouped(n); }
@@ -95,7 +95,7 @@ std::vector<std::string> state_lines(const Analysis& a) {
   return lines;
 }
 
-// "  state        ..." on its first line, and below it the others.
+// "  state        ..." on the first line, the others below it.
 static std::string listed(const char* head, const std::vector<std::string>& lines) {
   std::string out;
   for (const std::string& line : lines) out += fmt::format("  {:<12} {}\n", &line == &lines[0] ? head : "", line);
@@ -171,14 +171,14 @@ static std::string rows_table(const Analysis& a) {
   return out + fmt::format("  $/Mtok at ${:.2f} an hour for a chip.{}\n", a.question.price, draft ? fmt::format(" {}", draft_line(a)) : "");
 }
 
-// The fewest chips from so many on that can share the model evenly; 0: there are none.
+// The smallest number of chips, at least `from`, over which the model splits evenly; 0: none.
 static int chips_that_share(const ModelSpec& spec, int from) {
   for (int chips = from; chips <= 1024; chips++)
     if (!uneven_part(spec, chips)) return chips;
   return 0;
 }
 
-// What would hold weights that are too large for a chip: more of them, fewer bits a weight, or both.
+// How weights that are too large for a chip could fit: more chips, fewer bits a weight, or both.
 static std::string room_for_weights(const Analysis& a) {
   const Question& q = a.question;
   const double all = parameter_bytes(q.subject.spec, q.subject.storage), chip = q.on.chip.memory;
@@ -191,7 +191,7 @@ static std::string room_for_weights(const Analysis& a) {
   return ways.empty() ? "no flag makes it fit here" : fmt::format("it takes {}", fmt::join(ways, ", or "));
 }
 
-// Why no batch at all gives every user the speed and the first token in time.
+// Why no batch meets both the speed per user and the deadline.
 static std::string why_none(const Analysis& a, const Fitting& l) {
   const Question& q = a.question;
   const double weights = parameter_bytes(q.subject.spec, q.subject.storage) / q.on.tp;
@@ -249,7 +249,7 @@ static std::string limits_table(const Analysis& a) {
   return out;
 }
 
-static constexpr double far_from_law = 1.25;  // times less than its law: the reader is told why
+static constexpr double far_from_law = 1.25;  // times below its law: explained in the report
 
 static std::string operations_table(const Analysis& a, bool prefill, int64_t batch) {
   std::string out;
@@ -260,7 +260,7 @@ static std::string operations_table(const Analysis& a, bool prefill, int64_t bat
     all.bytes += p.op.bytes();
     all.flops += p.op.flops;
     std::string law = p.op.law.empty() ? "" : fmt::format("{:>9} = {}", figure(p.op.law_intensity), p.op.law);
-    if (p.op.link > 0) {  // nothing is computed, and messages do not pass through memory
+    if (p.op.link > 0) {  // communication: no flops, no memory traffic
       out += fmt::format("  {:<24} {:>4} {:>45} {:>10} {:<8}\n", p.op.name, p.op.layers, with_unit(p.op.link, "B") + " sent to other chips",
                          about(a, with_unit(p.time.seconds, "s")), name_of(p.time.bound));
       continue;

@@ -1,5 +1,4 @@
-// How long operations take at least on a chip: each as long as its flops, its bytes or its messages need, whichever is most
-// (Williams et al. 2009).
+// Lower bounds of operations' time on a chip: flops, bytes or messages, whichever takes longest (roofline, Williams et al. 2009).
 #pragma once
 
 #include "analyze/workload.h"
@@ -8,14 +7,14 @@ namespace mr {
 
 struct Deployment {
   Chip chip;
-  int tp = 1;        // chips that share every layer
-  int replicas = 1;  // such groups, each with requests of its own
+  int tp = 1;        // tensor parallelism: chips that share every layer
+  int replicas = 1;  // such groups, each with its own requests
 };
 
 enum class Roof : uint8_t { memory, compute, link };
 std::string_view name_of(Roof);
 
-// What one of the chips that share a layer has of it.
+// The share of one chip in tensor parallelism.
 Operation part_of(Operation, int chips);
 
 struct RoofTime {
@@ -23,9 +22,9 @@ struct RoofTime {
   Roof bound = Roof::memory;
   double memory_s = 0, compute_s = 0;  // for its bytes alone, and for its flops alone
 };
-RoofTime time_of(const Operation&, const Deployment&);  // of the whole operation, on all chips of a group
+RoofTime time_of(const Operation&, const Deployment&);  // of the whole operation, on a group of chips
 
-// A whole step: operations one after the other.
+// A whole step: operations in sequence.
 struct StepCost {
   double seconds = 0, bytes = 0, flops = 0;  // bytes and flops: of all chips together
   double memory_s = 0, compute_s = 0;        // for the bytes alone, and for the flops alone

@@ -11,7 +11,7 @@ namespace mr {
 
 namespace fs = std::filesystem;
 
-// Matrices that are stored together: mean bytes of a weight, and the format that most of the bytes are in.
+// A set of matrices: mean bytes of a weight, and the format of most bytes.
 struct Stored {
   std::map<std::string, double> bytes;
   double weights = 0;
@@ -57,7 +57,7 @@ std::vector<Operation> operations(const Subject& s, const Phase& phase, int chip
   return s.program ? s.program->operations(s.storage, std::span(&phase, 1), chips) : operations(s.spec, s.storage, phase, chips);
 }
 
-// What can be described, but not run, keeps its closed forms.
+// Models that cannot run keep their closed forms.
 static void record(Subject& s, const Checkpoint& files) {
   const auto backend = make_ref_backend();
   try {

@@ -1,4 +1,4 @@
-// What is analysed: a model's specification and how its numbers are stored, from a checkpoint, a bare config.json or a preset.
+// The subject of an analysis: a model's specification and number formats, from a checkpoint, a bare config.json or a preset.
 #pragma once
 
 #include <memory>
@@ -14,20 +14,20 @@ struct Subject {
   std::string name;
   ModelSpec spec;
   Storage storage;
-  std::shared_ptr<const Model> outline;  // whose program is counted; null: it is described alone, by a preset or a what-if, or cannot run
+  std::shared_ptr<const Model> outline;         // its program is counted; null for a preset, a what-if, or a model that cannot run
   std::shared_ptr<const ProgramCosts> program;  // of the outline
 };
 
-// Of a step, by the program that would run where there is one, else by the closed forms.
+// Of a step: by the recorded program if there is one, else by the closed forms.
 std::vector<Operation> operations(const Subject&, const Phase&, int chips);
 
 // A preset's name, the path of a config.json, a directory (weights are optional), a .gguf file, or a short name of a model in the
-// cache folder; empty: the default model. Where there are weights, their stored formats count; else bf16. Keys and values are in bf16.
+// cache folder; empty: the default model. Weights count in their stored formats; bf16 without weights. Keys and values are bf16.
 Subject subject_of(const std::string& model);
-void describe_as(Subject&, ModelSpec);  // another model in its place, which nobody has recorded
+void describe_as(Subject&, ModelSpec);  // replaces the model by one without a program
 Subject subject_of(const Preset&);
 
-Storage storage_of(const Checkpoint&);  // as its tensors are stored; bf16 where it has none
+Storage storage_of(const Checkpoint&);  // as its tensors are stored; bf16 without tensors
 
 void store_weights_as(Storage&, std::string_view format);
 void store_keys_as(Storage&, std::string_view format);

@@ -12,7 +12,7 @@ FlashCost flash_attention(double s, double h, double fast_words) {
   FlashCost c{s, h, fast_words};
   c.tile = std::clamp(std::floor(fast_words / (4 * h)), 1.0, s);
   const double whole = std::floor(s / c.tile);                                          // tiles of queries
-  const double keys = c.tile * whole * (whole + 1) / 2 + (whole * c.tile < s ? s : 0);  // that they pass
+  const double keys = c.tile * whole * (whole + 1) / 2 + (whole * c.tile < s ? s : 0);  // read by them
   c.flops = 4 * h * s * (s + 1) / 2;
   c.words = 2 * s * h + 2 * h * keys;
   c.extra_words = 2 * s;
@@ -80,7 +80,7 @@ class Counter {
   }
 
  private:
-  // Layers that are alike cost alike: each kind, and how many there are.
+  // Equal layers cost the same: each kind with its count.
   std::vector<std::pair<const LayerSpec*, int>> kinds() const {
     std::vector<std::pair<const LayerSpec*, int>> all;
     for (const LayerSpec& layer : spec_.layers) {
@@ -143,7 +143,7 @@ class Counter {
     o.written += rows_ * written * a_;
   }
 
-  // With the residual: each reads it and what is added, writes both the sum and the normed sum. Every chip does them whole.
+  // With the residual: reads it and the addend, writes the sum and the normed sum. Replicated on every chip.
   void norms(int n, double rows) {
     Operation& o = op("norms, residual");
     const double values = n * rows * spec_.dim;
@@ -185,8 +185,8 @@ class Counter {
     product("attention out", rows_, q, spec_.dim);
   }
 
-  // Absorbed: queries are taken into the latent's space, so that only latents are read. Expanded: keys and values are made of
-  // the latents first, cheaper where many rows share them.
+  // Absorbed: queries are projected into the latent space, so that only latents are read. Expanded: keys and values are computed from
+  // the latents first, cheaper if many rows share them.
   void mix(const MlaSpec& m) {
     const double n = m.heads, latent = m.kv_rank + m.rope_dim, qk = m.nope_dim + m.rope_dim;
     if (m.q_rank) product("q down", rows_, spec_.dim, m.q_rank);
@@ -222,7 +222,7 @@ class Counter {
     product("attention out", rows_, n * m.v_dim, spec_.dim);
   }
 
-  // A mixer that runs needs no closed form: its program is counted. Only what would change the model asks for one.
+  // A mixer that runs needs no closed form: its program is counted. Only a what-if would need one.
   void mix(const auto& mixer) {
     fail("{}: layers of this kind are counted as they run, so only the model as it is can be analysed", mixer.kind());
   }
@@ -236,7 +236,7 @@ class Counter {
     o.written += rows_ * channels * a_ + seqs_ * state_bytes;
   }
 
-  // values: of the state h; flops a value and token: decay, input, output.
+  // values: of the state h; flops per value and token: decay, input, output.
   void scan(double inner, double values, double flops, double inputs, double weights) {
     Operation& o = op("scan");
     o.flops += rows_ * (flops * values + 3 * inner);
@@ -287,7 +287,7 @@ class Counter {
     o.read += chosen * (spec_.dim + 3 * f + spec_.dim) * a_;
     o.written += chosen * (3 * f + spec_.dim) * a_ + rows_ * spec_.dim * a_;
     set_experts_law(o, rows_, m.experts, m.used, s_.block);
-    elementwise("gate", 5 * f * m.used, 0, 0);  // what it reads and writes is counted with the experts
+    elementwise("gate", 5 * f * m.used, 0, 0);  // its reads and writes are counted with the experts
     if (m.shared) feed(MlpSpec{m.shared});
   }
 
@@ -324,7 +324,7 @@ class Counter {
   std::vector<Operation> ops_;
 };
 
-// What a layer keeps when a key or value takes `kv` bytes.
+// The state of a layer when a key or value takes `kv` bytes.
 StateSpec kept_by(const LayerSpec& layer, double kv) {
   StateSpec state = std::visit([](const auto& mixer) { return mixer.state(DType::f32); }, layer.mixer);
   if (state.kind == StateSpec::Kind::paged) state.bytes = int64_t(std::ceil(double(state.bytes) / 4 * kv));
