@@ -1,4 +1,4 @@
-// What this program is and what it found: for --version and `millrace doctor`.
+// The build and the machine: for --version and `millrace doctor`.
 #pragma once
 
 #include <string>
@@ -10,20 +10,20 @@
 namespace mr {
 
 std::string version_line();  // "millrace 0.1.0"
-std::string build_line();    // the compiler, the kind of build, what is in it
-std::string machine_line();  // what this machine offers to it
+std::string build_line();    // compiler, build type, components
+std::string machine_line();  // what this machine offers
 
-// What the program can use of a machine.
+// What the program can use of this machine.
 struct Reach {
   Isa isa = Isa::scalar;
   int threads = 1;
   std::string why_no_gpu;  // empty: it runs on one
-  bool has_model = true;   // the default one is there
+  bool has_model = true;   // the default one
 };
 
 struct Finding {
   std::string topic, text;
-  std::string advice;  // empty: nothing would be faster
+  std::string advice;  // empty: nothing to improve
 };
 
 std::vector<Finding> examine(const Machine&, const Reach&);

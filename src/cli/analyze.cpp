@@ -29,7 +29,7 @@ Subject subject_from(const AnalyzeFlags& f) {
   return subject_of(*preset);
 }
 
-// "8:2": of 8 experts a token uses 2.
+// "8:2": 8 experts, 2 of them active.
 void read_experts(const std::string& text, WhatIf& w) {
   if (text.empty()) return;
   int used = 0;
@@ -55,7 +55,7 @@ Chip chip_from(const AnalyzeFlags& f) {
 void store(Subject& s, const AnalyzeFlags& f, const Chip& chip) {
   s.storage.activation = chip.activation_bytes;
   if (!f.weight_format.empty()) store_weights_as(s.storage, f.weight_format);
-  // Unless told otherwise as the engine keeps them there: Backend::kv_dtype.
+  // By default the engine's format there: Backend::kv_dtype.
   store_keys_as(s.storage, !f.kv_format.empty() ? f.kv_format : chip.name == "local" ? "f16" : "bf16");
 }
 

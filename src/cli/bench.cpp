@@ -1,4 +1,4 @@
-// millrace bench: how fast the engine is, beside what this machine's memory and arithmetic allow.
+// millrace bench: the engine's speed as a share of what this machine's memory and arithmetic allow.
 #include <algorithm>
 
 #include "analyze/report.h"
@@ -27,7 +27,7 @@ struct BenchFlags {
 
 std::string name_of(const GridRow& r) { return r.shape.prefill ? "prefill" : "decode"; }
 
-// What the analysis counts of runs by their name, for the steps of a row: what depends on contexts is not known to who times them.
+// The limit of an operation by the analysis, over the steps of a row: the timer does not know contexts.
 double counted_time(std::string_view operation, const GridRow& row, const StepCosts& costs) {
   double seconds = 0;
   for (const StepWork& step : row.m.steps)
@@ -36,8 +36,8 @@ double counted_time(std::string_view operation, const GridRow& row, const StepCo
   return seconds;
 }
 
-// The least time of a run of operations: of its products, as it noted them itself, and of its attention, scan or convolution, by the
-// analysis; 0: nobody counts it.
+// The limit of a run of operations: its products by their recorded flops and bytes, its attention, scan or convolution by the
+// analysis; 0: unknown.
 double least_time(const std::string& name, const OpTime& t, const GridRow& row, const StepCosts& costs) {
   double seconds = 0;
   if (t.flops > 0) {
@@ -50,7 +50,7 @@ double least_time(const std::string& name, const OpTime& t, const GridRow& row, 
       {"attend", "attention"}, {"diag_scan", "scan"}, {"outer_scan", "scan"}, {"short_conv", "convolution"}};
   for (auto [part, operation] : parts) {
     if (name.find(part) == std::string::npos) continue;
-    int64_t calls = 0;  // of all runs that hold one
+    int64_t calls = 0;  // of all runs that contain it
     for (auto& [other, time] : row.times)
       if (other.find(part) != std::string::npos) calls += time.calls;
     seconds += counted_time(operation, row, costs) * double(t.calls) / double(calls);
@@ -79,7 +79,7 @@ Json row_json(const GridRow& r, const StepCosts& costs) {
   return j;
 }
 
-// The parts are those of a run that was taken apart: every operation is waited for, so they take longer than the step does as a whole.
+// Operations are timed one by one, each with a wait, so together they take longer than the step.
 void print_times(const GridRow& row, const StepCosts& costs) {
   std::vector<std::pair<std::string, OpTime>> ops(row.times.begin(), row.times.end());
   std::ranges::sort(ops, std::greater{}, [](auto& op) { return op.second.seconds; });
@@ -168,7 +168,7 @@ int bench_grid(BenchFlags& f) {
   return 0;
 }
 
-// What is given and nobody would read is a mistake.
+// A flag that would have no effect is an error.
 void check_flags(const BenchFlags& f) {
   if (f.app->count("--max-seqs"))
     for (int batch : f.batch)

@@ -11,7 +11,7 @@
 
 namespace mr {
 
-static constexpr double memory_share = 0.8;  // of the machine's, that weights and state may take
+static constexpr double memory_share = 0.8;  // of the machine's memory, for weights and state
 
 std::vector<GridShape> grid_shapes(const std::vector<int>& batches, const std::vector<int>& prefill, const std::vector<int>& decode,
                                    const std::vector<int>& contexts) {
@@ -24,16 +24,16 @@ std::vector<GridShape> grid_shapes(const std::vector<int>& batches, const std::v
   return shapes;
 }
 
-// Tokens that one sequence may come to. Prompts do not all end in one step: who is done early writes on until the last one is.
+// The most tokens of one sequence. Prompts end in different steps: early ones decode until the last prompt is done.
 static int64_t longest(const GridShape& s, const SchedulerLimits& limits) {
   if (s.prefill) return s.context + 1;
   if (s.batch == 1) return s.context + s.tokens + 1;
-  int rows = limits.max_batch_tokens - s.batch;  // of prompts, beside those who write
+  int rows = limits.max_batch_tokens - s.batch;  // for prompts, besides the decoding sequences
   if (limits.max_prompt_tokens) rows = std::min(rows, limits.max_prompt_tokens);
   return s.context + s.tokens + int64_t(s.batch) * s.context / std::max(1, rows) + 2;
 }
 
-// That all sequences come to, in whole pages.
+// Tokens of all sequences, in whole pages.
 static int64_t all_tokens(const GridShape& s, const SchedulerLimits& limits, int page) {
   return s.batch * ((longest(s, limits) + page - 1) / page + 1) * page;
 }
@@ -51,22 +51,22 @@ void make_room(EngineFlags& f, const std::vector<GridShape>& shapes) {
                                         : memory_share * double(physical_memory()) - parameter_bytes(spec, storage_of(*files));
   int64_t bytes = 0;
   o.max_seqs = 1;
-  const int64_t whole = o.max_context ? o.max_context : spec.max_context;  // what contiguous state reserves for everyone
+  const int64_t whole = o.max_context ? o.max_context : spec.max_context;  // contiguous state reserves this for each sequence
   for (const GridShape& s : shapes) {
     const int64_t tokens = f.state == "contiguous" ? s.batch * whole : all_tokens(s, limits_of(o), o.page_tokens);
     StateLimits wanted{.page_tokens = o.page_tokens, .max_tokens = tokens, .max_seqs = s.batch};
     wanted.max_rows = o.max_batch_tokens;
     int64_t needed = plan_memory(layout, wanted).bytes();
     if (double(needed) > room) continue;
-    // Snapshots may take a quarter: of recurrent state room for two of each sequence, so that those who publish one need not wait.
+    // Snapshots may take a quarter: two recurrent states per sequence, so that publishing one never waits.
     const int64_t for_two = 8 * int64_t(s.batch) * layout.bytes_per_sequence();
     bytes = std::max({bytes, needed + needed / 3, std::min(for_two, int64_t(room))});
     o.max_seqs = std::max(o.max_seqs, s.batch);
   }
-  o.state_bytes = bytes;  // --memory, where it is given, comes before it
+  o.state_bytes = bytes;  // --memory takes precedence
 }
 
-// Whoever asks for all of the model's context, or nearly, gets prompts that are shorter by what is written behind them.
+// Near the model's full context, prompts are shortened to leave room for the answers.
 GridShape GridBench::within_context(GridShape s) const {
   const GridShape asked = s;
   if (s.context <= engine_.max_context())
@@ -125,13 +125,13 @@ Run GridBench::prefill(const GridShape& s) {
   return {std::chrono::duration<double>(log_.back().end - begin).count(), log_};
 }
 
-// Without a K/V cache a step that writes a token looks like one that reads a prompt.
+// Without a KV cache a decode step looks like a prefill.
 bool GridBench::writes_one_each(const StepWork& step, const GridShape& s) const {
   return int(step.parts.size()) == s.batch && (engine_.limits().kv_cache ? !step.prefill : step.parts.back().outputs == 1);
 }
 
-// The steps that count are those in which every sequence writes one token. The prompts are the same in every run: their state
-// comes from the prefix cache where it is kept.
+// Only steps in which every sequence decodes one token count. The prompts are the same in every run: their state comes from the
+// prefix cache if there is one.
 Run GridBench::decode(const GridShape& s) {
   std::vector<int64_t> ids = submit(s, 0, int(longest(s, engine_.limits())) - s.context);
   log_.clear();

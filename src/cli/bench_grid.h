@@ -10,21 +10,21 @@
 
 namespace mr {
 
-// What one row measures.
+// The workload of one row.
 struct GridShape {
   bool prefill = false;
   int batch = 1;
   int context = 1;  // tokens of each prompt
-  int tokens = 1;   // that each sequence writes; 1 of prefill
+  int tokens = 1;   // decoded per sequence; 1 for prefill
 };
 
 struct GridRow {
-  GridShape shape;    // as it was run
-  int asked = 1;      // tokens of context that were asked for: more, where the answer has to find room behind the prompt
-  std::string error;  // why it was not measured; empty: it was
+  GridShape shape;    // as run
+  int asked = 1;      // the context that was requested; the prompt is shorter if the answer would not fit
+  std::string error;  // why it was not measured; empty: none
   Measured m;
-  std::map<std::string, OpTime> times;  // of one more run that was taken apart, operation by operation; empty: none was
-  double apart_s = 0;                   // what that run took
+  std::map<std::string, OpTime> times;  // per operation, of an extra run that waits for each; empty: not run
+  double apart_s = 0;                   // duration of that run
 
   double tokens() const { return double(shape.batch) * (shape.prefill ? shape.context : shape.tokens); }
 };
@@ -32,12 +32,12 @@ struct GridRow {
 std::vector<GridShape> grid_shapes(const std::vector<int>& batches, const std::vector<int>& prefill, const std::vector<int>& decode,
                                    const std::vector<int>& contexts);
 
-// Before the engine starts: places and state for the largest of these shapes that this machine has memory for.
+// Before the engine starts: sequences and state for the largest of these shapes that fits this machine.
 void make_room(EngineFlags&, const std::vector<GridShape>&);
 
 class GridBench {
  public:
-  // explain: every row is run once more to see where its time goes.
+  // explain: every row is run once more, timed per operation.
   GridBench(Engine& engine, std::vector<StepWork>& log, LimitProbe& probe, const StepCosts& costs, bool explain)
       : engine_(engine), log_(log), probe_(probe), costs_(costs), explain_(explain) {}
   GridRow row(const GridShape&, const Patience&);
@@ -58,7 +58,7 @@ class GridBench {
   const StepCosts& costs_;
   const bool explain_;
   OpTimes times_;
-  uint32_t next_prompt_ = 1 << 20;  // no prompt of a prefill is read twice
+  uint32_t next_prompt_ = 1 << 20;  // no prefill repeats a prompt
   std::string error_;
 };
 

@@ -131,7 +131,7 @@ Json earlier_rows(const LoadFlags& f) {
   return rows;
 }
 
-// What a server says beside a status that is not 200: its own message where it has OpenAI's shape, else what it wrote.
+// The message of an error response: OpenAI's field if there is one, else the body.
 std::string said(const std::string& body) {
   Json j = Json::parse(body, nullptr, false);
   for (const char* path : {"/error/message", "/message", "/detail"})
@@ -139,7 +139,7 @@ std::string said(const std::string& body) {
   return body.substr(0, 200);
 }
 
-// millrace answers so while it reads its model's files.
+// millrace's answer while it loads its model.
 bool is_loading(const std::string& body) {
   Json j = Json::parse(body, nullptr, false);
   Json::json_pointer code("/error/code");
@@ -157,20 +157,20 @@ std::string first_model(const Target& target) {
   return list[id];
 }
 
-// The server's processes, where it runs on this machine.
+// The server's processes, if it runs on this machine.
 std::vector<int> processes_of(const Target& target) {
   const bool here = target.host == "localhost" || target.host == "::1" || target.host.starts_with("127.");
   return here ? listeners(target.port) : std::vector<int>{};
 }
 
-// Drives one server; every load gets prompts of its own.
+// Loads one server; every run has new prompts.
 class Bench {
  public:
   Bench(const LoadFlags& f, const Patience& patience, const std::string& model)
       : f_(f), patience_(patience), target_(parse_url(f.url)), deadlines_{f.ttft_deadline, f.tpot_deadline} {
     target_.api_key = f.api_key;
     processes_ = processes_of(target_);
-    // The requests of a file are the same in every run: a server that keeps prompts would answer the second from its cache.
+    // A file's requests are the same in every run: a prefix cache would answer the second one.
     if (!f.file.empty() && !patience_.repeat) patience_.repeat = 1;
     work_ = workload_of(f);
     work_.model = model.empty() ? first_model(target_) : model;
@@ -184,7 +184,7 @@ class Bench {
     check(o.error.empty(), "{} does not answer a request for {}: {} {}", f_.url, work_.model, o.error, o.detail);
   }
 
-  // The median of runs that repeat until they agree; one that had failures ends them, and is shown.
+  // The median of runs repeated until they agree; a run with failures ends the repetition and is shown.
   Json row(int streams, double rate) {
     const int n = n_requests(f_, work_, streams, rate);
     const std::string what =
@@ -235,7 +235,7 @@ class Bench {
   const LoadFlags& f_;
   Patience patience_;
   Target target_;
-  std::vector<int> processes_;  // the server's; empty: it is elsewhere, or nobody knows
+  std::vector<int> processes_;  // the server's; empty: on another machine, or unknown
   Deadlines deadlines_;
   Workload work_;
 };
@@ -244,8 +244,8 @@ std::string load_of(const Json& row) {
   return row["rate"].is_null() ? fmt::format("{}", row["streams"].get<int>()) : fmt::format("{:g}/s", row["rate"].get<double>());
 }
 
-// Rows as they come, in columns that are wide enough for the labels of all. Goodput is that of the legend's deadlines: rows that were
-// measured under others have none.
+// Prints rows as they arrive, in columns wide enough for all labels. Goodput is by the legend's deadlines: rows measured under others
+// have none.
 class LoadTable {
  public:
   LoadTable(const Json& earlier, const std::string& label, std::optional<Deadlines> deadlines)

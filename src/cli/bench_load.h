@@ -1,4 +1,4 @@
-// millrace bench --url and --load: one load on any OpenAI server, or on the engine here, and the picture of several such runs.
+// millrace bench --url and --load: one load on any OpenAI server, or on the engine in this process, and plots of several such runs.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -12,9 +12,9 @@
 namespace mr {
 
 struct LoadFlags {
-  bool here = false;          // on the engine in this program
-  std::string file;           // the requests, one a line; empty: they are made up
-  std::vector<int> streams;   // none: one on a server, all requests at once here
+  bool here = false;          // on the engine in this process
+  std::string file;           // requests, one a line; empty: synthetic
+  std::vector<int> streams;   // none: 1 on a server, all requests at once on the engine
   std::vector<double> rates;  // if any: Poisson arrivals instead of streams
   std::string prompt_tokens = "128", max_tokens = "128";
   int requests = 0, shared_prefix = 0;
@@ -31,17 +31,17 @@ void add_load_flags(CLI::App&, LoadFlags&);
 Workload workload_of(const LoadFlags&);
 int n_requests(const LoadFlags&, const Workload&, int streams, double rate);  // of a row
 
-// One row for each number of streams, or rate. `model`: as the server names it; empty: the first that it lists.
+// One row for each number of streams, or rate. `model`: its name on the server; empty: the first listed.
 int bench_url(const LoadFlags&, const std::string& model, const Patience&, bool json);
 
-// The same on the engine here, with its share of the limit.
+// The same on the engine in this process, with its share of the limit.
 int bench_mix(const LoadFlags&, EngineFlags, const Patience&, bool json);
 
-bool is_busy(const Json& row);  // other programs used the machine while it was measured
+bool is_busy(const Json& row);  // measured while other programs used the machine
 
-// A page with the latency-throughput curves of `rows`, one curve a label; nothing in it is loaded from elsewhere.
+// A self-contained page with the latency-throughput curves of `rows`, one curve a label.
 std::string load_page(const Json& rows);
-std::string ttft_svg(const Json& rows);  // its pictures alone
+std::string ttft_svg(const Json& rows);  // its plots alone
 std::string tpot_svg(const Json& rows);
 
 }  // namespace mr

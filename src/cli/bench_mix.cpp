@@ -1,5 +1,5 @@
-// millrace bench --load: the load that bench --url sends to a server, on the engine in this program, beside this machine's
-// limits. Requests are computed in the steps that the scheduler makes of them; the limit is that of exactly these steps.
+// millrace bench --load: the load that bench --url sends to a server, on the engine in this process, with this machine's
+// limits. The limit is that of exactly the steps that the scheduler planned.
 #include <algorithm>
 
 #include "analyze/report.h"
@@ -104,7 +104,7 @@ int bench_mix(const LoadFlags& f, EngineFlags flags, const Patience& patience, b
   LimitProbe probe(*engine, isa);
   std::vector<MixRow> rows;
   double others = 0;
-  unsigned seed = 0;  // another one for each run of every row: none finds the prompts of an earlier one in the prefix cache
+  unsigned seed = 0;  // a new one for each run: no run finds an earlier one's prompts in the prefix cache
   auto add = [&](int streams, double rate) {
     std::vector<Job> jobs = jobs_of(work, n_requests(f, work, streams, rate), engine->tokenizer());
     Pace pace{streams};

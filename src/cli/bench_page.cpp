@@ -1,5 +1,5 @@
-// The picture of bench --url: a self-contained page. Throughput goes to the right, latency upwards on a logarithmic scale, so the
-// better of two curves lies lower and reaches further right.
+// The plots of bench --url as a self-contained page. x: throughput, y: latency on a logarithmic scale, so the better of two curves
+// is lower and reaches further right.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -51,7 +51,7 @@ std::string draw(const Json& rows, const std::string& title, const char* key) {
   if (high == 0) right = low = high = 1;
   Plot plot(title, {"output tokens per second, all streams together", "", 0, 1.02 * right, Plot::Scale::linear},
             {"time", "s", low, high, Plot::Scale::fine});
-  // Color 0 is that of text. Curves rise to the right, and some of them steeply: the corner below them is free.
+  // Color 0 is that of text. Curves rise to the right: the corner below them is free.
   std::vector<std::pair<int, std::string>> legend;
   for (size_t i = 0; i < curves.size(); i++) legend.emplace_back(int(i) + 1, curves[i].label);
   if (std::ranges::any_of(rows, is_busy)) legend.emplace_back(0, "~ measured on a busy machine: it can do better");

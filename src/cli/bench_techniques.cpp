@@ -1,5 +1,5 @@
-// millrace bench --techniques: what each technique gains over its plain form, both measured here, in turn, on the same made-up
-// load, so that what disturbs the machine disturbs both. The first line of a technique is the plain form.
+// millrace bench --techniques: the gain of each technique over its plain form, both measured alternately on the same synthetic load,
+// so that disturbances affect both. The first line of a technique is the plain form.
 #include "cli/bench_techniques.h"
 
 #include <algorithm>
@@ -23,30 +23,30 @@ struct Setting {
   std::string name;
   EngineFlags flags;
   std::vector<Job> jobs;
-  bool plain = false;  // what the settings after it are compared with
+  bool plain = false;  // the baseline of the settings after it
   Pace pace{};
-  bool attention = false;  // note its part of the time
+  bool attention = false;  // record its share of the time
 };
 
-// What the gain of a technique is measured in.
+// The quantity in which a technique's gain is measured.
 enum class In : uint8_t { seconds, e2e, gap };
 
 struct Technique {
   std::string name, says;
   std::vector<Setting> settings;
   In in = In::seconds;
-  std::string refused{};  // why it cannot be measured here, and what to do; empty: it can
-  bool grows = false;     // settings of growing length, plain and not in turn, each twice as long as the one two before it
+  std::string refused{};  // why it cannot be measured here, and what to do; empty: none
+  bool grows = false;     // settings of growing length, plain and with it in turn, each pair twice as long as the one before
 };
 
 struct Outcome : LoadOutcome {
   double bytes = 0, flops = 0, attention_flops = 0;  // by the analysis
-  double attention_s = 0;                            // of the time, where the engine notes it
+  double attention_s = 0;                            // of the time, if recorded
 };
 
 double value_of(const Outcome& o, In in) { return in == In::seconds ? o.seconds : in == In::gap ? o.gap_s : percentile(o.e2e_s, 0.5); }
 
-// What the loads are made for.
+// What the loads are derived from.
 struct Facts {
   std::string engine;  // model, threads, instruction set
   int context = 2048;
@@ -57,7 +57,7 @@ struct Facts {
   std::string memory_for(int64_t tokens) const { return fmt::format("{}", tokens * bytes_per_token); }
 };
 
-// Lengths as users have them: many short, a few long.
+// Realistic lengths: many short, a few long.
 std::vector<Job> mixed_load(int n, int longest_answer) {
   std::mt19937 rng(7);
   std::vector<Job> jobs;
@@ -210,7 +210,7 @@ Technique instruction_sets(const EngineFlags& base, const Facts&) {
   return t;
 }
 
-// The model's own file and those beside it that differ in the last part of the name, "X.Q4_0.gguf" and "X.F16.gguf".
+// The model's file and its siblings that differ in the format, "X.Q4_0.gguf" and "X.F16.gguf".
 std::vector<std::filesystem::path> files_of_other_formats(const std::filesystem::path& model) {
   std::vector<std::filesystem::path> files{model};
   const std::string name = model.stem().stem().string();
@@ -247,11 +247,11 @@ Technique kv_formats(const EngineFlags& base, const Facts& facts) {
   return t;
 }
 
-// The whole list. Each takes the user's own options and changes what it is about.
+// All techniques. Each starts from the user's options and changes only its own.
 struct Entry {
   const char* name;
   Technique (*make)(const EngineFlags&, const Facts&);
-  bool of_tokens = false;  // about state that grows with every token
+  bool of_tokens = false;  // concerns state that grows with every token
 };
 constexpr Entry entries[] = {{"kv-cache", kv_cache, true},
                              {"batching", batching},
@@ -283,7 +283,7 @@ Outcome run_once(const Setting& setting, unsigned round) {
   flags.options.on_step = [&log](const StepWork& work) { log.push_back(work); };
   auto engine = start_engine(flags);
   StepCosts costs(*engine);
-  run_load(*engine, {{16, 4}}, {}, 999);  // touches memory that is new
+  run_load(*engine, {{16, 4}}, {}, 999);  // touches new memory
   OpTimes times;
   if (setting.attention) engine->observe(&times);
   log.clear();
@@ -301,7 +301,7 @@ struct Measurement {
   const Outcome& median() const { return runs.median_of(outcomes); }
 };
 
-// All settings once, then all of them again; `done` is told of each when its last run has ended.
+// All settings once, then all of them again; `done` is called for each after its last run.
 std::vector<Measurement> measure(const Technique& t, int repeat, const std::function<void(const Setting&, const Measurement&)>& done) {
   std::vector<Measurement> out(t.settings.size());
   Progress progress;
@@ -390,7 +390,7 @@ void print_row(const Setting& s, const Measurement& m) {
   std::fflush(stdout);
 }
 
-// With which power of the length something grows, from one outcome to another of twice the length.
+// The exponent of growth from one outcome to another of twice the length.
 double power(double shorter, double longer) { return std::log2(longer / shorter); }
 
 Json growth_json(const Outcome& shorter, const Outcome& longer) {
@@ -401,7 +401,7 @@ Json growth_json(const Outcome& shorter, const Outcome& longer) {
   return j;
 }
 
-// Time itself, and attention's part of it, at every length, with the factor over half the length and that of the flops beside it.
+// Time and attention's share of it at every length, with the factor over half the length and that of the flops.
 void print_growth(const Technique& t, const std::vector<Measurement>& m) {
   fmt::print(
       "  Growth with the length T. Linear layers: twice the time for twice T with the cache, 4 times without. Attention: 4 times (T^2) "
@@ -454,7 +454,7 @@ int bench_techniques(const EngineFlags& base, const std::vector<std::string>& ch
         others = std::max(others, m.runs.others);
         if (!json) print_row(s, m);
       });
-    } catch (const Error& e) {  // or this model is too small for its load
+    } catch (const Error& e) {  // e.g. this model is too small for its load
       if (!all) throw;
       rows.push_back({{"technique", t.name}, {"error", e.what()}});
       if (!json) fmt::print("  not measured: {}\n", e.what());

@@ -16,7 +16,7 @@
 
 namespace mr {
 
-// A list with an empty entry, as in "1,,3", which the parser would leave out without a word; empty: there is none.
+// A list with an empty entry, as in "1,,3", which the parser would drop silently; empty: none.
 static std::string gap_in_a_list(const CLI::App& command, std::span<const std::string> words) {
   for (const CLI::Option* option : command.get_options()) {
     if (option->get_delimiter() != ',' || !option->count()) continue;
@@ -50,7 +50,7 @@ static void check_command(const CLI::App& program, const std::vector<std::string
     throw CLI::ParseError(fmt::format("there is no command '{}'{}", words[0], meant(words[0], names)), 2);
 }
 
-// What is wrong with the command line, in a sentence that begins like the others and ends with where to look. `command`: null: none yet.
+// A parse error as a message in our style that ends with where to look. `command`: null if none was given yet.
 static std::string mistake(const CLI::ParseError& e, const CLI::App& program, const CLI::App* command) {
   const std::string help =
       fmt::format("millrace {}--help lists {}", command ? command->get_name() + " " : "", command ? "its flags" : "the commands");
@@ -60,7 +60,7 @@ static std::string mistake(const CLI::ParseError& e, const CLI::App& program, co
   if (!dynamic_cast<const CLI::ExtrasError*>(&e) || left.empty()) {
     std::string text = e.what();
     text = text.substr(0, text.find('\n'));
-    if (text.starts_with(": ")) text.erase(0, 2);  // the parser names no flag that help does not list
+    if (text.starts_with(": ")) text.erase(0, 2);  // for hidden flags the parser gives no name
     if (text.size() > 1 && std::islower(static_cast<unsigned char>(text[1])))
       text[0] = char(std::tolower(static_cast<unsigned char>(text[0])));
     return with_help(text);
@@ -97,11 +97,11 @@ int run_command_line(int argc, char** argv) {
   try {
     check_command(program, typed);
     const std::vector<std::string> words = with_own_flags(typed, program);
-    program.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // the parser takes them from the back
+    program.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // the parser expects reverse order
     for (const CLI::App* command : program.get_subcommands())
       if (const std::string gap = gap_in_a_list(*command, words); !gap.empty())
         throw CLI::ParseError(gap + ": the list has an empty entry", 2);
-  } catch (const CLI::Success& e) {  // --help and its kin
+  } catch (const CLI::Success& e) {  // --help, --version
     return program.exit(e);
   } catch (const CLI::ParseError& e) {
     const auto commands = program.get_subcommands([&](const CLI::App* c) { return c->get_name() == typed[0]; });

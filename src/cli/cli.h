@@ -1,4 +1,4 @@
-// The command line: one file per command, each of which adds itself to the program.
+// The command line: one file per command, each of which registers itself.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -7,10 +7,10 @@
 
 namespace mr {
 
-// Parses, runs one command, returns the exit status: 0 done, 2 the command line is wrong, 1 anything else.
+// Parses and runs one command. Exit status: 0 success, 2 an invalid command line, 1 any other error.
 int run_command_line(int argc, char** argv);
 
-// What a command does once its options are read; its return value is the exit status.
+// The command to run after parsing; returns the exit status.
 using Action = std::function<int()>;
 
 // Adds a subcommand whose options live in a fresh State: setup(command, state) declares them, act(state) runs.

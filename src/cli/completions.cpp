@@ -1,5 +1,5 @@
-// `millrace completions SHELL` and `millrace man`: what a shell completes and the page of `man`, both read off the commands
-// themselves, so that neither can fall behind.
+// `millrace completions SHELL` and `millrace man`: shell completions and the manual page, generated from the commands, so that
+// neither can get out of date.
 #include <fmt/format.h>
 
 #include "cli/cli.h"
@@ -33,7 +33,7 @@ std::string names_of(const Commands& commands) {
   return join(names);
 }
 
-// Text between single quotes of a shell.
+// In single quotes for a shell.
 std::string quoted(const std::string& text) {
   std::string out = "'";
   for (char c : text) out += c == '\'' ? "'\\''" : std::string(1, c);
@@ -95,7 +95,7 @@ std::string for_fish(const Commands& commands) {
   return out;
 }
 
-// Text of a manual page: a hyphen that can be copied, and no line that is read as a request.
+// Escaped for a manual page: copyable hyphens, no line that roff takes for a request.
 std::string roff(const std::string& text) {
   std::string out;
   for (char c : text) {

@@ -9,7 +9,7 @@ namespace mr {
 namespace {
 
 struct Familiar {
-  std::string_view word, ours;  // ours empty: there is no such thing
+  std::string_view word, ours;  // ours empty: no equivalent
   std::string_view advice = "";
 };
 
@@ -78,7 +78,7 @@ constexpr Familiar kFlags[] = {
     {"--batch-size", "", "--max-batch-tokens is the number of rows in one step"},
 };
 
-// Their next word is a text of any kind.
+// Flags whose value may look like a flag.
 constexpr std::string_view kTakesText[] = {"-p", "--prompt", "--system", "--stop", "--file", "-m", "--model"};
 
 // --top_k is --top-k.
@@ -92,7 +92,7 @@ std::string with_hyphens(std::string flag) {
 std::vector<std::string> with_own_flags(std::vector<std::string> words, const CLI::App& program) {
   const auto commands = program.get_subcommands([&](const CLI::App* c) { return !words.empty() && c->get_name() == words[0]; });
   auto has = [&](const std::string& flag) { return commands[0]->get_option_no_throw(flag) != nullptr; };
-  if (commands.empty() || !has("--model")) return words;  // it runs no model
+  if (commands.empty() || !has("--model")) return words;  // the command runs no model
   for (size_t i = 1; i < words.size(); i++) {
     std::string& word = words[i];
     if (word == "--") break;

@@ -1,5 +1,5 @@
-// Flags that fingers know from llama.cpp, vLLM and ollama: those that mean the same under another name are taken for it, the others are
-// refused with the word that is right here.
+// Flags known from llama.cpp, vLLM and ollama: those with an equivalent here are translated, the others refused with the right
+// alternative.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -8,7 +8,7 @@
 
 namespace mr {
 
-// The words of a command line, after the program's name; flags that the command has itself stay as they are. Throws CLI::ParseError.
+// The words of a command line, after the program's name; flags of the command itself are kept. Throws CLI::ParseError.
 std::vector<std::string> with_own_flags(std::vector<std::string> words, const CLI::App& program);
 
 }  // namespace mr

@@ -13,7 +13,7 @@ struct GenerateFlags {
   PromptFlags prompt;
   std::string system, template_file;
   bool chat = false, json = false;
-  bool plain_without_template = false;  // with chat: a model that has no template gets the prompt as it is
+  bool plain_without_template = false;  // with chat: without a template the prompt is used as it is
 };
 
 int generate(GenerateFlags&);

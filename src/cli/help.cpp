@@ -11,9 +11,9 @@ namespace mr {
 
 namespace {
 
-constexpr int kMargin = 26;  // where explanations begin
+constexpr int kMargin = 26;  // column of the descriptions
 
-// Of commands with more flags than a screen: those that --help shows.
+// The flags that --help shows of commands with too many for a screen.
 const std::map<std::string, std::vector<std::string>, std::less<>> kMatter = {
     {"generate", {"--prompt", "--file", "--chat", "--system", "--temperature", "--top-p", "--max-tokens", "--seed", "-n", "--json"}},
     {"chat",
@@ -41,7 +41,7 @@ std::string row(const std::string& name, const std::string& explanation) {
   return out + wrap_words(explanation, columns(), kMargin) + "\n";
 }
 
-// "TEXT:{a,b}" and "INT:INT in [0 - 9]" are what a check is called: the explanation says it better.
+// Without the names of checks, "TEXT:{a,b}" and "INT:INT in [0 - 9]": the description says it better.
 std::string type_of(const CLI::Option* option) {
   if (option->get_type_size() == 0) return "";
   const std::string type = option->get_type_name();

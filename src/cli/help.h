@@ -1,4 +1,4 @@
-// --help: the flags that matter; --help-all: every one. Wrapped to the terminal.
+// --help: the important flags; --help-all: all. Wrapped to the terminal.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -18,6 +18,6 @@ class Help : public CLI::Formatter {
   std::string flags(const CLI::App*, bool all) const;
 };
 
-void use_help(CLI::App& program);  // and all its commands, which are there already
+void use_help(CLI::App& program);  // with all commands added so far
 
 }  // namespace mr

@@ -1,4 +1,4 @@
-// millrace inspect: what is in a model's files, and what it will take to run it. Nothing is loaded.
+// millrace inspect: the contents of a model's files, and what running it needs. Loads nothing.
 #include <map>
 
 #include "cli/cli.h"
@@ -66,7 +66,7 @@ void print_plan(const Checkpoint& files, const InspectFlags& f) {
   std::string plan;
   try {
     plan = plan_text(*Model::outline(files, *make_ref_backend(), {kv_dtype}), {.kv_dtype = kv_dtype});
-  } catch (const Error& e) {  // what the files hold is worth saying even so
+  } catch (const Error& e) {  // still shows the contents of the files
     plan = printable(e.what(), 4000) + "\n";
   }
   fmt::print("  memory plan, usual options:\n{}", indented(plan, "    "));

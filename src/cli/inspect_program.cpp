@@ -21,7 +21,7 @@ Phase ProgramQuestion::phase(const ModelSpec& spec) const {
 
 namespace {
 
-size_t width_of(std::string_view text) {  // of UTF-8, on a terminal
+size_t width_of(std::string_view text) {  // terminal columns
   return size_t(std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
@@ -39,7 +39,7 @@ class Table {
     for (size_t i = 0; i < cells.size(); i++) width_[i] = std::max(width_[i], width_of(cells[i]));
     rows_.push_back(std::move(cells));
   }
-  void add_line(std::string text) { rows_.push_back({std::move(text)}); }  // by itself
+  void add_line(std::string text) { rows_.push_back({std::move(text)}); }  // spans all columns
   std::string text() const {
     std::string out;
     for (const std::vector<std::string>& row : rows_) {
@@ -82,7 +82,7 @@ struct Listed {
   std::vector<ProgramLine> lines;
   std::vector<Cost> costs;
   Cost sum;
-  std::map<std::string_view, int> marks;  // how many of each rule
+  std::map<std::string_view, int> marks;  // count by rule
 
   Listed(const Program& program, const OpList& the_list, const BatchShape& step)
       : list(the_list), shape(step), lines(lines_of(program, the_list)) {
@@ -95,7 +95,7 @@ const OpList& list_of(const Program& program, const ProgramQuestion& q, const Ba
   return q.tail ? program.tail : program.list(int64_t(shape.tokens), int64_t(shape.outputs));
 }
 
-// "layers 1-29: as layer 0", or the operations of the layer that comes next.
+// "layers 1-29: as layer 0", or the operations of the next layer.
 void add_lines(Table& table, const Listed& listed, bool all) {
   const std::vector<int> alike = first_alike(listed.lines);
   int shown = -2;  // layer
@@ -122,7 +122,7 @@ void add_lines(Table& table, const Listed& listed, bool all) {
 }
 
 struct Workspace {
-  int64_t step, engine;  // of this step; of any that an engine with its usual options runs
+  int64_t step, engine;  // of this step; of the largest step of an engine with default options
   SchedulerLimits limits;
 };
 

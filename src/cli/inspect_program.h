@@ -1,4 +1,4 @@
-// millrace inspect --program: the forward as it was recorded, one line an operation, with what a step of given numbers costs.
+// millrace inspect --program: the recorded forward pass, one line an operation, with its cost in a step of the given shape.
 #pragma once
 
 #include "core/json.h"
@@ -8,8 +8,8 @@
 namespace mr {
 
 struct ProgramQuestion {
-  bool asked = false, all = false, tail = false;  // all: layers that are alike too; tail: that list, whatever the step would take
-  int batch = 1, context = 0, prompt = 0;         // 0: one new token; a context of its prompt, or of 1024 tokens
+  bool asked = false, all = false, tail = false;  // all: equal layers too; tail: the tail list, whatever the step would use
+  int batch = 1, context = 0, prompt = 0;         // prompt 0: one new token; context 0: the prompt, or 1024 tokens
   Phase phase(const ModelSpec&) const;
 };
 

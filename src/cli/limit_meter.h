@@ -1,4 +1,4 @@
-// How near a running server comes to this machine's limits, for /metrics.
+// How near a running server is to this machine's limits, for /metrics.
 #pragma once
 
 #include <array>
@@ -12,9 +12,9 @@ namespace mr {
 
 class LimitMeter {
  public:
-  // Before the first step: the limits, in about a tenth of a second. The engine must outlive its steps.
+  // Probes the limits before the first step, in about a tenth of a second. The engine must outlive this.
   void measure(Engine&, const EngineFlags&);
-  void note(const StepWork&);  // the engine's thread
+  void note(const StepWork&);  // on the engine's thread
   LimitStats read() const;     // any thread
 
  private:
@@ -28,7 +28,7 @@ class LimitMeter {
   Chip chip_;
   mutable std::mutex mutex_;
   LimitStats sums_;
-  std::array<Second, LimitStats::interval_s + 1> seconds_;  // the one that runs, and the interval before it
+  std::array<Second, LimitStats::interval_s + 1> seconds_;  // the current one, and the interval before it
 };
 
 }  // namespace mr

@@ -22,7 +22,7 @@ double age_s(const PresentModel& m) {
   return std::chrono::duration<double>(std::filesystem::file_time_type::clock::now() - m.when).count();
 }
 
-std::string time_text(const PresentModel& m) {  // in UTC, as ISO 8601 writes it
+std::string time_text(const PresentModel& m) {  // UTC, ISO 8601
   const auto since = std::filesystem::file_time_type::clock::to_sys(m.when);
   const std::time_t seconds =
       std::chrono::system_clock::to_time_t(std::chrono::time_point_cast<std::chrono::system_clock::duration>(since));

@@ -13,7 +13,7 @@ namespace mr {
 
 static constexpr double default_budget_s = 5;
 
-// "30", "30s", "2m"; 0: it is none of these.
+// "30", "30s", "2m"; 0: invalid.
 static double seconds_of(const std::string& text) {
   size_t used = 0;
   double number = 0;
@@ -56,7 +56,7 @@ void LimitProbe::take(double budget_s) {
   ThreadPool& pool = engine_.backend().pool();
   chip.bandwidth = read_bandwidth(engine_.model().weights(), isa_, pool, budget_s);
   chip.quantized = chip.int8 = quantized_rate(isa_, pool);
-  // On AMX weights of bf16 meet the tiles that quantized ones meet.
+  // On AMX, bf16 weights use the same tiles as quantized ones.
   const bool tiles = isa_ == Isa::amx && storage_of(engine_.checkpoint()).block_name == "bf16";
   chip.bf16 = tiles ? chip.quantized : float_rate(isa_, pool);
 }
@@ -126,7 +126,7 @@ std::string engine_text(Engine& engine) {
 }
 
 void warn_if_busy(double share, bool json, const char* what) {
-  std::fflush(stdout);  // what it is about comes first
+  std::fflush(stdout);  // keeps the order with stderr
   if (share > busy_share)
     fmt::print(stderr,
                "millrace: other programs used up to {:.0f} % of the processors meanwhile: in rows {} the {} are those of a busy machine\n",

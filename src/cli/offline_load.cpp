@@ -58,7 +58,7 @@ class OfflineLoad {
     for (; next_ < jobs_.size() && is_due(next_); next_++) submit(jobs_[next_], pace_.arrivals.empty() ? seconds() : pace_.arrivals[next_]);
   }
 
-  // Nothing to do: the next one has not come, or a batch waits to be filled.
+  // Nothing to do: the next job has not arrived, or a static batch is not full.
   void wait() const {
     double until = next_ < jobs_.size() && !pace_.arrivals.empty() ? pace_.arrivals[next_] - seconds() : 0;
     std::this_thread::sleep_for(std::chrono::duration<double>(std::clamp(until, 0.0, 0.0005)));
@@ -114,8 +114,8 @@ class OfflineLoad {
   std::mt19937 rng_;
   std::vector<int32_t> shared_;
   std::vector<Answer> answers_;
-  size_t next_ = 0;  // job to come
-  int n_open_ = 0;   // answers that have not ended
+  size_t next_ = 0;  // next job to submit
+  int n_open_ = 0;   // unfinished answers
   int64_t n_steps_ = 0, n_prompt_ = 0;
   bool engine_is_idle_ = false;
   std::string error_;

@@ -1,4 +1,4 @@
-// Requests run through an engine in this program, as fast as it goes or at their own pace, and what became of them.
+// Runs a load on an engine in this process, as fast as possible or paced, and summarizes the outcome.
 #pragma once
 
 #include <vector>
@@ -9,13 +9,13 @@ namespace mr {
 
 struct Job {
   int prompt = 0, answer = 0;
-  int shared = 0;  // of the prompt's tokens: the same in every job
+  int shared = 0;  // prompt tokens that are the same in every job
   int n = 1;
-  bool late = false;              // it comes after eight steps, when the others have begun to answer
-  std::vector<int32_t> tokens{};  // the prompt, if it is not to be made up
+  bool late = false;              // arrives after eight steps, when the others are decoding
+  std::vector<int32_t> tokens{};  // the prompt; empty: synthetic
 };
 
-// How jobs come: all at once; so many at any time, an end bringing the next; or at these seconds, whatever was answered.
+// Arrivals: all at once; closed loop with `streams` open at any time; or open loop at these seconds.
 struct Pace {
   int streams = 0;  // 0: no limit
   std::vector<double> arrivals{};
@@ -24,15 +24,15 @@ struct Pace {
 struct LoadOutcome {
   double seconds = 1e30;                                                          // to the last token
   int64_t prompt = 0, generated = 0, computed = 0, preemptions = 0, swapped = 0;  // tokens, but for the last two
-  std::vector<double> ttft_s, e2e_s;                                              // of each answer, since its request came
-  double gap_s = 0;                               // the longest that an answer stood still after it had begun
-  int running = 0;                                // at once, at most
-  double internal_waste = 0, external_waste = 0;  // means over the steps
+  std::vector<double> ttft_s, e2e_s;                                              // of each answer, since its request arrived
+  double gap_s = 0;                                                               // the longest pause between tokens of an answer
+  int running = 0;                                                                // maximum at once
+  double internal_waste = 0, external_waste = 0;                                  // means over the steps
 
   double tokens_per_s() const { return double(generated) / seconds; }
 };
 
-// Another seed: other made-up prompts, and nothing is shared with the prompts of earlier runs.
+// Another seed gives other synthetic prompts, which share no prefix with earlier runs.
 LoadOutcome run_load(Engine&, const std::vector<Job>&, const Pace&, unsigned seed);
 
 }  // namespace mr

@@ -43,7 +43,7 @@ static std::string refuse_page(const std::string& text) {
   return std::atoi(text.c_str()) % 16 == 0 ? "" : "a page of " + text + " tokens is not a multiple of 16 tokens";
 }
 
-// What the techniques gain is measured against these.
+// The baselines of the techniques.
 static void add_plain_forms(CLI::App& app, EngineFlags& f) {
   const char* group = "Engine, plain forms to compare with";
   app.add_option("--batching", f.batching,
@@ -129,7 +129,7 @@ void choose_device(EngineFlags& f) {
   EngineOptions& o = f.options;
   o.device = f.device != "auto" ? f.device : cuda_available() ? "cuda" : "cpu";
   o.deterministic = f.deterministic;
-  if (const EngineOptions usual; o.device == "cuda") {  // what keeps a GPU busy
+  if (const EngineOptions usual; o.device == "cuda") {  // enough to keep a GPU busy
     if (f.max_seqs && f.max_seqs->empty() && o.max_seqs >= usual.max_seqs) o.max_seqs = std::max(o.max_seqs, 256);
     if (f.max_batch_tokens && f.max_batch_tokens->empty() && o.max_batch_tokens >= usual.max_batch_tokens)
       o.max_batch_tokens = std::max(o.max_batch_tokens, 8192);
@@ -237,7 +237,7 @@ std::string read_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// A terminal is typed at, and nobody writes to a null device: neither is input.
+// A terminal or /dev/null is not piped input.
 std::string piped_input() {
   struct stat info {};
   const bool is_input = fstat(STDIN_FILENO, &info) == 0 && (S_ISFIFO(info.st_mode) || S_ISREG(info.st_mode) || S_ISSOCK(info.st_mode));

@@ -1,4 +1,4 @@
-// Options that several commands share.
+// Options shared by several commands.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -18,46 +18,46 @@ struct EngineFlags {
   EngineOptions options;
   std::string victim = "newest", batching = "continuous", state = "paged";
   std::optional<uint64_t> random_weights;
-  CLI::Option *max_seqs = nullptr, *max_batch_tokens = nullptr;  // given, or the device's own
+  CLI::Option *max_seqs = nullptr, *max_batch_tokens = nullptr;  // whether they were given
   bool deterministic = false, no_prefix_cache = false, no_kv_cache = false, no_overlap = false;
 };
 void add_engine_flags(CLI::App&, EngineFlags&);
-void choose_device(EngineFlags&);                    // and what it runs at once, unless that is given
-std::unique_ptr<Engine> start_engine(EngineFlags&);  // with a progress bar when stderr is a terminal
+void choose_device(EngineFlags&);                    // sets its default batch limits, unless given
+std::unique_ptr<Engine> start_engine(EngineFlags&);  // with a progress bar if stderr is a terminal
 
-int64_t memory_bytes(const std::string&);  // "512M", "4G", "0.4" (of the machine's memory), "1000000"; 0: it is none of these
+int64_t memory_bytes(const std::string&);  // "512M", "4G", "0.4" (of the machine's memory), "1000000"; 0: invalid
 
-void run_alone(Engine&, Request, const Sink&);  // to its end; throws what went wrong
+void run_alone(Engine&, Request, const Sink&);  // to its end; throws its error
 
 struct SamplingFlags {
   SamplingParams params;
   std::vector<std::string> logit_bias;  // ID=BIAS
   int n = 1;
-  const CLI::App* app = nullptr;  // knows which flags were given
+  const CLI::App* app = nullptr;  // to tell which flags were given
   bool given(const char* flag) const { return app && app->count(flag) > 0; }
-  SamplingParams resolve(const GenerationDefaults& of_the_model = {}) const;  // flags, then the model's own, then ours
+  SamplingParams resolve(const GenerationDefaults& of_the_model = {}) const;  // by precedence: flags, the model's defaults, ours
 };
 void add_sampling_flags(CLI::App&, SamplingFlags&);
-std::string speed_text(const Timing&);                // " at 87 tok/s" after the first token; empty: there was no other
+std::string speed_text(const Timing&);                // " at 87 tok/s", of the tokens after the first; empty: there were none
 int room_for_answer(const Engine&, size_t n_prompt);  // tokens that fit after a prompt, in the context and in the memory for state; 0: none
 
-// Flags that a command has no use for: they are not listed, and given they are an error with the reason.
+// Hides flags that have no effect in a command; using one is an error with the reason.
 void refuse_flags(CLI::App&, std::initializer_list<const char*> flags, const std::string& reason);
 
-// The prompt of a command: text, token ids, a file, or what is piped in; a text after that asks something about it.
+// The prompt of a command: text, token ids, a file or piped input; text given with piped input follows it.
 struct PromptFlags {
   std::string text, file;
   std::vector<int32_t> tokens;
 };
 void add_prompt_flags(CLI::App&, PromptFlags&);
-std::string prompt_text(const PromptFlags&);                               // throws: there is none
+std::string prompt_text(const PromptFlags&);                               // throws without a prompt
 std::vector<int32_t> prompt_tokens(const PromptFlags&, const Tokenizer*);  // encoded with the model's special tokens
 
-const Tokenizer& need_tokenizer(const Tokenizer*, const char* advice = "");  // throws: the model has none
+const Tokenizer& need_tokenizer(const Tokenizer*, const char* advice = "");  // throws if the model has none
 std::string read_file(const std::string& path);                              // "-": standard input
-std::string piped_input();                   // all of it, where standard input is a pipe or a file; else empty
-std::string model_name(const EngineFlags&);  // a short name as it was given; else the file's or the directory's own
+std::string piped_input();                                                   // all of it, if standard input is a pipe or a file; else empty
+std::string model_name(const EngineFlags&);                                  // a short name as given; else that of the file or directory
 void write_file(const std::filesystem::path&, const std::string& text);
-void make_folder(const std::filesystem::path&);  // unless it is there
+void make_folder(const std::filesystem::path&);  // unless it exists
 
 }  // namespace mr

@@ -19,7 +19,7 @@ std::string plan_text(const Model& outline, const EngineOptions& options) {
   const auto backend = make_cpu_backend(options.isa.value_or(best_isa()), options.threads > 0 ? options.threads : default_threads());
   try {
     return plan_engine(outline, options, *backend, backend->memory()).text();
-  } catch (const Error& e) {  // too large for this machine: that is worth saying, not failing
+  } catch (const Error& e) {  // too large for this machine: a message, not a failure
     return std::string(e.what()) + "\n";
   }
 }

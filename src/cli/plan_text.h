@@ -5,8 +5,8 @@
 
 namespace mr {
 
-std::string indented(std::string_view text, std::string_view by);  // every line
-// What an engine with these options would allocate on this machine's CPU; or why it cannot.
+std::string indented(std::string_view text, std::string_view by);  // each line
+// The allocations of an engine with these options on this machine's CPU; or why it does not fit.
 std::string plan_text(const Model& outline, const EngineOptions&);
 
 }  // namespace mr

@@ -1,4 +1,4 @@
-// One line on stderr that says how far a command is, written over and over; only where stderr is a terminal.
+// A progress line on stderr, redrawn in place; only if stderr is a terminal.
 #pragma once
 
 #include <fmt/core.h>
@@ -16,7 +16,7 @@ class Progress {
   ~Progress() {
     if (!is_empty_) show("");
   }
-  void show(const std::string& line) {  // empty: wipes it out
+  void show(const std::string& line) {  // empty: erases it
     if (!isatty(STDERR_FILENO) || (is_empty_ && line.empty())) return;
     is_empty_ = line.empty();
     fmt::print(stderr, "\r\033[K\033[?7l{}\033[?7h", line);  // without wrapping: a narrow terminal cuts it

@@ -1,4 +1,4 @@
-// millrace ps: the servers that run on this machine.
+// millrace ps: the servers running on this machine.
 #include <fmt/format.h>
 
 #include <map>
@@ -29,7 +29,7 @@ struct Busy {
 
 #ifdef MR_SERVE
 
-// The sum of a metric's samples; nothing: it is not there.
+// The sum of a metric's samples; none: absent.
 std::optional<double> metric(const std::string& text, const std::string& name) {
   std::optional<double> sum;
   for (size_t begin = 0; begin < text.size();) {
@@ -42,7 +42,7 @@ std::optional<double> metric(const std::string& text, const std::string& name) {
   return sum;
 }
 
-// Nothing: it is still loading, wants a key that MILLRACE_API_KEY does not hold, or hangs.
+// None: it is loading, needs another key than MILLRACE_API_KEY, or hangs.
 std::optional<Busy> ask(const RunningServer& s) {
   const bool is_any = s.host == "0.0.0.0" || s.host == "::";
   Target target{.host = is_any ? (s.host == "::" ? "::1" : "127.0.0.1") : s.host, .port = s.port, .api_key = api_key_from_environment()};

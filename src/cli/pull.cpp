@@ -85,7 +85,7 @@ int pull(PullFlags&) { fail("this program was built without the hub: OpenSSL or 
 void pull_unless_here(const std::string& model) {
   if (model.empty() || look_up_model(model)) return;
   const std::optional<Reference> reference = parse_reference(model);
-  if (!reference || is_meant_as_path(model)) return;  // whoever opens it says what is wrong
+  if (!reference || is_meant_as_path(model)) return;  // opening it reports the error
   fmt::print(stderr, "{} is not on this machine yet: pulling it\n", printable(reference->text()));
   try {
     pull_with_progress(*reference, PullFlags().connections);

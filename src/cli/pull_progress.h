@@ -1,4 +1,4 @@
-// How far a pull is: a line that moves on a terminal, a plain line now and then elsewhere.
+// Progress of a pull: a line redrawn in place on a terminal, plain lines now and then elsewhere.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,7 @@ class PullProgress {
 
  private:
   using Clock = std::chrono::steady_clock;
-  double rate(const DownloadState&);  // bytes a second of the last seconds
+  double rate(const DownloadState&);  // bytes a second over the last seconds
   std::mutex mutex_;
   Progress line_;
   std::deque<std::pair<Clock::time_point, int64_t>> past_;

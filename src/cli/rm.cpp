@@ -1,4 +1,4 @@
-// millrace rm: deletes a model of the caches.
+// millrace rm: deletes a model from the caches.
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,8 +22,8 @@ struct RmFlags {
   bool yes = false;
 };
 
-// Of a hub's model the files that only it has: a directory's configuration goes with its weights, a quantization goes alone. With
-// the last model of a snapshot goes what else lies there.
+// The files that only this model has: a directory with its configuration, a quantization alone. With the last model of a snapshot,
+// everything else in it.
 std::vector<fs::path> files_to_delete(const PresentModel& m) {
   const auto others = std::ranges::count_if(
       present_models(), [&](const PresentModel& o) { return o.snapshot && o.snapshot->folder == m.snapshot->folder && o.path != m.path; });

@@ -1,5 +1,5 @@
-// millrace run: the word that ollama's users type. With a prompt, or with something piped in: one answer; at a terminal: a conversation.
-// A model of a hub that is not on this machine is pulled first.
+// millrace run: as in ollama. With a prompt or piped input: one answer; on a terminal: a conversation. A hub's model that is not on this
+// machine is pulled first.
 #include <fmt/format.h>
 #include <unistd.h>
 

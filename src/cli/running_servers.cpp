@@ -16,7 +16,7 @@ namespace mr {
 
 namespace fs = std::filesystem;
 
-// Field 22 of /proc/PID/stat, counted after the name in parentheses; 0: there is no such process.
+// Field 22 of /proc/PID/stat, counted after the name in parentheses; 0: no such process.
 static int64_t started_ticks(int pid) {
   std::ifstream in(fmt::format("/proc/{}/stat", pid));
   std::string line;
@@ -43,13 +43,13 @@ static int64_t resident_bytes(int pid) {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
-// Whoever owns the folder says where the servers are, and so who is sent this user's key.
+// The folder's owner decides where the servers are, and so who receives this user's key.
 static bool is_ours(const fs::path& folder) {
   struct stat s {};
   return lstat(folder.c_str(), &s) == 0 && S_ISDIR(s.st_mode) && s.st_uid == geteuid();
 }
 
-// A server without an entry serves as well: whatever fails here is no error.
+// Best effort: a server works without an entry, so failures are ignored.
 ServerEntry::ServerEntry(const std::string& host, int port, const std::string& model) {
   std::error_code failed;
   fs::create_directories(runtime_dir(), failed);

@@ -1,4 +1,4 @@
-// The servers of this user that run on this machine. Each `serve` leaves a small file in a folder of the user's own while it runs.
+// This user's servers on this machine. Each `serve` keeps a small file in a folder of the user while it runs.
 #pragma once
 
 #include <filesystem>
@@ -9,7 +9,7 @@ namespace mr {
 
 struct RunningServer {
   int pid = 0;
-  int64_t started_ticks = 0;  // the process's start by the kernel's clock: a number that was given anew belongs to another
+  int64_t started_ticks = 0;  // the process's start in kernel ticks: detects a reused process id
   std::string host;
   int port = 0;
   std::string model;
@@ -17,7 +17,7 @@ struct RunningServer {
   int64_t memory = 0;  // bytes, resident
 };
 
-// Kept while the object lives; a program that is killed leaves its file to the next reader.
+// RAII; the file of a killed server is deleted by the next reader.
 class ServerEntry {
  public:
   ServerEntry(const std::string& host, int port, const std::string& model);
@@ -26,9 +26,9 @@ class ServerEntry {
   void remove();
 
  private:
-  std::filesystem::path file_;  // empty: there is none
+  std::filesystem::path file_;  // empty: none
 };
 
-std::vector<RunningServer> running_servers();  // by port; entries of processes that ended are deleted
+std::vector<RunningServer> running_servers();  // by port; deletes stale entries
 
 }  // namespace mr

@@ -1,5 +1,5 @@
-// millrace score: the log-probability of every token of a text, its perplexity, and all logits if wanted. A text longer than the context
-// is read in windows that overlap: each token is scored once, with at least half a window before it.
+// millrace score: the log-probability of every token of a text, its perplexity, and optionally all logits. A text longer than the
+// context is scored in overlapping windows: each token once, with at least half a window before it.
 #include <cmath>
 #include <cstdio>
 
@@ -23,11 +23,11 @@ struct ScoreFlags {
 };
 
 struct Scores {
-  std::vector<float> logprobs;  // the first is NaN, because nothing predicts it
+  std::vector<float> logprobs;  // the first is NaN: nothing predicts it
   int n_windows = 0;
 };
 
-// One window's scores, of which those from `first_new` on count; and the rows of logits that predict them.
+// Scores of one window from `first_new` on, and the rows of logits that predict them.
 void score_window(Engine& engine, std::span<const int32_t> tokens, size_t first_new, bool is_last, NpyWriter* npy,
                   std::vector<float>& scores) {
   Request request{{tokens.begin(), tokens.end()}};
@@ -68,7 +68,7 @@ Scores score_tokens(Engine& engine, const std::vector<int32_t>& tokens, const Sc
 
 struct Summary {
   double logprob = 0;
-  std::optional<double> perplexity;  // none: nothing is predicted, or something that has no probability at all
+  std::optional<double> perplexity;  // none: nothing is predicted, or a token has probability 0
   std::string text;
 };
 

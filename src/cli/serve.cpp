@@ -24,7 +24,7 @@ namespace {
 
 struct ServeFlags {
   ServeFlags() {
-    engine.options.max_seqs = 64;  // a client that waits for a place waits for a whole answer of another
+    engine.options.max_seqs = 64;  // a queued client waits for another's whole answer
     options.http.memory = size_t(std::clamp<int64_t>(physical_memory() / 32, 64 << 20, 1 << 30));
   }
   EngineFlags engine;
@@ -38,7 +38,7 @@ std::string first_line(const std::string& text) {
   return line;
 }
 
-// What requests leave behind goes back to the system: by default malloc learns from the first large block that it should keep such.
+// Freed memory of requests goes back to the system: by default malloc raises its mmap threshold after the first large block.
 void keep_no_freed_memory() {
   mallopt(M_MMAP_THRESHOLD, 128 << 10);
   mallopt(M_TRIM_THRESHOLD, 1 << 20);
@@ -68,7 +68,7 @@ int serve(ServeFlags& f) {
     std::string greeting = fmt::format("{} at http://{}:{}/v1\n{}", o.model_name, o.http.host, server.port(), server.plan());
     if (f.engine.options.batching == Batching::fixed)
       greeting += fmt::format("static batches: nobody is answered before {} requests are there (--max-seqs)\n", f.engine.options.max_seqs);
-    std::fputs(greeting.c_str(), stderr);  // a disk that is full for the log is no reason to end
+    std::fputs(greeting.c_str(), stderr);  // ignores errors: a full disk must not end the server
     std::fflush(stderr);
     server.run();
   }
@@ -76,7 +76,7 @@ int serve(ServeFlags& f) {
   // Out at once, with the signal handlers in place: taking the server apart would give a second SIGTERM its default meaning
   // again, and turn a clean end into a kill.
   server.log().settle();
-  std::fflush(stdout);  // not stderr: a log that nobody reads would hold it
+  std::fflush(stdout);  // not stderr: an unread pipe would block
   std::_Exit(0);
 }
 

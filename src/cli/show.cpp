@@ -1,4 +1,4 @@
-// millrace show: one model at a glance, also one that cannot run here. `inspect` has the details.
+// millrace show: one model at a glance, even one that cannot run here. `inspect` has the details.
 #include <fstream>
 #include <map>
 
@@ -23,7 +23,7 @@ struct ShowFlags {
   bool json = false;
 };
 
-// The value of `key:` in the lines between the two "---" with which a model card begins.
+// The value of `key:` in the front matter of a model card, between the two "---".
 std::string from_card(const fs::path& card, const std::string& key) {
   std::ifstream in(card);
   std::string line;
@@ -49,7 +49,7 @@ std::string license_of(const Checkpoint& files) {
   return name.empty() ? license : name;
 }
 
-// Formats of the weights, the one with most bytes first.
+// Formats of the weights, by bytes.
 std::vector<std::string> formats_of(const Checkpoint& files) {
   std::map<std::string, size_t> bytes;
   for (const StoredTensor& t : files.tensors()) bytes[std::string(t.format)] += t.bytes.size();
@@ -76,14 +76,14 @@ std::string architecture_in(const Checkpoint& files) {
   return "";
 }
 
-// What needs more than a look at the files' heads; why this model cannot run, if it cannot.
+// What needs the architecture's code; or why this model cannot run.
 void describe_model(const Checkpoint& files, OrderedJson& out) {
   try {
     const ModelSpec spec = describe(files).spec;
     out["architecture"] = spec.arch;
     out["parameters"] = parameters(spec);
     out["context"] = spec.max_context;
-    Model::outline(files, *make_ref_backend(), {DType::f16});  // throws what keeps it from running
+    Model::outline(files, *make_ref_backend(), {DType::f16});  // throws if it cannot run
   } catch (const Error& e) {
     out["problem"] = e.what();
   }

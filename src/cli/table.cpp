@@ -4,7 +4,7 @@
 
 namespace mr {
 
-// Characters, not bytes: bytes that go on with a character are not counted.
+// Characters, not bytes: continuation bytes are not counted.
 static size_t width(const std::string& text) {
   return size_t(std::ranges::count_if(text, [](unsigned char c) { return (c & 0xC0) != 0x80; }));
 }

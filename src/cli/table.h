@@ -1,4 +1,4 @@
-// Text in columns, as wide as their widest cell.
+// Text in aligned columns.
 #pragma once
 
 #include <string>

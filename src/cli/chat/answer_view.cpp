@@ -44,7 +44,7 @@ void AnswerView::take(const ReasoningSplitter::Parts& parts) {
   put(markdown_.write(harmless(parts.answer)));
 }
 
-// The last rows of it, drawn over those before.
+// Redraws its last rows in place.
 void AnswerView::show_reasoning() {
   const TerminalSize size = terminal_size();
   const std::string text = harmless(std::string_view(reasoning_).substr(leading_space(reasoning_)));

@@ -1,5 +1,5 @@
-// Shows one answer as it comes. On a terminal: reasoning dim, in a few rows that fold to one line when it is over, then the answer as
-// markdown; nothing that the model writes reaches the terminal as a control sequence. Elsewhere: the text as it is.
+// Shows one answer as it streams. On a terminal: reasoning dim, in a few rows that collapse to one line when it ends, then the answer as
+// markdown; no escape sequence of the model reaches the terminal. Elsewhere: the plain text.
 #pragma once
 
 #include <chrono>

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::string_view kQuotes = "\"\"\"";  // around a message of several lines
 
-// A message that began with quotes and has not ended goes on in the next line.
+// A message with open quotes continues in the next line.
 bool is_complete(const std::string& text) {
   return !text.starts_with(kQuotes) || (text.size() >= 2 * kQuotes.size() && text.substr(kQuotes.size()).ends_with(kQuotes));
 }
@@ -34,7 +34,7 @@ std::string message_of(std::string text) {
   return text.substr(std::min(text.find_first_not_of('\n'), text.size()));
 }
 
-// A command, or a question to the model; what is wrong is said, and false returned. `n_interrupts`: of Ctrl-C meanwhile.
+// Runs a command or asks the model; prints errors and returns false. `n_interrupts`: presses of Ctrl-C meanwhile.
 bool take(ChatSession& session, const std::string& line, int& n_interrupts) {
   n_interrupts = 0;
   try {
@@ -60,7 +60,7 @@ int chat_on_terminal(ChatSession& session, const ChatFlags& f) {
   const std::filesystem::path folder = f.no_history ? "" : state_dir();
   History history(folder.empty() ? folder : folder / "history");
   LineEditor editor(terminal, history, {.is_complete = is_complete, .completions = slash_completions});
-  int n_interrupts = 0;  // without anything in between: two leave
+  int n_interrupts = 0;  // in a row: two leave
   for (std::string line; !session.over && n_interrupts < 2;) {
     const LineEditor::Outcome outcome = editor.read(line);
     if (outcome == LineEditor::Outcome::end) break;
@@ -77,7 +77,7 @@ int chat_on_terminal(ChatSession& session, const ChatFlags& f) {
   return 0;
 }
 
-// One message a line, and nothing but answers on standard output.
+// One message a line; only answers go to standard output.
 int chat_from_pipe(ChatSession& session) {
   bool all_well = true;
   int ignored = 0;

@@ -1,4 +1,4 @@
-// A conversation in the terminal, or, where input is piped, one message a line.
+// A conversation in the terminal, or, with piped input, one message a line.
 #pragma once
 
 #include <string>

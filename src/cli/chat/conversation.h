@@ -1,4 +1,4 @@
-// A conversation: what was said, and how much of it the model still sees. As a file it is OpenAI's list of messages.
+// A conversation: its turns, and how many of them the model still sees. Saved as OpenAI's list of messages.
 #pragma once
 
 #include <filesystem>
@@ -18,13 +18,13 @@ struct Conversation {
   std::vector<ChatTurn> turns;
   size_t n_forgotten = 0;  // oldest turns that no longer fit into the context
 
-  OrderedJson messages(const std::string& question) const;  // what the model sees, ending with the question
+  OrderedJson messages(const std::string& question) const;  // as the model sees them, ending with the question
 
   OrderedJson to_json(const std::string& model) const;
   static Conversation from_json(const OrderedJson&, const std::string& where);  // throws, naming `where`
 };
 
-// Writes over a saved conversation, and over nothing else.
+// Overwrites only a saved conversation.
 void save_conversation(const Conversation&, const std::string& model, const std::filesystem::path&);
 Conversation load_conversation(const std::filesystem::path&);
 

@@ -17,7 +17,7 @@ constexpr Tags kTags[] = {{"<think>", "</think>"},
                           {"<reasoning>", "</reasoning>"},
                           {"[THINK]", "[/THINK]"}};
 
-// How many bytes at the end of `text` begin `tag`.
+// Bytes at the end of `text` that are a prefix of `tag`.
 size_t cut_tag(std::string_view text, std::string_view tag) {
   for (size_t n = std::min(text.size(), tag.size() - 1); n > 0; n--)
     if (text.ends_with(tag.substr(0, n))) return n;
@@ -61,7 +61,7 @@ ReasoningSplitter::Parts ReasoningSplitter::split(std::string_view text) {
     if (end == std::string::npos) return parts;
     state_ = State::after;
   }
-  if (state_ == State::after) {  // the empty lines between both belong to neither
+  if (state_ == State::after) {  // drops the empty lines in between
     held_.erase(0, leading_space(held_));
     if (held_.empty()) return parts;
     state_ = State::answer;

@@ -27,7 +27,7 @@ void ChatSession::load(const std::string& model) {
   engine.model = model;
   engine.options.on_step = [this](const StepWork& work) { show_prompt_progress(work); };
   format_.reset();
-  engine_.reset();  // two models may not fit
+  engine_.reset();  // first: two models may not fit
   engine_ = start_engine(engine);
   format_.emplace(need_tokenizer(engine_->tokenizer(), ": `millrace generate --tokens 1,2,3` takes token ids"),
                   flags_.template_file.empty() ? "" : read_file(flags_.template_file));
@@ -80,8 +80,8 @@ std::vector<int32_t> ChatSession::encode(const std::string& question) const {
   return format_->encode(conversation.messages(question), extra);
 }
 
-// When the context is full, as many of the oldest turns go as fill half of it: what is left stays the beginning of the next prompts,
-// and so in the prefix cache, for a while.
+// When the context is full, drops enough of the oldest turns to free half of it, so that the following prompts keep the same prefix,
+// and the prefix cache, for a while.
 std::vector<int32_t> ChatSession::fit(const std::string& question) {
   std::vector<int32_t> prompt = encode(question);
   const size_t most = size_t(room()), for_answer = std::min<size_t>(size_t(settings.sampling.max_tokens), most / 8 + 1);
@@ -101,7 +101,7 @@ std::vector<int32_t> ChatSession::fit(const std::string& question) {
   return prompt;
 }
 
-// Of prompts that take their time.
+// For long prompts.
 void ChatSession::show_prompt_progress(const StepWork& work) {
   using namespace std::chrono_literals;
   if (!n_prompt_ || work.parts.empty() || std::chrono::steady_clock::now() - asked_ < 300ms) return;
@@ -166,7 +166,7 @@ int ChatSession::retry() {
   const ChatTurn last = conversation.turns.back();
   const size_t n_turns = conversation.turns.size();
   undo();
-  if (settings.sampling.seed) ++*settings.sampling.seed;  // the same one would give the same answer
+  if (settings.sampling.seed) ++*settings.sampling.seed;  // the same seed would give the same answer
   try {
     const int n_interrupts = ask(last.user);
     if (conversation.turns.size() < n_turns) conversation.turns.push_back(last);  // stopped before a word came

@@ -1,4 +1,4 @@
-// A conversation with a model: asks, shows the answer as it comes, and keeps what the model sees within its context.
+// A conversation with a model: asks, shows the answer as it streams, and keeps the prompt within the context.
 #pragma once
 
 #include <atomic>
@@ -19,18 +19,18 @@ namespace mr {
 
 class ChatSession {
  public:
-  explicit ChatSession(ChatFlags&);  // loads the model; throws what is wrong with it
+  explicit ChatSession(ChatFlags&);  // loads the model; throws if it cannot
   ChatSession(const ChatSession&) = delete;
 
-  void use(RawTerminal* terminal) { terminal_ = terminal; }  // which tells of Ctrl-C while an answer is written
+  void use(RawTerminal* terminal) { terminal_ = terminal; }  // which reports Ctrl-C during an answer
   bool on_terminal() const { return terminal_; }
 
-  // Throws Error where there cannot be an answer; then the conversation is as before. Returns how often Ctrl-C was pressed.
+  // Throws Error if there is no answer; the conversation is unchanged then. Returns how often Ctrl-C was pressed.
   int ask(const std::string& question);
   int retry();
   void undo();
   void clear();
-  void change_model(const std::string& name);  // where it cannot be loaded, throws, and the old one goes on
+  void change_model(const std::string& name);  // throws if it cannot be loaded, and keeps the old one
 
   std::string banner() const;  // the model, in a line
   std::string status() const;  // for /show
@@ -56,7 +56,7 @@ class ChatSession {
   std::unique_ptr<Engine> engine_;
   std::optional<ChatFormat> format_;
   Progress progress_;
-  std::atomic<int> n_prompt_ = 0;  // tokens of the prompt that is being read; 0: none. Sinks may run on another thread than steps
+  std::atomic<int> n_prompt_ = 0;  // tokens of the prompt in prefill; 0: none. Atomic: sinks may run on another thread than steps
   std::chrono::steady_clock::time_point asked_;
 };
 

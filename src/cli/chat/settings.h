@@ -1,4 +1,4 @@
-// What /set changes: sampling by the names that flags and the API have, and how the terminal shows things.
+// The settings of /set: sampling, by the names of flags and the API, and display.
 #pragma once
 
 #include <optional>
@@ -12,12 +12,12 @@ namespace mr {
 
 struct ChatSettings {
   SamplingParams sampling;
-  std::optional<bool> think;  // given to the template as enable_thinking; none: as the template likes
+  std::optional<bool> think;  // enable_thinking of the template; none: its default
   bool verbose = true;        // speed after every answer
 };
 
 std::vector<std::string_view> setting_names();
-void change_setting(ChatSettings&, const std::string& name, const std::string& value, int vocab);  // throws Error; then nothing changed
+void change_setting(ChatSettings&, const std::string& name, const std::string& value, int vocab);  // throws Error, changing nothing
 std::string settings_text(const ChatSettings&);                                                    // one a line
 
 }  // namespace mr

@@ -53,7 +53,7 @@ int system(ChatSession& s, const std::string& argument) {
 }
 
 int set(ChatSession& s, const std::string& argument) {
-  std::string rest = argument.starts_with("parameter ") ? trimmed(argument.substr(10)) : argument;  // as ollama has it
+  std::string rest = argument.starts_with("parameter ") ? trimmed(argument.substr(10)) : argument;  // as in ollama
   if (rest.empty()) {
     say(settings_text(s.settings));
     return 0;

@@ -1,4 +1,4 @@
-// The commands of a chat: a line that begins with a slash and a word. What begins otherwise, or has several lines, is for the model.
+// The commands of a chat: a single line that begins with a slash and a word. Everything else goes to the model.
 #pragma once
 
 #include <string>

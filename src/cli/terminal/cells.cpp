@@ -54,7 +54,7 @@ size_t next_cluster(std::string_view text, size_t at) {
   return at;
 }
 
-// Clusters cannot be found from behind: from the line's beginning on, which is never inside of one.
+// Clusters cannot be segmented backwards: scans from the start of the line, which is always a boundary.
 size_t previous_cluster(std::string_view text, size_t at) {
   if (at == 0) return 0;
   const size_t newline = at >= 2 ? text.rfind('\n', at - 2) : std::string_view::npos;

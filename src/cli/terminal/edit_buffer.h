@@ -1,4 +1,4 @@
-// A text that is being edited, with its cursor and what was last cut out of it.
+// A text being edited, with its cursor and the kill buffer.
 #pragma once
 
 #include <string>
@@ -9,10 +9,10 @@ namespace mr {
 class EditBuffer {
  public:
   const std::string& text() const { return text_; }
-  size_t cursor() const { return cursor_; }  // bytes before it; at the border of a cluster
+  size_t cursor() const { return cursor_; }  // byte offset, at a cluster boundary
   bool empty() const { return text_.empty(); }
 
-  void set(std::string text);  // the cursor goes to its end
+  void set(std::string text);  // moves the cursor to its end
   void move_to(size_t at) { cursor_ = at; }
   void insert(std::string_view);
 
@@ -25,9 +25,9 @@ class EditBuffer {
 
   void backspace();
   void erase();
-  void kill_to_end();  // of the line; at its end: the newline
+  void kill_to_end();  // of the line; there: the newline
   void kill_to_begin();
-  void kill_word();  // as shells do: back to white space
+  void kill_word();  // back to white space, as in shells
   void kill_next_word();
   void yank();
   void transpose();

@@ -81,7 +81,7 @@ size_t nearest_in_row(std::string_view text, const EditRow& row, int cells) {
 
 int text_columns(std::string_view prompt, TerminalSize size) { return std::max(4, size.columns - 1 - cells_of(prompt)); }
 
-// Rows do not fill the screen's width, so only a narrower screen folds what it shows already.
+// Rows leave the last column free, so only a narrower screen rewraps rows already drawn.
 std::string EditView::back_to_top(TerminalSize size) const {
   int up = 0;
   for (size_t i = 0; i < above_.size(); i++) up += above_[i] ? (above_[i] - 1) / size.columns : 0;

@@ -14,9 +14,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr size_t kMost = 1000;  // entries that are kept
+constexpr size_t kMost = 1000;  // entries kept
 
-// An entry a line: its own line ends are written as \n, and a backslash as two.
+// One entry a line: newlines are escaped as \n, backslashes doubled.
 std::string escaped(std::string entry) {
   replace_all(entry, "\\", "\\\\");
   replace_all(entry, "\n", "\\n");
@@ -34,7 +34,7 @@ std::string unescaped(const std::string& line) {
   return to_valid_utf8(entry);
 }
 
-// One write, so that entries of two programs do not mix.
+// One write(), so that entries of two processes do not interleave.
 void write_all(const fs::path& file, const std::string& text, int flags) {
   const int fd = ::open(file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0600);
   if (fd < 0) return;

@@ -1,4 +1,4 @@
-// What was typed before, kept in a file that only its owner reads. Several programs may add to it at once.
+// The input history, in a file readable only by its owner. Several processes may append to it.
 #pragma once
 
 #include <filesystem>
@@ -9,10 +9,10 @@ namespace mr {
 
 class History {
  public:
-  explicit History(std::filesystem::path file);  // empty: nothing is kept. A file that cannot be read or written is no error
+  explicit History(std::filesystem::path file);  // empty: not saved. Errors of the file are ignored
 
-  void add(const std::string& entry);                                   // not what is empty, begins with a space or is what was added last
-  const std::vector<std::string>& entries() const { return entries_; }  // the oldest first
+  void add(const std::string& entry);  // skips entries that are empty, begin with a space or repeat the last
+  const std::vector<std::string>& entries() const { return entries_; }  // oldest first
 
  private:
   std::filesystem::path file_;

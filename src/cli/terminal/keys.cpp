@@ -61,7 +61,7 @@ Key::Kind control_key(char c) {
   }
 }
 
-// After the escape: Alt with a key.
+// After ESC: Alt with a key.
 Key::Kind alt_key(char c) {
   switch (c) {
     case 'b':
@@ -85,7 +85,7 @@ Key::Kind alt_key(char c) {
   }
 }
 
-// CSI parameters final, as xterm and its kin send them; a modifier is the last parameter.
+// CSI parameters final, as in xterm; a modifier is the last parameter.
 Key::Kind csi_key(std::string_view parameters, char final) {
   const bool modified = parameters.find(';') != parameters.npos;
   const std::string_view number = parameters.substr(0, parameters.find(';'));
@@ -105,7 +105,7 @@ Key::Kind csi_key(std::string_view parameters, char final) {
     case 'Z':
       return Key::tab;
     case 'u':
-      return number == "13" ? Key::newline : Key::unknown;  // Shift-Enter, where the terminal tells it apart
+      return number == "13" ? Key::newline : Key::unknown;  // Shift-Enter, on terminals that report it
     case '~':
       break;
     default:
@@ -117,7 +117,7 @@ Key::Kind csi_key(std::string_view parameters, char final) {
   return Key::unknown;
 }
 
-// Line ends become \n, whatever the terminal makes of them.
+// Normalizes line ends to \n.
 std::string pasted_text(std::string text) {
   replace_all(text, "\r\n", "\n");
   std::ranges::replace(text, '\r', '\n');
@@ -138,7 +138,7 @@ std::optional<Key> KeyDecoder::next() {
   return plain_text();
 }
 
-// All characters up to the next control byte, but for one that is not whole yet.
+// All complete characters up to the next control byte.
 Key KeyDecoder::plain_text() {
   size_t end = 0;
   while (end < bytes_.size() && static_cast<unsigned char>(bytes_[end]) >= 0x20 && bytes_[end] != 0x7F) end++;

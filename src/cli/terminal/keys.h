@@ -1,4 +1,4 @@
-// From the bytes of a terminal in raw mode to keys. Bytes may come cut anywhere; a paste between its brackets is one key.
+// Decodes the bytes of a terminal in raw mode to keys. Incremental: escape sequences may be split; a bracketed paste is one key.
 #pragma once
 
 #include <cstdint>
@@ -44,14 +44,14 @@ struct Key {
     unknown
   };
   Kind kind = unknown;
-  std::string text_of = {};  // of text and paste: valid UTF-8
+  std::string text_of = {};  // for text and paste: valid UTF-8
 };
 
 class KeyDecoder {
  public:
   void feed(std::string_view bytes) { bytes_ += bytes; }
   std::optional<Key> next();  // none: more bytes are needed
-  // Part of a key has come. An escape key of its own looks like the beginning of another: after a pause, give_up() makes it a key.
+  // An incomplete key is pending. A lone Escape looks like the start of a sequence: after a pause, give_up() makes it a key.
   bool is_partial() const { return !bytes_.empty(); }
   bool in_paste() const { return in_paste_; }
   std::optional<Key> give_up();
@@ -63,7 +63,7 @@ class KeyDecoder {
 
   std::string bytes_;
   bool in_paste_ = false;
-  size_t searched_ = 0;  // bytes of a paste in which its end is not
+  size_t searched_ = 0;  // bytes of a paste already searched for its end
 };
 
 }  // namespace mr

@@ -12,7 +12,7 @@ namespace mr {
 
 namespace {
 
-constexpr int kEscapeWaitMs = 50;  // an escape key of its own, or the beginning of another key's bytes
+constexpr int kEscapeWaitMs = 50;  // to tell a lone Escape from the start of a sequence
 
 void put(const std::string& text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
@@ -46,7 +46,7 @@ LineEditor::Outcome LineEditor::read(std::string& line) {
   for (Key key; next_key(key);) {
     const bool over = act(key, outcome);
     if (over) break;
-    if (!keys_.is_partial()) draw();  // typed ahead: one picture for all of it
+    if (!keys_.is_partial()) draw();  // one redraw for all pending keys
   }
   searching_ = false;
   prompt_ = options_.prompt;
@@ -56,7 +56,7 @@ LineEditor::Outcome LineEditor::read(std::string& line) {
   return outcome;
 }
 
-// False: the terminal is gone.
+// False: the terminal was closed.
 bool LineEditor::next_key(Key& key) {
   for (;;) {
     std::optional<Key> found = keys_.next();
@@ -197,7 +197,7 @@ void LineEditor::edit(const Key& key) {
   }
 }
 
-// Within the text where it has several rows, else through the history.
+// Moves within a text of several rows, else through the history.
 void LineEditor::step_row(int by) {
   const auto rows = lay_out(buffer_.text(), text_columns(prompt_, terminal_size()));
   const long row = long(row_of(rows, buffer_.cursor())), next = row + by;
@@ -230,7 +230,7 @@ void LineEditor::complete() {
   while (cells_of(below_) >= columns) below_.resize(previous_cluster(below_, below_.size()));
 }
 
-// Ctrl-R: what is typed is looked for in older entries; any other key takes what was found.
+// Ctrl-R: incremental search in older entries; any other key accepts the match.
 void LineEditor::search(const Key& key) {
   if (!searching_) {
     searching_ = true;

@@ -1,5 +1,4 @@
-// Reads what a person types, with the keys that shells have taught: arrows, words, kill and yank, history with search, completion,
-// several lines, pastes.
+// A line editor with the usual keys of shells: arrows, words, kill and yank, history with search, completion, several lines, pastes.
 #pragma once
 
 #include <functional>
@@ -18,17 +17,17 @@ class LineEditor {
  public:
   struct Options {
     std::string prompt = "> ";
-    std::function<bool(const std::string&)> is_complete;                      // false: Enter begins a new line
-    std::function<std::vector<std::string>(const std::string&)> completions;  // of the text up to the cursor: whole texts
+    std::function<bool(const std::string&)> is_complete;                      // false: Enter starts a new line
+    std::function<std::vector<std::string>(const std::string&)> completions;  // of the text up to the cursor; whole texts
   };
   LineEditor(RawTerminal&, History&, Options);
 
   enum class Outcome : uint8_t { line, interrupt, end };
-  Outcome read(std::string& line);  // interrupt: Ctrl-C in an empty line. It clears one that is not empty
+  Outcome read(std::string& line);  // interrupt: Ctrl-C in an empty line; otherwise it clears the line
 
  private:
   bool next_key(Key&);
-  bool act(const Key&, Outcome&);  // true: the line is over
+  bool act(const Key&, Outcome&);  // true: the line is finished
   void edit(const Key&);
   void step_row(int by);
   void recall(long index);
@@ -45,10 +44,10 @@ class LineEditor {
   EditBuffer buffer_;
   EditView view_;
   std::string prompt_, below_;
-  long recalled_ = 0;       // which entry of the history is shown; its size: what was being typed
-  std::string typed_;       // that
+  long recalled_ = 0;       // index of the history entry shown; its size: the text being typed
+  std::string typed_;       // the text being typed
   bool searching_ = false;  // Ctrl-R
-  std::string wanted_;      // the text that is searched for
+  std::string wanted_;      // the search text
 };
 
 }  // namespace mr

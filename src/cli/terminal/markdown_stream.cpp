@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kBold = "\x1b[1m", kNotBold = "\x1b[22m", kItalic = "\x1b[3m", kNotItalic = "\x1b[23m", kDim = "\x1b[2m",
                            kCode = "\x1b[36m", kNotCode = "\x1b[39m", kOff = "\x1b[0m";
-constexpr std::string_view kClosing = "。、，．！？：；」』）】》〉…";  // these stay with the character before them
+constexpr std::string_view kClosing = "。、，．！？：；」』）】》〉…";  // no line break before these
 constexpr size_t kMostIndent = 24;
 
 bool all_are(std::string_view text, char c) {
@@ -76,7 +76,7 @@ void MarkdownStream::take(char32_t c) {
   }
 }
 
-// The line so far decides what it is, or waits.
+// Determines the kind of the line, or waits for more of it.
 void MarkdownStream::begin_line(bool is_whole) {
   if (!fence_.empty()) return code_line(is_whole);
   const Start start = start_of(line_, is_whole);
@@ -158,7 +158,7 @@ bool MarkdownStream::may_close_fence(std::string_view line) const {
   return all_are(rest.substr(0, rest.find_last_not_of(' ') + 1), fence_[0]);
 }
 
-// Code passes as it is, rows of any length included, so that it can be copied.
+// Code is not wrapped, so that it can be copied.
 void MarkdownStream::code_line(bool is_whole) {
   const bool may_close = may_close_fence(line_);
   if (may_close && !is_whole) return;
@@ -227,7 +227,7 @@ void MarkdownStream::end_run(char32_t next) {
   run_ = 0;
 }
 
-// CommonMark's flanking rules, stricter inside of words: snake_case and 2*3 stay what they are.
+// CommonMark's flanking rules, stricter inside words: snake_case and 2*3 are kept.
 void MarkdownStream::emphasis(int n, char32_t next) {
   const bool closes = !is_space(previous_), opens = !is_space(next) && !is_word(previous_);
   const bool wants_bold = n >= 2, wants_italic = n != 2;
@@ -264,7 +264,7 @@ void MarkdownStream::put(char32_t c) {
     return;
   }
   const int cells = cells_of(c);
-  if (cells == 2 && !stays_with_previous(c)) end_word();  // between wide characters a row may end
+  if (cells == 2 && !stays_with_previous(c)) end_word();  // a row may break between wide characters
   if (cells == 0 && !word_.empty() && word_.back().cells > 0) {
     append_utf8(word_.back().bytes, c);
     return;

@@ -1,6 +1,6 @@
-// Markdown for a terminal, as it comes: headings, bold, italics, code, lists, quotes; words are wrapped at the terminal's width. Text may
-// come cut anywhere. What could still become a marker is held back until the next character decides; a marker that is never closed ends
-// with its paragraph. What is no markdown passes as it is. The text must hold no control characters but \n and \t.
+// Incremental markdown for a terminal: headings, bold, italics, code, lists, quotes; words are wrapped at the terminal's width. Text may
+// be split anywhere: a possible marker is held back until the next character decides; an unclosed marker ends with its paragraph. Other
+// text passes unchanged. The text must not contain control characters but \n and \t.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ class MarkdownStream {
  public:
   explicit MarkdownStream(int columns, bool colors = true) : columns_(columns), colors_(colors) {}
 
-  std::string write(std::string_view text);  // what to show of it already
+  std::string write(std::string_view text);  // the output so far
   std::string finish();                      // the rest, with every style off
   void resize(int columns) { columns_ = columns; }
   bool at_line_begin() const { return column_ == 0; }
@@ -24,7 +24,7 @@ class MarkdownStream {
     std::string bytes;
     int cells;
   };
-  struct Start {  // what a line turns out to be
+  struct Start {  // the kind of a line
     Block block = Block::undecided;
     std::string before;  // shown instead of its marker
     size_t used = 0;     // bytes of the marker
@@ -54,8 +54,8 @@ class MarkdownStream {
   std::string out_;
   std::string line_;  // the beginning of a line whose kind is not known
   Block block_ = Block::undecided;
-  std::string fence_;        // of the code block that is open; empty: none
-  bool code_shown_ = false;  // the line of code was begun
+  std::string fence_;        // of the open code block; empty: none
+  bool code_shown_ = false;  // part of the code line is already shown
 
   char32_t run_ = 0, previous_ = ' ';  // a run of markers, and the character before it
   int run_length_ = 0;
@@ -66,7 +66,7 @@ class MarkdownStream {
   int word_cells_ = 0, spaces_ = 0, column_ = 0, indent_ = 0;
 };
 
-// A model's text, made harmless: control characters, and marks that turn the direction of writing, are shown as escapes.
+// A model's text with control and bidirectional characters shown as escapes.
 std::string harmless(std::string_view text);
 
 }  // namespace mr

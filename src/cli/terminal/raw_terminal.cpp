@@ -20,9 +20,9 @@ namespace {
 
 constexpr std::string_view kPasteOn = "\x1b[?2004h", kPasteOff = "\x1b[?2004l";
 
-// What signal handlers touch.
+// Written by signal handlers.
 volatile std::sig_atomic_t interrupts = 0;
-int resizes[2] = {-1, -1};  // a pipe: a flag that is set just before poll() sleeps would wait for the next key
+int resizes[2] = {-1, -1};  // a self-pipe: poll() would miss a flag set just before it sleeps
 termios original;
 
 void put(std::string_view text) { [[maybe_unused]] const ssize_t n = ::write(STDOUT_FILENO, text.data(), text.size()); }
@@ -46,7 +46,7 @@ void on_death(int signal) {
 
 void handle(int signal, void (*handler)(int)) {
   struct sigaction action {};
-  action.sa_handler = handler;  // no SA_RESTART: reading returns
+  action.sa_handler = handler;  // no SA_RESTART: read() returns
   sigaction(signal, &action, nullptr);
 }
 
@@ -81,7 +81,7 @@ void RawTerminal::enter() {
     mode.c_lflag |= ISIG | NOFLSH;  // Ctrl-C drops neither what was typed ahead nor half of an escape sequence on its way out
     mode.c_cc[VSUSP] = mode.c_cc[VQUIT] = _POSIX_VDISABLE;
   }
-  tcsetattr(STDIN_FILENO, TCSADRAIN, &mode);  // what was typed ahead stays
+  tcsetattr(STDIN_FILENO, TCSADRAIN, &mode);  // keeps pending input
 }
 
 RawTerminal::Got RawTerminal::read(std::string& bytes, int timeout_ms) {

@@ -1,5 +1,5 @@
-// The terminal in raw mode for as long as this lives: keys come as they are typed and pastes come in brackets. What is typed while
-// nobody reads waits. However the program ends, the terminal gets its old mode back.
+// RAII raw mode of the terminal: keys arrive as they are typed, pastes are bracketed. Input typed in between is kept. The old mode is
+// restored however the program ends.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@ namespace mr {
 struct TerminalSize {
   int columns = 80, rows = 24;
 };
-TerminalSize terminal_size();  // of standard output; as usual where it is none
+TerminalSize terminal_size();  // of standard output; the default if it is not a terminal
 
 class RawTerminal {
  public:
@@ -18,13 +18,13 @@ class RawTerminal {
   RawTerminal(const RawTerminal&) = delete;
 
   enum class Got : uint8_t { bytes, pause, resize, end };
-  Got read(std::string& bytes, int timeout_ms);  // appends; -1: waits as long as it takes
+  Got read(std::string& bytes, int timeout_ms);  // appends; -1: no timeout
 
-  // Ctrl-C is a key to the editor. While it is caught it is counted instead, so that whoever computes may look now and then.
+  // For the editor Ctrl-C is a key. While caught, it is counted instead, to be polled during an answer.
   void catch_interrupts(bool);
   int n_interrupts() const;
 
-  void suspend();  // as Ctrl-Z does; returns when the program is continued
+  void suspend();  // as by Ctrl-Z; returns when the program is continued
 
  private:
   void enter();
