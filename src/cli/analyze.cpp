@@ -101,21 +101,21 @@ int run(AnalyzeFlags& f) {
 
 void add_what_if(CLI::App& app, AnalyzeFlags& f) {
   const char* group = "What if";
-  app.add_option("--kv-heads", f.what_if.kv_heads, "so many key/value heads in every layer")->check(CLI::Range(1, 65536))->group(group);
-  app.add_option("--window", f.what_if.window, "every layer sees only so many tokens")->check(CLI::Range(1, 1 << 30))->group(group);
-  app.add_option("--global-every", f.what_if.global_every, "but every n-th layer, which sees all")
+  app.add_option("--kv-heads", f.what_if.kv_heads, "key/value heads in every layer")->check(CLI::Range(1, 65536))->group(group);
+  app.add_option("--window", f.what_if.window, "sliding window of every layer, in tokens")->check(CLI::Range(1, 1 << 30))->group(group);
+  app.add_option("--global-every", f.what_if.global_every, "but every n-th layer has global attention")
       ->check(CLI::Range(1, 4096))
       ->group(group);
-  app.add_option("--kv-share", f.what_if.kv_share, "so many successive layers of one kind share keys and values")
+  app.add_option("--kv-share", f.what_if.kv_share, "successive layers of one kind that share keys and values")
       ->check(CLI::Range(1, 4096))
       ->group(group);
-  app.add_option("--experts", f.experts, "EXPERTS:USED, like 8:2, in place of every feed-forward")->group(group);
+  app.add_option("--experts", f.experts, "EXPERTS:USED, like 8:2, instead of every feed-forward")->group(group);
   app.add_option("--weight-format", f.weight_format, "how weights are stored: bf16, fp8, int8, int4, ...; --formats lists them")
       ->group(group);
   app.add_option("--kv-format", f.kv_format, "how keys and values are stored")->group(group);
   auto* tp = app.add_option("--tp", f.question.on.tp, "chips that share every layer")->check(CLI::Range(1, 4096))->group(group);
-  app.add_option("--link", f.link, "what joins them: nvlink4, pcie5, ...; the chip's own if absent")->needs(tp)->group(group);
-  app.add_option("--replicas", f.question.on.replicas, "such groups")->check(CLI::Range(1, 1 << 20))->group(group);
+  app.add_option("--link", f.link, "their interconnect: nvlink4, pcie5, ...; the chip's own by default")->needs(tp)->group(group);
+  app.add_option("--replicas", f.question.on.replicas, "groups of such chips")->check(CLI::Range(1, 1 << 20))->group(group);
   auto* draft = app.add_option("--draft", f.draft, "a smaller model that drafts tokens for this one to verify")->group(group);
   app.add_option("--acceptance", f.acceptance, "share of drafted tokens that are accepted")
       ->needs(draft)
@@ -136,27 +136,27 @@ void add_analyze(CLI::App& program, Action& chosen) {
       program, chosen, "analyze", "what the arithmetic says before anything runs: memory, speed, what fits",
       [](CLI::App& app, AnalyzeFlags& f) {
         Question& q = f.question;
-        app.add_option("MODEL", f.model, "Hugging Face directory, config.json, .gguf file or short name; the default model if absent");
-        app.add_option("--config", f.config, "a model by name (or the path of a config.json), in place of MODEL: " + preset_names());
+        app.add_option("MODEL", f.model, "a Hugging Face directory, config.json, .gguf file or short name; the default model if omitted");
+        app.add_option("--config", f.config, "a model by name (or the path of a config.json) instead of MODEL: " + preset_names());
         app.add_option("--hardware", f.hardware, "local (this machine, measured once), " + chip_names())->capture_default_str();
         app.add_option("--batch", q.batches, "sequences at once: 1,16,64")->delimiter(',')->allow_extra_args(false)->capture_default_str();
         app.add_option("--context", q.contexts, "tokens of each: 1024,8192")
             ->delimiter(',')
             ->allow_extra_args(false)
             ->capture_default_str();
-        app.add_option("--user-speed", q.user_tokens_per_s, "tokens/s that every user is to get")->capture_default_str();
+        app.add_option("--user-speed", q.user_tokens_per_s, "tokens/s for every user")->capture_default_str();
         app.add_option("--deadline", q.deadline_s, "seconds to the first token")->capture_default_str();
-        app.add_option("--price", q.price, "dollars for an hour of one chip")->capture_default_str();
-        app.add_option("--demand", q.demand_words, "words a day that are to be served, like 100e9: how many chips?")
-            ->check(
-                [](const std::string& text) { return std::string(std::atof(text.c_str()) > 0 ? "" : text + " words a day need no chip"); });
-        app.add_option("--threads", f.threads, "of this machine; 0: one per core")->check(CLI::Range(0, 1024));
+        app.add_option("--price", q.price, "dollars per hour and chip")->capture_default_str();
+        app.add_option("--demand", q.demand_words, "words a day to serve, like 100e9: how many chips?")->check([](const std::string& text) {
+          return std::string(std::atof(text.c_str()) > 0 ? "" : text + " words a day need no chip");
+        });
+        app.add_option("--threads", f.threads, "threads of this machine; 0: one per core")->check(CLI::Range(0, 1024));
         app.add_flag("--probe", f.probe, "measure this machine again");
         add_what_if(app, f);
         app.add_flag("--formats", f.formats, "the number formats: bytes and ranges");
         app.add_flag("--json", f.json, "one JSON object");
-        app.add_option("--html", f.html, "write a page with pictures to this file");
-        app.add_option("--svg", f.svg, "write the pictures alone into this folder");
+        app.add_option("--html", f.html, "write a page with plots to this file");
+        app.add_option("--svg", f.svg, "write only the plots into this folder");
       },
       run);
 }

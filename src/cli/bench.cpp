@@ -204,7 +204,7 @@ CLI::Option* add_list(CLI::App& app, const char* name, std::vector<int>& list, i
 
 void add_bench(CLI::App& program, Action& chosen) {
   add_command<BenchFlags>(
-      program, chosen, "bench", "measured speed beside this machine's measured limit",
+      program, chosen, "bench", "measure the speed, and its share of this machine's limit",
       [](CLI::App& app, BenchFlags& f) {
         add_engine_flags(app, f.engine);
         f.app = &app;
@@ -217,10 +217,10 @@ void add_bench(CLI::App& program, Action& chosen) {
         add_list(app, "--prefill", f.prefill, most, "without --context: prompt lengths to read")->excludes(context)->capture_default_str();
         add_list(app, "--decode", f.decode, most,
                  "how many tokens to write, one by one; 128 from an empty context, or 32 behind --context");
-        app.add_flag("--explain", f.explain, "where the time goes: each row once more, taken apart, every operation beside its own limit");
+        app.add_flag("--explain", f.explain, "where the time goes: runs each row once more and times every operation, with its own limit");
         std::vector<std::string> names = technique_names();
         names.push_back("all");
-        app.add_option("--techniques", f.techniques, "what each gains over its plain form: " + CLI::detail::join(names, ", "))
+        app.add_option("--techniques", f.techniques, "the gain of each over its plain form: " + CLI::detail::join(names, ", "))
             ->delimiter(',')
             ->allow_extra_args(false)
             ->check(CLI::IsMember(names));

@@ -25,8 +25,12 @@ static void add_server_flags(CLI::App& app, LoadFlags& f) {
   auto seconds = CLI::Range(1e-6, 1e6);
   auto* url =
       app.add_option("--url", f.url, "drive this OpenAI server with the load: http://host:port; MODEL is its name there")->group(group);
-  app.add_option("--api-key", f.api_key, "the key that the server asks for")->needs(url)->group(group);
-  app.add_option("--vocab", f.vocab, "token ids in prompts are below it")->needs(url)->check(positive)->capture_default_str()->group(group);
+  app.add_option("--api-key", f.api_key, "the server's API key")->needs(url)->group(group);
+  app.add_option("--vocab", f.vocab, "upper bound of the token ids in prompts")
+      ->needs(url)
+      ->check(positive)
+      ->capture_default_str()
+      ->group(group);
   app.add_option("--warmup", f.warmup, "requests before the first row, which do not count")
       ->needs(url)
       ->check(CLI::Range(0, 1 << 20))
@@ -36,59 +40,59 @@ static void add_server_flags(CLI::App& app, LoadFlags& f) {
       ->needs(url)
       ->check(seconds)
       ->group(group);
-  app.add_option("--timeout", f.timeout, "seconds after which a request has failed")
+  app.add_option("--timeout", f.timeout, "seconds after which a request counts as failed")
       ->needs(url)
       ->check(seconds)
       ->capture_default_str()
       ->group(group);
   app.add_flag("--chat", f.chat, "use /v1/chat/completions")->needs(url)->group(group);
-  app.add_flag("--text", f.text, "prompts as text, not as token ids")->needs(url)->group(group);
-  app.add_option("--label", f.label, "name of this run in tables and pictures; the URL if not given")->needs(url)->group(group);
-  app.add_option("--compare", f.compare, "rows of an earlier run (--json) beside this one's; may be repeated")
+  app.add_flag("--text", f.text, "send prompts as text, not as token ids")->needs(url)->group(group);
+  app.add_option("--label", f.label, "name of this run in tables and plots; the URL by default")->needs(url)->group(group);
+  app.add_option("--compare", f.compare, "show rows of an earlier run (--json) with this one's; may be repeated")
       ->allow_extra_args(false)
       ->group(group);
   app.add_option("--html", f.html, "write a page with the latency-throughput curves")->group(group);
-  app.add_option("--svg", f.svg, "write its pictures alone into this folder: ttft.svg and tpot.svg")->group(group);
+  app.add_option("--svg", f.svg, "write only its plots into this folder: ttft.svg and tpot.svg")->group(group);
 }
 
 void add_load_flags(CLI::App& app, LoadFlags& f) {
   const char* group = "A load: requests of many lengths, here or on a server";
   auto positive = CLI::Range(1, 1 << 24);
-  app.add_flag("--load", f.here, "run the load on the engine here, beside this machine's limits")->group(group);
+  app.add_flag("--load", f.here, "run the load on the engine in this process, with this machine's limits")->group(group);
   app.add_option(
          "--load-file", f.file,
          "take the requests from here, one JSON object a line: prompt_tokens or prompt (text or ids), and output_tokens (--max-tokens "
-         "where it has none); without --url on the engine here")
+         "if absent); without --url on the engine in this process")
       ->check(CLI::ExistingFile)
       ->group(group);
-  app.add_option("--prompt-tokens", f.prompt_tokens,
-                 "length of the prompts: 128; 64-512, evenly; or lognormal:128:0.8, median and deviation of the logarithm")
+  app.add_option("--prompt-tokens", f.prompt_tokens, "length of the prompts: 128; 64-512, uniform; or lognormal:128:0.8, median and sigma")
       ->check(refuse_lengths)
       ->excludes(app.get_option("--load-file"))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--max-tokens", f.max_tokens, "length of the answers, likewise; with --load-file of those whose line does not say")
+  app.add_option("--max-tokens", f.max_tokens, "length of the answers, likewise; with --load-file the default")
       ->check(refuse_lengths)
       ->capture_default_str()
       ->group(group);
-  app.add_option("--requests", f.requests, "of each row; the file's, or 4 times the streams (at least 16), or 64 with --rate, if not given")
+  app.add_option("--requests", f.requests,
+                 "requests per row; by default the file's, or 4 times the streams (at least 16), or 64 with --rate")
       ->check(positive)
       ->group(group);
-  auto* streams = app.add_option("--streams", f.streams, "requests open at any time: 1,4,16; not given: 1 on a server, all of them here")
+  auto* streams = app.add_option("--streams", f.streams, "requests open at any time: 1,4,16; by default 1 on a server, else all of them")
                       ->delimiter(',')
                       ->allow_extra_args(false)
                       ->check(CLI::Range(1, 16384))
                       ->group(group);
-  app.add_option("--rate", f.rates, "requests a second, at random moments, whatever was answered: 0.5,2,8")
+  app.add_option("--rate", f.rates, "Poisson arrivals, requests a second: 0.5,2,8")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(CLI::Range(1e-6, 1e6))
       ->excludes(streams)
       ->group(group);
-  app.add_option("--shared-prefix", f.shared_prefix, "tokens with which all prompts begin, shorter ones with as many as they have")
-      ->check(positive)
+  app.add_option("--shared-prefix", f.shared_prefix, "tokens of a prefix that all prompts share")->check(positive)->group(group);
+  app.add_option("--seed", f.seed, "seed of prompts, lengths and arrivals; the same seed gives the same load")
+      ->capture_default_str()
       ->group(group);
-  app.add_option("--seed", f.seed, "of prompts, lengths and arrivals; the same seed, the same load")->capture_default_str()->group(group);
   add_server_flags(app, f);
 }
 

@@ -143,7 +143,7 @@ struct ShellFlags {
 void add_completions(CLI::App& program, Action& chosen) {
   const CLI::App* whole = &program;
   add_command<ShellFlags>(
-      program, chosen, "completions", "a script that completes commands and flags in a shell",
+      program, chosen, "completions", "a script for completion of commands and flags in a shell",
       [](CLI::App& app, ShellFlags& f) {
         app.add_option("SHELL", f.shell, "bash, zsh or fish")->required()->check(CLI::IsMember({"bash", "zsh", "fish"}));
       },
@@ -153,7 +153,7 @@ void add_completions(CLI::App& program, Action& chosen) {
         return 0;
       });
   add_command<ShellFlags>(
-      program, chosen, "man", "the manual page, as man reads it", [](CLI::App&, ShellFlags&) {},
+      program, chosen, "man", "the manual page, for man", [](CLI::App&, ShellFlags&) {},
       [whole](const ShellFlags&) {
         fmt::print("{}", man_page(*whole));
         return 0;

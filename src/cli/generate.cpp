@@ -120,11 +120,11 @@ int generate(GenerateFlags& f) {
 
 void add_generate(CLI::App& program, Action& chosen) {
   add_command<GenerateFlags>(
-      program, chosen, "generate", "one prompt, one or more answers; what is piped in comes before the prompt",
+      program, chosen, "generate", "one prompt, one or more answers; piped input comes before the prompt",
       [](CLI::App& app, GenerateFlags& f) {
         add_engine_flags(app, f.engine);
         add_prompt_flags(app, f.prompt);
-        auto* chat = app.add_flag("--chat", f.chat, "the prompt is a user's message, put through the model's chat template");
+        auto* chat = app.add_flag("--chat", f.chat, "treat the prompt as a user's message in the model's chat template");
         app.add_option("--system", f.system, "with --chat: the system message")->needs(chat);
         app.add_option("--chat-template", f.template_file, "with --chat: a Jinja file instead of the model's own template")->needs(chat);
         app.add_flag("--json", f.json, "one JSON object");

@@ -111,31 +111,31 @@ void add_inspect(CLI::App& program, Action& chosen) {
   add_command<InspectFlags>(
       program, chosen, "inspect", "what is in a model's files: layers, formats, state, memory",
       [](CLI::App& app, InspectFlags& f) {
-        app.add_option("MODEL", f.model, "Hugging Face directory, .gguf file or short name; the default model if absent");
-        app.add_option("--kv-dtype", f.kv_dtype, "how keys and values are kept")
+        app.add_option("MODEL", f.model, "a Hugging Face directory, .gguf file or short name; the default model if omitted");
+        app.add_option("--kv-dtype", f.kv_dtype, "format of keys and values")
             ->check(CLI::IsMember({"f16", "bf16", "f32"}))
             ->capture_default_str();
         app.add_flag("--tensors", f.tensors, "list every tensor");
         app.add_flag("--json", f.json, "one JSON object");
         ProgramQuestion& q = f.program;
-        const char* group = "The forward, operation by operation";
-        auto* program =
-            app.add_flag("--program", q.asked, "list what a step runs, with shapes, bytes, flops and what may be one kernel")->group(group);
+        const char* group = "The forward pass, operation by operation";
+        auto* program = app.add_flag("--program", q.asked, "list the operations of a step, with shapes, bytes, flops and possible fusions")
+                            ->group(group);
         app.add_option("--batch", q.batch, "sequences of the step")
             ->check(CLI::Range(1, 1 << 20))
             ->capture_default_str()
             ->needs(program)
             ->group(group);
-        app.add_option("--context", q.context, "tokens that each one's last row sees; 1024, or its prompt, if absent")
+        app.add_option("--context", q.context, "tokens of context of each; by default 1024, or its prompt")
             ->check(CLI::Range(1, 1 << 30))
             ->needs(program)
             ->group(group);
-        app.add_option("--prompt", q.prompt, "new tokens of each; one if absent")
+        app.add_option("--prompt", q.prompt, "new tokens of each; one by default")
             ->check(CLI::Range(1, 1 << 24))
             ->needs(program)
             ->group(group);
-        app.add_flag("--tail", q.tail, "the list for steps of few outputs, whatever this one takes")->needs(program)->group(group);
-        app.add_flag("--all", q.all, "layers that are alike too")->needs(program)->group(group);
+        app.add_flag("--tail", q.tail, "show the list for steps of few outputs")->needs(program)->group(group);
+        app.add_flag("--all", q.all, "list equal layers too")->needs(program)->group(group);
       },
       inspect);
 }

@@ -70,7 +70,7 @@ void add_list(CLI::App& program, Action& chosen) {
   add_command<ListFlags>(
       program, chosen, "list", "the models on this machine",
       [](CLI::App& app, ListFlags& f) {
-        app.add_option("PART", f.pattern, "only names with this in them");
+        app.add_option("PART", f.pattern, "only names that contain this");
         app.add_flag("--json", f.json, "one JSON list");
       },
       list);

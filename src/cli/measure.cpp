@@ -30,16 +30,17 @@ double Patience::budget_s() const { return budget.empty() ? default_budget_s : s
 
 void add_patience_flags(CLI::App& app, Patience& p) {
   const char* group = "How long to measure";
-  auto* repeat = app.add_option("--repeat", p.repeat, "exactly so many runs of each row, after one that does not count")
+  auto* repeat = app.add_option("--repeat", p.repeat, "exactly this many runs of each row, after a warm-up")
                      ->check(CLI::Range(1, 100000))
                      ->group(group);
-  app.add_option("--spread", p.spread, "else until the median of the runs is at most this share above the best")
+  app.add_option("--spread", p.spread, "otherwise until the median of the runs is at most this share above the best")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str()
       ->excludes(repeat)
       ->group(group);
-  app.add_option("--budget", p.budget, "but no longer than this for a row: 30s, 2m; 5s if not given")
-      ->check([](const std::string& text) { return seconds_of(text) > 0 ? "" : text + " is no time: give seconds (30s) or minutes (2m)"; })
+  app.add_option("--budget", p.budget, "but no longer than this per row: 30s, 2m; 5s by default")
+      ->check(
+          [](const std::string& text) { return seconds_of(text) > 0 ? "" : text + " is not a time: give seconds (30s) or minutes (2m)"; })
       ->excludes(repeat)
       ->group(group);
 }

@@ -47,7 +47,7 @@ static std::string refuse_page(const std::string& text) {
 static void add_plain_forms(CLI::App& app, EngineFlags& f) {
   const char* group = "Engine, plain forms to compare with";
   app.add_option("--batching", f.batching,
-                 "continuous; or one batch after the other, padded and run to its longest member: static (waits for --max-seqs "
+                 "continuous; or one batch after the other, padded to its longest member: static (waits for --max-seqs "
                  "requests) or dynamic (waits at most --batch-delay)")
       ->check(CLI::IsMember({"continuous", "dynamic", "static"}))
       ->capture_default_str()
@@ -56,49 +56,49 @@ static void add_plain_forms(CLI::App& app, EngineFlags& f) {
       ->check(CLI::Range(0.0, 3600.0))
       ->capture_default_str()
       ->group(group);
-  app.add_option("--state", f.state, "paged; or contiguous: the longest context is reserved for everyone in one piece, nothing is shared")
+  app.add_option("--state", f.state, "paged; or contiguous: reserves the longest context for every sequence, shares nothing")
       ->check(CLI::IsMember({"paged", "contiguous"}))
       ->capture_default_str()
       ->group(group);
-  app.add_flag("--no-kv-cache", f.no_kv_cache, "compute the whole context anew for every token")->group(group);
+  app.add_flag("--no-kv-cache", f.no_kv_cache, "recompute the whole context for every token")->group(group);
 }
 
 void add_engine_flags(CLI::App& app, EngineFlags& f) {
   const char* group = "Engine";
   app.add_option("MODEL,-m,--model", f.model,
-                 "a Hugging Face directory, a .gguf file, OWNER/NAME or what is unique of it; the default model if absent");
-  app.add_option("--device", f.device, "auto (a GPU where there is one that it can use), cuda, cpu, or ref (slow, scalar, obviously right)")
+                 "a Hugging Face directory, a .gguf file, OWNER/NAME or a unique part of it; the default model if omitted");
+  app.add_option("--device", f.device, "auto (a GPU if there is a supported one), cuda, cpu, or ref (slow, scalar, obviously right)")
       ->check(CLI::IsMember({"auto", "cuda", "cpu", "ref"}))
       ->group(group);
-  app.add_option("--isa", f.isa, "instruction set: scalar, avx2, avx512, vnni, amx; the best one if absent")
+  app.add_option("--isa", f.isa, "instruction set: scalar, avx2, avx512, vnni, amx; the best one by default")
       ->check(CLI::IsMember({"scalar", "avx2", "avx512", "vnni", "amx"}))
       ->group(group);
   app.add_option("--threads", f.options.threads, "worker threads; 0: one per core")->check(CLI::Range(0, 1024))->group(group);
-  app.add_option("--kv-dtype", f.kv_dtype, "how keys and values are kept; f16 if absent, on a GPU bf16")
+  app.add_option("--kv-dtype", f.kv_dtype, "format of keys and values; f16 by default, on a GPU bf16")
       ->check(CLI::IsMember({"f16", "bf16", "f32"}))
       ->group(group);
-  f.max_seqs = app.add_option("--max-seqs", f.options.max_seqs, "sequences running at once; on a GPU 256 unless given")
+  f.max_seqs = app.add_option("--max-seqs", f.options.max_seqs, "sequences running at once; 256 by default on a GPU")
                    ->check(CLI::Range(1, 4096))
                    ->capture_default_str()
                    ->group(group);
-  f.max_batch_tokens = app.add_option("--max-batch-tokens", f.options.max_batch_tokens, "rows in one step; on a GPU 8192 unless given")
+  f.max_batch_tokens = app.add_option("--max-batch-tokens", f.options.max_batch_tokens, "rows in one step; 8192 by default on a GPU")
                            ->check(CLI::Range(1, 65536))
                            ->capture_default_str()
                            ->group(group);
   app.add_option("--max-prompt-tokens", f.options.max_prompt_tokens,
-                 "rows of prompts among them: few keep the others' tokens coming evenly; 0: no limit of their own")
+                 "rows of prompts among them: fewer keep other answers flowing evenly; 0: no separate limit")
       ->check(CLI::Range(0, 65536))
       ->group(group);
-  app.add_option("--max-context", f.options.max_context, "tokens in one sequence; 0: what the model allows")
+  app.add_option("--max-context", f.options.max_context, "tokens in one sequence; 0: the model's maximum")
       ->check(CLI::Range(0, 1 << 30))
       ->group(group);
-  app.add_option("--memory", f.memory, "for state: bytes (512M, 4G) or a share of the machine's memory (0.4)")
+  app.add_option("--memory", f.memory, "memory for state: bytes (512M, 4G) or a share of the machine's memory (0.4)")
       ->check(refuse_memory)
       ->group(group);
-  app.add_option("--swap", f.swap, "host memory for the state of preempted sequences (512M); without it they compute their state anew")
+  app.add_option("--swap", f.swap, "host memory for the state of preempted sequences (512M); without it their state is recomputed")
       ->check(refuse_memory)
       ->group(group);
-  app.add_option("--victim", f.victim, "who is preempted when memory runs out, of the lowest priority: newest or largest")
+  app.add_option("--victim", f.victim, "which sequence of the lowest priority is preempted when memory runs out: newest or largest")
       ->check(CLI::IsMember({"newest", "largest"}))
       ->capture_default_str()
       ->group(group);
@@ -107,12 +107,13 @@ void add_engine_flags(CLI::App& app, EngineFlags& f) {
       ->check(refuse_page)
       ->capture_default_str()
       ->group(group);
-  app.add_flag("--no-prefix-cache", f.no_prefix_cache, "do not share the state of equal beginnings")->group(group);
-  app.add_flag("--no-overlap", f.no_overlap, "plan the next step only when the last one has ended")->group(group);
+  app.add_flag("--no-prefix-cache", f.no_prefix_cache, "do not share the state of equal prefixes")->group(group);
+  app.add_flag("--no-overlap", f.no_overlap, "plan a step only after the last one has ended")->group(group);
   app.add_flag("--deterministic", f.deterministic,
-               "the same bits whatever else runs, at the cost of speed; on a CPU this is always so, for free")
+               "the same bits whatever else is in the batch, at the cost of speed; always so on a CPU, for free")
       ->group(group);
-  app.add_option("--random-weights", f.random_weights, "weights made up from config.json with this seed, to measure speed")->group(group);
+  app.add_option("--random-weights", f.random_weights, "random weights in the shapes of config.json, with this seed, to measure speed")
+      ->group(group);
   add_plain_forms(app, f);
 }
 
@@ -175,23 +176,23 @@ void add_sampling_flags(CLI::App& app, SamplingFlags& f) {
   const char* group = "Sampling";
   SamplingParams& p = f.params;
   f.app = &app;
-  app.footer("Sampling: what is not given is as the model's generation_config.json has it, where it has it.");
+  app.footer("Sampling defaults come from the model's generation_config.json, if it has one.");
   app.add_option("--temperature", p.temperature, "0 takes the likeliest token")->capture_default_str()->group(group);
   app.add_option("--top-k", p.top_k, "only the k likeliest tokens; 0: all")->group(group);
   app.add_option("--top-p", p.top_p, "only the likeliest tokens that together have this probability")->capture_default_str()->group(group);
   app.add_option("--min-p", p.min_p, "only tokens at least this likely, relative to the likeliest")->group(group);
-  app.add_option("--repetition-penalty", p.repetition_penalty, "above 1: less of what was in prompt or answer")
+  app.add_option("--repetition-penalty", p.repetition_penalty, "above 1: less repetition of tokens in prompt and answer")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--frequency-penalty", p.frequency_penalty, "taken off for each time a token was in the answer")->group(group);
-  app.add_option("--presence-penalty", p.presence_penalty, "taken off once if a token was in the answer")->group(group);
+  app.add_option("--frequency-penalty", p.frequency_penalty, "subtracted for each occurrence of a token in the answer")->group(group);
+  app.add_option("--presence-penalty", p.presence_penalty, "subtracted once if a token is in the answer")->group(group);
   app.add_option("--logit-bias", f.logit_bias, "ID=BIAS, may be repeated")->allow_extra_args(false)->group(group);
   app.add_option("--seed", p.seed, "same seed, same answer")->group(group);
-  app.add_option("--max-tokens", p.max_tokens, "length of the answer")->capture_default_str()->group(group);
-  app.add_option("--stop", p.stop, "end at this text; may be repeated")->allow_extra_args(false)->group(group);
-  app.add_flag("--ignore-eos", p.ignore_eos, "do not end at the model's own end token")->group(group);
-  app.add_option("--logprobs", p.logprobs, "report this many alternatives a token")->group(group);
-  app.add_option("-n", f.n, "how many answers")
+  app.add_option("--max-tokens", p.max_tokens, "maximum length of the answer")->capture_default_str()->group(group);
+  app.add_option("--stop", p.stop, "stop at this text; may be repeated")->allow_extra_args(false)->group(group);
+  app.add_flag("--ignore-eos", p.ignore_eos, "do not stop at the model's end token")->group(group);
+  app.add_option("--logprobs", p.logprobs, "report this many alternatives per token")->group(group);
+  app.add_option("-n", f.n, "number of answers")
       ->check([](const std::string& text) {
         const int n = std::atoi(text.c_str());
         return n >= 1 && n <= 128 ? "" : text + " is not 1 to 128 answers; their length is --max-tokens";
@@ -225,7 +226,7 @@ SamplingParams SamplingFlags::resolve(const GenerationDefaults& of_the_model) co
 void add_prompt_flags(CLI::App& app, PromptFlags& f) {
   auto* text = app.add_option("-p,--prompt", f.text, "the prompt");
   auto* tokens = app.add_option("--tokens", f.tokens, "the prompt as token ids: 1,2,3")->delimiter(',')->allow_extra_args(false);
-  auto* file = app.add_option("--file", f.file, "the prompt is in this file; -: standard input");
+  auto* file = app.add_option("--file", f.file, "read the prompt from this file; -: standard input");
   text->excludes(tokens)->excludes(file);
   tokens->excludes(file);
 }

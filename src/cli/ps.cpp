@@ -95,7 +95,7 @@ int ps(PsFlags& f) {
 
 void add_ps(CLI::App& program, Action& chosen) {
   add_command<PsFlags>(
-      program, chosen, "ps", "the servers that run on this machine",
+      program, chosen, "ps", "the servers running on this machine",
       [](CLI::App& app, PsFlags& f) { app.add_flag("--json", f.json, "one JSON list"); }, ps);
 }
 

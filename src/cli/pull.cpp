@@ -105,15 +105,14 @@ void pull_unless_here(const std::string&) {}
 
 void add_pull(CLI::App& program, Action& chosen) {
   add_command<PullFlags>(
-      program, chosen, "pull", "fetch a model by name from the hub",
+      program, chosen, "pull", "download a model by name from the hub",
       [](CLI::App& app, PullFlags& f) {
         app.add_option("NAME", f.name, "OWNER/NAME[:QUANTIZATION or FILE][@REVISION]")->required();
-        app.add_option("--connections", f.connections, "open at once")->check(CLI::Range(1, 64))->capture_default_str();
+        app.add_option("--connections", f.connections, "parallel connections")->check(CLI::Range(1, 64))->capture_default_str();
         app.add_flag("--json", f.json, "one JSON object");
         app.footer(
-            "Models go to the cache that Hugging Face's tools share (HF_HUB_CACHE, HF_HOME). HF_TOKEN is the key to gated ones, "
-            "HF_ENDPOINT\n"
-            "a mirror, HTTPS_PROXY and NO_PROXY the way there. What was interrupted goes on where it was.");
+            "Models go to the cache shared with Hugging Face's tools (HF_HUB_CACHE, HF_HOME). HF_TOKEN gives access to gated ones,\n"
+            "HF_ENDPOINT names a mirror, HTTPS_PROXY and NO_PROXY the proxies. An interrupted download resumes where it stopped.");
       },
       pull);
 }

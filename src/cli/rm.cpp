@@ -77,10 +77,10 @@ int remove_models(RmFlags& f) {
 
 void add_rm(CLI::App& program, Action& chosen) {
   add_command<RmFlags>(
-      program, chosen, "rm", "delete models of this machine's caches",
+      program, chosen, "rm", "delete models from this machine's caches",
       [](CLI::App& app, RmFlags& f) {
         app.add_option("MODEL", f.models, "names, as `millrace list` shows them")->required();
-        app.add_flag("-y,--yes", f.yes, "do not ask");
+        app.add_flag("-y,--yes", f.yes, "do not ask for confirmation");
       },
       remove_models);
 }

@@ -32,11 +32,11 @@ int run(RunFlags& f) {
 
 void add_run(CLI::App& program, Action& chosen) {
   add_command<RunFlags>(
-      program, chosen, "run", "one answer to PROMPT or to what is piped in; without either a conversation; pulls OWNER/NAME if need be",
+      program, chosen, "run", "answer PROMPT or piped input; without either, a conversation; pulls OWNER/NAME if necessary",
       [](CLI::App& app, RunFlags& f) {
         add_chat_flags(app, f.chat);
-        auto* words = app.add_option("PROMPT", f.words, "what to ask; what is piped in comes before it");
-        app.add_option("-p,--prompt", f.prompt, "the same as a flag")->excludes(words);
+        auto* words = app.add_option("PROMPT", f.words, "the question; piped input comes before it");
+        app.add_option("-p,--prompt", f.prompt, "the same, as a flag")->excludes(words);
       },
       run);
 }

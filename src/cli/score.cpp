@@ -122,11 +122,11 @@ void add_score(CLI::App& program, Action& chosen) {
       [](CLI::App& app, ScoreFlags& f) {
         add_engine_flags(app, f.engine);
         add_prompt_flags(app, f.prompt);
-        app.add_option("--logits", f.logits, "write all logits there, float32 [tokens, vocabulary], as .npy");
-        app.add_option("--stride", f.stride, "of a text longer than the context: tokens from window to window; half a window if absent")
+        app.add_option("--logits", f.logits, "write all logits to this .npy file, float32 [tokens, vocabulary]");
+        app.add_option("--stride", f.stride, "for a text longer than the context: tokens from window to window; half a window by default")
             ->check(CLI::Range(1, 1 << 30));
         auto* json = app.add_flag("--json", f.json, "one JSON object");
-        app.add_flag("--summary", f.summary, "the last line alone")->excludes(json);
+        app.add_flag("--summary", f.summary, "only the last line")->excludes(json);
       },
       score);
 }

@@ -87,48 +87,50 @@ void declare(CLI::App& app, ServeFlags& f) {
   app.add_option("--port", o.http.port, "0: any free one")->check(CLI::Range(0, 65535))->capture_default_str();
   auto* key = app.add_option(
       "--api-key", o.gate.api_key,
-      "every route but /health, /ready, /openapi.json and the page's files asks for it; or MILLRACE_API_KEY in the environment");
-  app.add_option("--api-key-file", f.key_file, "its first line is the key: not seen by others of the machine, as a flag is")->excludes(key);
-  app.add_option("--allow-origin", o.gate.allow_origins, "a web page from here may ask; may be repeated")->allow_extra_args(false);
-  app.add_option("--allowed-hosts", o.gate.allowed_hosts,
-                 "names of this server besides the loopback's, .NAME for all below it, * for any; on another address any unless given")
+      "required on every route but /health, /ready, /openapi.json and the page's files; or MILLRACE_API_KEY in the environment");
+  app.add_option("--api-key-file", f.key_file, "a file whose first line is the key: unlike a flag, not visible to other users")
+      ->excludes(key);
+  app.add_option("--allow-origin", o.gate.allow_origins, "allow web pages of this origin to send requests; may be repeated")
+      ->allow_extra_args(false);
+  app.add_option(
+         "--allowed-hosts", o.gate.allowed_hosts,
+         "names of this server besides localhost: NAME, .NAME with all subdomains, or *; * by default unless --host is a loopback address")
       ->delimiter(',')
       ->allow_extra_args(false);
   app.add_option("--http-memory", f.http_memory,
-                 "for all that connections hold (bodies, waiting requests, unread answers): bytes (512M) or a share; 1/32, at most 1G")
+                 "memory for connections (bodies, waiting requests, unread answers): bytes (512M) or a share; by default 1/32, at most 1G")
       ->check([](const std::string& text) {
         return memory_bytes(text) >= 1 << 20 ? "" : text + " is neither bytes (like 512M; 1M at least) nor a share (like 0.05)";
       });
-  app.add_option("--served-model-name", o.model_name, "what clients call the model");
+  app.add_option("--served-model-name", o.model_name, "the model's name for clients");
   app.add_option("--alias", o.aliases, "another name for it; may be repeated")->allow_extra_args(false);
-  app.add_flag("--lenient-fields", o.lenient_fields, "log unknown fields of requests instead of refusing them");
+  app.add_flag("--lenient-fields", o.lenient_fields, "log unknown fields of requests instead of rejecting them");
   app.add_flag("--tools-in-system-prompt", o.tools_in_system_prompt,
-               "describe a request's tools there where the chat template has no place for them, instead of refusing them");
-  app.add_option("--log-level", o.log.level, "debug, info (a line a request), warn, error or off")
+               "if the chat template does not support tools, describe them there instead of rejecting the request");
+  app.add_option("--log-level", o.log.level, "debug, info (one line per request), warn, error or off")
       ->check(CLI::IsMember({"debug", "info", "warn", "error", "off"}))
       ->capture_default_str();
-  app.add_flag("--log-json", o.log.json, "an object a line");
+  app.add_flag("--log-json", o.log.json, "log JSON, one object per line");
   app.add_option("--chat-template", f.template_file, "a Jinja file instead of the model's own template");
-  app.add_option("--max-queue", o.max_queue, "answers that may wait for their first token")
+  app.add_option("--max-queue", o.max_queue, "answers that may wait for their first token; more are a 429")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  app.add_option("--max-queue-tokens", o.max_queue_tokens, "and the tokens of their prompts")
+  app.add_option("--max-queue-tokens", o.max_queue_tokens, "the same for the tokens of their prompts")
       ->check(CLI::Range(int64_t(1), int64_t(1) << 40))
       ->capture_default_str();
-  app.add_option("--max-body", o.http.max_body, "bytes of a request")
+  app.add_option("--max-body", o.http.max_body, "maximum size of a request, in bytes")
       ->check(CLI::Range(size_t(1024), size_t(1) << 30))
       ->capture_default_str();
-  app.add_option("--http-threads", o.http.threads, "threads that move bytes, and of each kind of worker that reads requests")
+  app.add_option("--http-threads", o.http.threads, "I/O threads, and workers of each kind that parse requests")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
-  app.add_option("--drain-seconds", o.drain_seconds, "what runs may go on so long after SIGTERM")
+  app.add_option("--drain-seconds", o.drain_seconds, "seconds that running requests have left after SIGTERM")
       ->check(CLI::Range(0, 86400))
       ->capture_default_str();
   app.footer(
-      "Sampling: what a request does not say is as the model's generation_config.json has it, where it has it.\n"
-      "The limits behind memory_limit_ratio and compute_limit_ratio at /metrics are measured once, when the model is loaded, in a tenth "
-      "of\n"
-      "a second: on a busy machine they come out too low, and the ratios too high. Both are there too, as *_limit_*_per_second.");
+      "Sampling defaults come from the model's generation_config.json, if it has one.\n"
+      "The limits of memory_limit_ratio and compute_limit_ratio at /metrics are measured once, in a tenth of a second, when the model is\n"
+      "loaded: on a busy machine they are too low, and the ratios too high. They are metrics too: *_limit_*_per_second.");
 }
 
 }  // namespace

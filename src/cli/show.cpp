@@ -154,9 +154,9 @@ int show(ShowFlags& f) {
 
 void add_show(CLI::App& program, Action& chosen) {
   add_command<ShowFlags>(
-      program, chosen, "show", "one model: architecture, size, formats, license, where it lies",
+      program, chosen, "show", "one model: architecture, size, formats, license, location",
       [](CLI::App& app, ShowFlags& f) {
-        app.add_option("MODEL", f.model, "a path or a name; the default model if absent");
+        app.add_option("MODEL", f.model, "a path or a name; the default model if omitted");
         app.add_flag("--json", f.json, "one JSON object");
       },
       show);

@@ -58,9 +58,9 @@ void add_tokenize(CLI::App& program, Action& chosen) {
   add_command<TokenizeFlags>(
       program, chosen, "tokenize", "text to token ids",
       [](CLI::App& app, TokenizeFlags& f) {
-        app.add_option("MODEL", f.model, "whose tokenizer")->required();
-        app.add_option("TEXT", f.text, "-: standard input")->required();
-        app.add_flag("--add-special", f.special, "with the tokens that the model expects around a text");
+        app.add_option("MODEL", f.model, "the model whose tokenizer to use")->required();
+        app.add_option("TEXT", f.text, "the text; -: standard input")->required();
+        app.add_flag("--add-special", f.special, "add the tokens that the model expects around a text");
         app.add_flag("--json", f.json, "one JSON object");
       },
       tokenize);
@@ -70,7 +70,7 @@ void add_detokenize(CLI::App& program, Action& chosen) {
   add_command<DetokenizeFlags>(
       program, chosen, "detokenize", "token ids to text",
       [](CLI::App& app, DetokenizeFlags& f) {
-        app.add_option("MODEL", f.model, "whose tokenizer")->required();
+        app.add_option("MODEL", f.model, "the model whose tokenizer to use")->required();
         app.add_option("IDS", f.ids, "token ids: 1,2,3")->delimiter(',')->required();
         app.add_flag("--json", f.json, "one JSON object");
       },
