@@ -152,7 +152,7 @@ int bench_grid(BenchFlags& f) {
   } else {
     if (measured) fmt::print("  tok/s and share are of the median run; best s is the fastest of all\n");
     if (std::ranges::any_of(rows, [](auto& r) { return r.asked != r.shape.context; }))
-      fmt::print("  the model's context of {} tokens holds the answer too: prompts that were to fill it leave room for what is written\n",
+      fmt::print("  the model's context of {} tokens includes the answer: prompts that would fill it were shortened\n",
                  engine->max_context());
     if (std::ranges::any_of(rows, [](auto& r) { return r.error.empty() && r.m.has_moved(); })) fmt::print("  {}", moved_text());
     for (const GridRow& r : rows)
@@ -181,10 +181,10 @@ void check_flags(const BenchFlags& f) {
   for (const char* name : {"--streams", "--rate", "--requests", "--prompt-tokens", "--max-tokens", "--shared-prefix", "--seed"})
     check(load || !f.app->count(name), "{} belongs to a load: --load or --load-file runs it here, --url on a server", name);
   for (const char* name : {"--html", "--svg"})
-    check(pictures || !f.app->count(name), "{} draws the rows of servers: --url measures one, --compare takes earlier rows", name);
+    check(pictures || !f.app->count(name), "{} plots the rows of servers: --url measures one, --compare takes earlier rows", name);
   for (const CLI::Option* o : f.app->get_options())
     if (o->count() && std::ranges::count(f.engine_options, o))
-      check(!pictures, "{} is of an engine here, and {} is about servers: give it to `millrace serve`", o->get_name(),
+      check(!pictures, "{} is for an engine in this process, but {} is about servers: give it to `millrace serve`", o->get_name(),
             url ? "--url" : "--compare");
 }
 
@@ -211,9 +211,9 @@ void add_bench(CLI::App& program, Action& chosen) {
         for (const CLI::Option* o : app.get_options())
           if (!o->get_positional() && o->get_name() != "--help") f.engine_options.push_back(o);
         constexpr int most = 1 << 20;
-        add_list(app, "--batch", f.batch, 4096, "sequences side by side: 1,4,16")->capture_default_str();
+        add_list(app, "--batch", f.batch, 4096, "sequences at once: 1,4,16")->capture_default_str();
         auto* context =
-            add_list(app, "--context", f.context, most, "their lengths: 512,2048; prompts of it are read, then tokens written behind it");
+            add_list(app, "--context", f.context, most, "tokens of context: 512,2048; prompts of that length, then decode after them");
         add_list(app, "--prefill", f.prefill, most, "without --context: prompt lengths to read")->excludes(context)->capture_default_str();
         add_list(app, "--decode", f.decode, most,
                  "how many tokens to write, one by one; 128 from an empty context, or 32 behind --context");

@@ -79,9 +79,8 @@ std::string GridBench::refuse(const GridShape& s) const {
   const MemoryPlan& plan = engine_.memory_plan();
   const int64_t tokens = longest(s, engine_.limits());
   if (tokens > engine_.max_context()) {
-    const std::string behind =
-        s.prefill || s.batch == 1 ? "what is written behind it" : fmt::format("what is written until {} do so side by side", s.batch);
-    return fmt::format("a prompt of {} tokens and {} are {}, longer than the context of {}", s.context, behind, tokens,
+    const std::string rest = s.prefill || s.batch == 1 ? "its answer" : fmt::format("what is decoded until all {} do so at once", s.batch);
+    return fmt::format("a prompt of {} tokens and {} are {}, longer than the context of {}", s.context, rest, tokens,
                        engine_.max_context());
   }
   if (s.batch > plan.n_seqs || all_tokens(s, engine_.limits(), plan.page_tokens) > plan.n_tokens)
@@ -147,8 +146,7 @@ Run GridBench::decode(const GridShape& s) {
   Run run{0, log_};
   if (!log_.empty()) run.seconds = std::chrono::duration<double>(log_.back().end - begin).count();
   drain(ids);
-  check(int(run.steps.size()) == s.tokens, "{} sequences did not write {} tokens side by side, only {}", s.batch, s.tokens,
-        run.steps.size());
+  check(int(run.steps.size()) == s.tokens, "{} sequences did not decode {} tokens at once, only {}", s.batch, s.tokens, run.steps.size());
   return run;
 }
 

@@ -125,7 +125,7 @@ Json earlier_rows(const LoadFlags& f) {
   Json rows = Json::array();
   for (const std::string& file : f.compare) {
     Json more = Json::parse(read_file(file), nullptr, false);
-    check(more.is_array(), "{} is no list of rows that bench --url --json wrote", file);
+    check(more.is_array(), "{} is not a list of rows written by bench --url --json", file);
     for (const Json& row : more) {
       check(row.is_object() && row.contains("label") && row.contains("ttft_s") && row.contains("tpot_s"),
             "{} has a row that bench --url --json did not write", file);

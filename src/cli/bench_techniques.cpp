@@ -188,7 +188,7 @@ Technique preemption(const EngineFlags& base, const Facts& facts) {
 
 Technique overlap(const EngineFlags& base, const Facts&) {
   return {"overlap",
-          "the next step is planned, and the last one's news told, while a step runs",
+          "the next step is planned, and the last one's output delivered, while a step runs",
           {{"one after the other", with(base, [](auto& f) { f.no_overlap = true; }), crowd()}, {"beside it", base, crowd()}}};
 }
 

@@ -39,7 +39,7 @@ static std::string gap_in_a_list(const CLI::App& command, std::span<const std::s
 static std::string meant(std::string_view word, const std::vector<std::string>& known) {
   const std::vector<std::string_view> names(known.begin(), known.end());
   const std::string_view near = nearest_word(word, names);
-  return near.empty() ? "" : fmt::format(": is '{}' meant?", near);
+  return near.empty() ? "" : fmt::format(": did you mean '{}'?", near);
 }
 
 static void check_command(const CLI::App& program, const std::vector<std::string>& words) {
@@ -66,7 +66,7 @@ static std::string mistake(const CLI::ParseError& e, const CLI::App& program, co
     return with_help(text);
   }
   const std::string word = left[0].substr(0, left[0].find('='));
-  if (!word.starts_with('-')) return with_help(fmt::format("'{}' is a word too many", word));
+  if (!word.starts_with('-')) return with_help(fmt::format("unexpected argument '{}'", word));
   std::vector<std::string> flags;
   for (const CLI::Option* o : (command ? command : &program)->get_options())
     for (const std::string& name : o->get_lnames()) flags.push_back("--" + name);

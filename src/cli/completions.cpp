@@ -131,7 +131,7 @@ std::string man_page(const CLI::App& program) {
   };
   out += ".SH ENVIRONMENT\n";
   for (const auto& [name, meaning] : variables) out += fmt::format(".TP\n.B {}\n{}\n", name, roff(meaning));
-  return out + ".SH EXIT STATUS\n0 done, 2 the command line is wrong, 1 anything else.\n";
+  return out + ".SH EXIT STATUS\n0 success, 1 an error, 2 an invalid command line.\n";
 }
 
 struct ShellFlags {

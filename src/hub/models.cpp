@@ -154,7 +154,7 @@ std::string suggestion(const std::string& name) {
 
 [[noreturn]] void refuse_unknown(const std::string& name) {
   const std::string near = suggestion(name);
-  const std::string meant = near.empty() ? "" : sentence(": is '{}' meant?", near);
+  const std::string meant = near.empty() ? "" : sentence(": did you mean '{}'?", near);
   const std::optional<Reference> r = parse_reference(name);
   if (is_meant_as_path(name))
     fail("there is no file or folder '{}'{} `millrace list` shows the models on this machine, `millrace pull {}` fetches others", name,

@@ -74,7 +74,7 @@ bool goes_with_weights(const HubFile& f) {
 
 [[noreturn]] void refuse_repository(const Repository& r) {
   if (has(r, "adapter_config.json"))
-    fail("{} is an adapter (LoRA) and no model of its own: pull a merged one, or merge it in Python with PEFT's merge_and_unload()",
+    fail("{} is an adapter (LoRA), not a model of its own: pull a merged one, or merge it in Python with PEFT's merge_and_unload()",
          r.name);
   if (has(r, "model_index.json")) fail("{} is a pipeline of the diffusers library, not a language model", r.name);
   for (const HubFile& f : r.files)

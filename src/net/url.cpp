@@ -27,11 +27,11 @@ static int port_number(std::string_view text, std::string_view url) {
 }
 
 Url parse_web_address(std::string_view text) {
-  check(text.size() <= 16384 && is_clean(text), "'{}' is no web address", text);
+  check(text.size() <= 16384 && is_clean(text), "'{}' is not a web address", text);
   Url url;
   std::string_view rest = text;
   url.is_tls = rest.starts_with("https://");
-  check(url.is_tls || rest.starts_with("http://"), "'{}' is no address of the form https://HOST or http://HOST", text);
+  check(url.is_tls || rest.starts_with("http://"), "'{}' is not an address of the form https://HOST or http://HOST", text);
   rest.remove_prefix(url.is_tls ? 8 : 7);
   url.port = url.is_tls ? 443 : 80;
   const size_t end = std::min(rest.find_first_of("/?#"), rest.size());
@@ -51,7 +51,7 @@ Url parse_web_address(std::string_view text) {
   check(!host.empty(), "'{}' names no host", text);
   url.host = host;
   std::ranges::transform(url.host, url.host.begin(), [](unsigned char c) { return char(std::tolower(c)); });
-  check(is_host(url.host), "'{}' has the host '{}', which is no name and no address", text, host);
+  check(is_host(url.host), "'{}' has the host '{}', which is neither a name nor an address", text, host);
   return url;
 }
 
@@ -67,7 +67,7 @@ Url redirected(const Url& from, std::string_view location) {
   if (!location.starts_with('/') || location.starts_with("//"))
     return parse_web_address(location.starts_with("//") ? (from.is_tls ? "https:" : "http:") + std::string(location)
                                                         : std::string(location));
-  check(is_clean(location), "'{}' is no web address", location);
+  check(is_clean(location), "'{}' is not a web address", location);
   Url to = from;
   to.target = location.substr(0, location.find('#'));
   return to;

@@ -271,7 +271,7 @@ void Endpoint::read(HttpClient& client, const Repository& r, const HubFile& f, i
   }
   note_place(f, std::nullopt);
   if (was_known && head.status / 100 == 4)
-    throw NetError(sentence("{} wants to be asked anew for {}", last.origin(), about), NetError::Kind::cut);  // expired
+    throw NetError(sentence("the address of {} at {} has expired", about, last.origin()), NetError::Kind::cut);
   if (head.status == 416) throw HubRefusal(sentence("{} has fewer bytes than the {} that the hub lists", about, f.size), -1);
   refuse(head, refusal, settings_.endpoint, about, !settings_.token.empty());
 }

@@ -20,7 +20,7 @@ using Clock = std::chrono::steady_clock;
 
 Target parse_url(std::string_view url) {
   constexpr std::string_view scheme = "http://";
-  check(url.starts_with(scheme), "'{}' is no address of the form http://host:port (https is not supported)", url);
+  check(url.starts_with(scheme), "'{}' is not an address of the form http://host:port (https is not supported)", url);
   std::string_view rest = url.substr(scheme.size());
   size_t slash = std::min(rest.find('/'), rest.size());
   Target t{.host = std::string(rest.substr(0, slash)), .prefix = std::string(rest.substr(slash))};

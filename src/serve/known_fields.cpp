@@ -121,7 +121,7 @@ constexpr Elsewhere elsewhere[] = {
 std::string unknown(std::string_view name, FieldNames known) {
   const std::string_view nearest = nearest_word(name, known);
   std::string text = sentence("there is no field '{}'", name.substr(0, 100));
-  return nearest.empty() ? text : text + fmt::format(": is '{}' meant?", nearest);
+  return nearest.empty() ? text : text + fmt::format(": did you mean '{}'?", nearest);
 }
 
 }  // namespace
@@ -139,7 +139,7 @@ void check_fields(const OrderedJson& body, FieldNames known, const std::function
     const bool is_other = other != std::end(elsewhere);
     if (is_other && (value.is_null() || (!other->neutral.empty() && value == OrderedJson::parse(other->neutral)))) continue;
     std::string text = is_other ? fmt::format("{} is not supported here", name) : unknown(name, known);
-    if (is_other && !other->instead.empty()) text += fmt::format(": {} is", other->instead);
+    if (is_other && !other->instead.empty()) text += fmt::format(": use {}", other->instead);
     if (!on_unknown) refuse(name, "{}", text);
     on_unknown(text);
   }

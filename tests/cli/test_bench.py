@@ -163,7 +163,7 @@ class Bench(unittest.TestCase):
         self.assertIn("context of 256 tokens holds the answer too", ok(*args))
         rows = as_json("bench", self.TINY, "--context", 256, "--decode", 200, "--repeat", 1)
         self.assertEqual([r["context"] for r in rows], [255, 256])
-        self.assertIn("256 tokens and what is written behind it are 457", rows[1]["error"])
+        self.assertIn("256 tokens and its answer are 457", rows[1]["error"])
         self.assertNotIn("asked_context", as_json(*args[:3], 64, "--repeat", 1)[1])
 
     def test_plain_forms_are_measured_too(self):

@@ -221,7 +221,7 @@ class Commands(unittest.TestCase):
         self.assertIn("is set", s.command("/system You are a parrot."))
         self.assertIn("temperature is 0.5 from now on", s.command("/set temperature 0.5"))
         self.assertIn("top_p must be above 0", s.command("/set top_p 7"))
-        self.assertIn("is 'top_p' meant?", s.command("/set topp 1"))
+        self.assertIn("did you mean 'top_p'?", s.command("/set topp 1"))
         s.command("/set temperature 0")
         settings = s.command("/set")
         self.assertIn("temperature 0 top_k", settings)
@@ -261,7 +261,7 @@ class Commands(unittest.TestCase):
 
     def test_unknown_words_and_completion(self):
         s = Session()
-        self.assertIn("there is no command '/hlep': is '/help' meant?", s.command("/hlep"))
+        self.assertIn("there is no command '/hlep': did you mean '/help'?", s.command("/hlep"))
         self.assertIn("takes no argument", s.command("/undo 3"))
         s.send("/sy\t")
         s.shows("> /system")

@@ -244,7 +244,7 @@ class Chat(unittest.TestCase):
             self.assertEqual([m["content"] for m in messages[:2]], ["Be brief.", "What is the capital\nof France?"])
         result = run("chat", "--max-tokens", 2, stdin="/hlep\nHi\n")
         self.assertEqual(result.returncode, 1)  # the rest is answered, but something was wrong
-        self.assertIn("millrace: there is no command '/hlep': is '/help' meant?", result.stderr)
+        self.assertIn("millrace: there is no command '/hlep': did you mean '/help'?", result.stderr)
         self.assertTrue(result.stdout.strip())
 
 

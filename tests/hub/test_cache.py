@@ -112,7 +112,7 @@ class Names(Case):
         self.assertIn("pull OWNER/NAME", self.ok("list") + self.run_it("list").stderr)
         self.hub.add("owner/Tiny", DIRECTORY)
         self.pull("owner/Tiny")
-        self.assertIn("is 'owner/Tiny' meant?", self.refused("inspect", "owner/Tyni"))
+        self.assertIn("did you mean 'owner/Tiny'?", self.refused("inspect", "owner/Tyni"))
 
     def test_own_files_have_names_too(self):
         folder = self.home / ".cache" / "millrace" / "models"

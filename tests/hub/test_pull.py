@@ -226,7 +226,7 @@ class Trouble(Case):
             said = self.refused("pull", "a/b", HF_ENDPOINT=f"http://127.0.0.1:{free.getsockname()[1]}")
         self.assertIn("does not answer", said)
         self.assertIn("is not found", self.refused("pull", "a/b", HF_ENDPOINT="http://no-such-host.invalid"))
-        self.assertIn("no address", self.refused("pull", "a/b", HF_ENDPOINT="hub"))
+        self.assertIn("not an address", self.refused("pull", "a/b", HF_ENDPOINT="hub"))
 
     def test_names_that_lead_out_are_refused(self):
         for evil in ("../../evil", "/tmp/evil", "a/../../evil", "x\nevil", ""):

@@ -37,9 +37,9 @@ TEST(FieldNames, AreThoseOfTheDescription) {
 }
 
 TEST(FieldNames, AMisspeltOneNamesTheNearest) {
-  EXPECT_EQ(refusal(R"({"temprature":1})"), "there is no field 'temprature': is 'temperature' meant?");
-  EXPECT_EQ(refusal(R"({"max_token":1})"), "there is no field 'max_token': is 'max_tokens' meant?");
-  EXPECT_EQ(refusal(R"({"topP":1})"), "there is no field 'topP': is 'top_p' meant?");
+  EXPECT_EQ(refusal(R"({"temprature":1})"), "there is no field 'temprature': did you mean 'temperature'?");
+  EXPECT_EQ(refusal(R"({"max_token":1})"), "there is no field 'max_token': did you mean 'max_tokens'?");
+  EXPECT_EQ(refusal(R"({"topP":1})"), "there is no field 'topP': did you mean 'top_p'?");
   EXPECT_EQ(refusal(R"({"xyzzy_plugh":1})"), "there is no field 'xyzzy_plugh'");
   EXPECT_TRUE(refusal(R"({"messages":[]})").starts_with("there is no field 'messages'"));
   EXPECT_LT(refusal(R"({")" + std::string(100000, 'x') + R"(":1})").size(), 200u);
@@ -48,7 +48,7 @@ TEST(FieldNames, AMisspeltOneNamesTheNearest) {
 
 TEST(FieldNames, ThoseOfOtherServersSaySo) {
   EXPECT_EQ(refusal(R"({"guided_json":{}})"), "guided_json is not supported here");
-  EXPECT_EQ(refusal(R"({"n_predict":5})"), "n_predict is not supported here: max_tokens is");
+  EXPECT_EQ(refusal(R"({"n_predict":5})"), "n_predict is not supported here: use max_tokens");
   EXPECT_EQ(refusal(R"({"min_tokens":5})"), "min_tokens is not supported here");
   EXPECT_EQ(refusal(R"({"min_tokens":0,"use_beam_search":false,"guided_json":null,"stop_token_ids":[],"repeat_penalty":1})"), "");
 }

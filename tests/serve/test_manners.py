@@ -33,7 +33,7 @@ class Log(unittest.TestCase):
         self.assertIn("tokens/s", line)
         server.raw("POST", "/v1/completions", {**ASK, "temprature": 1})
         [line] = self.lines(server, " 400 ")
-        self.assertIn("is 'temperature' meant?", line)
+        self.assertIn("did you mean 'temperature'?", line)
         server.raw("GET", "/health")
         server.raw("GET", "/nowhere%1b%5b2J")
         self.lines(server, " 404 ")

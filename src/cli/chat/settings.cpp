@@ -99,7 +99,7 @@ void change_setting(ChatSettings& settings, const std::string& name, const std::
     const auto names = setting_names();
     const std::string_view near = nearest_word(known, names);
     fail("there is nothing to set called '{}'{}", name,
-         near.empty() ? "; /set lists what there is" : fmt::format(": is '{}' meant?", near));
+         near.empty() ? "; /set lists what there is" : fmt::format(": did you mean '{}'?", near));
   }
   ChatSettings changed = settings;
   found->set(changed, value);
