@@ -1,4 +1,4 @@
-// The server, as the page asks it: OpenAI's routes on the page's own origin, and /metrics.
+// The client of the server: OpenAI's routes on the page's own origin, and /metrics.
 
 export class ServerError extends Error {
   constructor(
@@ -21,7 +21,7 @@ async function errorOf(response: Response): Promise<ServerError> {
     const e = JSON.parse(text).error;
     if (typeof e?.message === "string") return new ServerError(e.message, response.status, e.code ?? undefined);
   } catch {
-    // no JSON: a proxy, perhaps
+    // not JSON: perhaps a proxy
   }
   return new ServerError(`the server answered ${response.status} ${response.statusText}`.trim(), response.status, undefined);
 }
@@ -52,7 +52,7 @@ export class Api {
     return (await this.ask("metrics")).text();
   }
 
-  // The chunks of one streamed answer, as they come.
+  // The chunks of one streamed answer, as they arrive.
   async *chat(body: object, signal: AbortSignal): AsyncGenerator<Chunk> {
     const init = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal };
     const response = await this.ask("v1/chat/completions", init);
@@ -115,6 +115,6 @@ export async function* events(body: ReadableStream<Uint8Array>): AsyncGenerator<
     }
     if (data.length > 0) yield data.join("\n");
   } finally {
-    reader.cancel().catch(() => {}); // a reader that leaves early hangs up, and the server stops its work
+    reader.cancel().catch(() => {}); // leaving early closes the connection, which cancels the request
   }
 }

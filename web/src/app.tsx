@@ -1,4 +1,4 @@
-// The frame: header, list of conversations, the view that is chosen, and the keys that work everywhere.
+// The frame: header, list of conversations, the current view, and global keys.
 import { render } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { Chat } from "./chat";
@@ -115,7 +115,7 @@ function App({ page }: { page: Page }) {
   const leaveSide = () => wide() || setSide(false);
   const target = page.view === "chat" ? "message" : "main";
   const skip = (e: Event) => {
-    e.preventDefault(); // the address is the conversation's
+    e.preventDefault(); // the fragment is used by the router
     document.getElementById(target)?.focus();
   };
   return (

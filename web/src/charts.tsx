@@ -1,4 +1,4 @@
-// Lines over time, bars, and the roofline; plain SVG, drawn to the width that there is.
+// Lines over time, bars, and the roofline; plain SVG at the available width.
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { Moment } from "./metrics";
 import { span } from "./watcher";
@@ -34,7 +34,7 @@ export interface Series {
   value: (m: Moment) => number | undefined;
 }
 
-// Just above the largest value: 1, 2 or 5 times a power of ten.
+// The next 1, 2 or 5 times a power of ten.
 function niceTop(x: number): number {
   const power = 10 ** Math.floor(Math.log10(Math.max(x, 1)));
   return [1, 2, 5, 10].find((n) => n * power >= x)! * power;
@@ -45,7 +45,7 @@ interface Placed {
   y: number;
 }
 
-// Runs of moments that have a value.
+// Runs of moments with a value.
 function runs(moments: Moment[], value: Series["value"], place: (m: Moment, v: number) => Placed): Placed[][] {
   const out: Placed[][] = [[]];
   for (const m of moments) {
@@ -122,7 +122,7 @@ export function Spark({ moments, value, class: name = "a" }: { moments: Moment[]
   );
 }
 
-// `more` is a lighter part after the first.
+// `more` is a lighter segment after the first.
 export function Bar({
   label,
   share,
@@ -161,11 +161,11 @@ export interface Roof {
 
 export interface Point {
   intensity: number; // flops a byte
-  flops: number; // a second of computing
+  flops: number; // per second of computing
   age: number; // seconds
 }
 
-// What a moment reached while it computed; idle ones have no point.
+// The operating point of a moment while computing; idle moments have none.
 export function pointOf(m: Moment, now: number): Point | undefined {
   if (!m.bytes || !m.flops || !m.busy || m.busy < 0.02) return;
   return { intensity: m.flops / m.bytes, flops: m.flops / m.busy, age: (now - m.at) / 1000 };

@@ -1,4 +1,4 @@
-// The conversation and the box to write in.
+// The conversation and the message box.
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { partsOf, pathOf, type Message } from "./conversation";
 import { spokenBlocks } from "./markdown_view";
@@ -12,10 +12,10 @@ const ideas = [
   "Write a function that reverses a string",
 ];
 
-// Blocks of the newest answer, each told once it is complete; never letter by letter.
+// Announces blocks of the newest answer to screen readers, each once it is complete.
 function Announcer({ m }: { m: Message | undefined }) {
   const writing = m?.role === "assistant" && m.ending === undefined;
-  const [seen, setSeen] = useState<string>(); // the answer that was watched as it grew
+  const [seen, setSeen] = useState<string>(); // the answer whose streaming was seen
   useEffect(() => {
     if (writing) setSeen(m.id);
   }, [writing, m?.id]);
@@ -43,7 +43,7 @@ function Announcer({ m }: { m: Message | undefined }) {
   );
 }
 
-// Follows the end while the reader is there, and leaves them alone once they scroll up.
+// Scrolls with the end while the reader is there, and stops when they scroll up.
 function useFollowing(path: Message[], id: string) {
   const box = useRef<HTMLDivElement>(null);
   const follows = useRef(true);
@@ -150,7 +150,7 @@ function Composer() {
   );
 }
 
-// A message that is complete is drawn again only if its siblings or the state of the page around it changed.
+// A complete message is rendered again only if its siblings or the surrounding state changed.
 const Shown = memo(
   ({ m, last }: { m: Message; last: boolean; mark: string }) => <MessageView m={m} last={last} />,
   ({ m, last, mark }) => (m.ending === undefined && m.role === "assistant" ? {} : `${m.id} ${m.ending} ${m.error} ${last} ${mark}`),

@@ -3,7 +3,7 @@
 export interface ToolCall {
   id: string;
   name: string;
-  arguments: string; // JSON, as the model wrote it
+  arguments: string; // JSON, as written by the model
 }
 
 export interface Alternative {
@@ -17,9 +17,9 @@ export interface Token extends Alternative {
 
 export interface Timing {
   firstToken: number; // seconds since the request was sent
-  perSecond: number | undefined; // undefined: too few tokens to say
+  perSecond: number | undefined; // undefined: too few tokens
   tokens: number;
-  exact: boolean; // false: counted by pieces, the server did not say
+  exact: boolean; // false: counted by chunks, without usage from the server
   promptTokens: number | undefined;
   cachedTokens: number | undefined;
 }
@@ -33,7 +33,7 @@ export interface Message {
   role: Role;
   content: string;
   created: number; // ms since 1970
-  reasoning?: string; // where the server keeps it apart; <think> stays in the content
+  reasoning?: string; // if the server separates it; <think> stays in the content
   toolCalls?: ToolCall[];
   toolCallId?: string; // of a tool's result
   model?: string;
@@ -61,12 +61,12 @@ export function newConversation(system: string): Conversation {
   return { id: newId(), title: "", system, created: now, updated: now, messages: {}, chosen: {} };
 }
 
-// In the order of their making.
+// In order of creation.
 export function childrenOf(c: Conversation, parent: string | null): Message[] {
   return Object.values(c.messages).filter((m) => m.parent === parent);
 }
 
-// What is shown: from the first message along the chosen children.
+// The shown path: from the first message along the chosen children.
 export function pathOf(c: Conversation): Message[] {
   const children = new Map<string | null, Message[]>();
   for (const m of Object.values(c.messages)) children.set(m.parent, [...(children.get(m.parent) ?? []), m]);
@@ -107,10 +107,10 @@ export function titleOf(text: string): string {
 export interface Parts {
   reasoning: string;
   answer: string;
-  thinking: boolean; // the reasoning is not over
+  thinking: boolean; // still reasoning
 }
 
-// Reasoning comes in a field of its own, or between <think> and </think>; the first mark is missing where the template wrote it.
+// Reasoning is in its own field, or between <think> and </think>; the opening tag is missing if the template wrote it.
 export function partsOf(m: Pick<Message, "content" | "reasoning" | "ending">): Parts {
   if (m.reasoning) return { reasoning: m.reasoning, answer: m.content.trimStart(), thinking: m.content === "" && !m.ending };
   const begin = /^\s*<think>/.exec(m.content);
@@ -124,7 +124,7 @@ export function partsOf(m: Pick<Message, "content" | "reasoning" | "ending">): P
   };
 }
 
-// What the server is sent: the system prompt and the path, without reasoning and without answers that never came.
+// The messages of a request: the system prompt and the path, without reasoning and empty answers.
 export function requestMessages(c: Conversation, path: Message[]): object[] {
   const out: object[] = c.system.trim() ? [{ role: "system", content: c.system }] : [];
   for (const m of path) {
@@ -167,7 +167,7 @@ function readTiming(t: Record<string, unknown>): Timing {
   };
 }
 
-// Only fields that are known, each of its own type: a file from elsewhere cannot put anything else into the page.
+// Only known fields, each with its type: an imported file cannot put anything else into the page.
 function readMessage(id: string, x: unknown, where: string): Message {
   if (!isObject(x)) throw new Error(`${where}: a message is no object`);
   const role = x.role;
@@ -185,7 +185,7 @@ function readMessage(id: string, x: unknown, where: string): Message {
   if (typeof x.model === "string") m.model = x.model;
   if (typeof x.error === "string") m.error = x.error;
   const endings: unknown[] = ["stop", "length", "tool_calls", "stopped", "cut"];
-  m.ending = endings.includes(x.ending) ? (x.ending as Ending) : "cut"; // whoever wrote it no longer does
+  m.ending = endings.includes(x.ending) ? (x.ending as Ending) : "cut"; // nothing is streaming into it any more
   if (Array.isArray(x.toolCalls))
     m.toolCalls = x.toolCalls
       .filter(isObject)

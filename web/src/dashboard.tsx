@@ -1,4 +1,4 @@
-// The engine, live.
+// The live dashboard.
 import type { ComponentChildren } from "preact";
 import { useEffect } from "preact/hooks";
 import { Bar, compact, LineChart, pointOf, Roofline, Spark, type Point } from "./charts";

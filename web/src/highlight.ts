@@ -1,4 +1,4 @@
-// Colours for code, without a grammar per language: comments, strings, numbers, the words that most languages share.
+// Syntax highlighting without a grammar per language: comments, strings, numbers, and common keywords.
 
 export type Shade = "comment" | "string" | "number" | "word" | "call" | "";
 

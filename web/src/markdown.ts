@@ -1,5 +1,5 @@
 // Markdown to a tree of plain data (CommonMark's common part, GitHub's tables, strikethrough and bare links).
-// Nothing here knows HTML: tags in a text stay text, and a link keeps its address only if its scheme is safe.
+// HTML is not interpreted: tags stay text, and a link keeps its address only if its scheme is safe.
 // Answers may be hostile or huge, so depth is bounded and no pattern backtracks over more than a line.
 
 export type Inline =
@@ -21,12 +21,12 @@ export type Block =
   | { kind: "rule" };
 
 export interface ListItem {
-  checked: boolean | undefined; // undefined: no task
+  checked: boolean | undefined; // undefined: not a task
   blocks: Block[];
 }
 
 export interface TopBlock {
-  source: string; // equal sources give equal blocks: what is rendered once stays
+  source: string; // equal sources give equal blocks, so rendered ones are reused
   block: Block;
 }
 
@@ -145,7 +145,7 @@ class BlockParser {
     return marker.test(line) ? this.list() : undefined;
   }
 
-  // Items of one list: the same bullet, or numbers with the same mark.
+  // Items of one list: the same bullet, or numbers with the same delimiter.
   private list(): Block {
     const kindOf = (m: RegExpExecArray) => m[2].slice(-1);
     const head = marker.exec(this.lines[this.at])!;
@@ -239,15 +239,15 @@ export function parseMarkdown(text: string): TopBlock[] {
 // ---- inlines
 
 const schemes = /^(?:https?:\/\/|mailto:)/i;
-// The address if a click on it is harmless. Browsers drop control characters and blanks in a scheme, so they are refused first.
+// The address if it is safe to click. Browsers drop control characters and spaces in a scheme, so these are rejected first.
 export function safeHref(address: string): string | undefined {
   return !/[\u0000-\u0020\u007f]/.test(address) && schemes.test(address) ? address : undefined;
 }
 
 interface Piece {
   inline: Inline;
-  run?: { char: string; count: number; length: number; opens: boolean; closes: boolean }; // a run of emphasis marks
-  bracket?: boolean; // "[" or "![" that may begin a link
+  run?: { char: string; count: number; length: number; opens: boolean; closes: boolean }; // a run of emphasis markers
+  bracket?: boolean; // "[" or "![" that may open a link
 }
 
 const punctuation = /[\p{P}\p{S}]/u;
@@ -260,9 +260,9 @@ const lineBreak = /<br[ ]?\/?>/iy;
 const depthOf = (children: Inline[]) =>
   1 + children.reduce((most, c) => (typeof c === "object" && "depth" in c ? Math.max(most, c.depth) : most), 0);
 
-// Punctuation at the end is the sentence's, and so is a bracket that was opened before the address.
+// Trailing punctuation belongs to the sentence, and so does a bracket opened before the address.
 function endOfAddress(text: string): number {
-  let extra = 0; // closing brackets without their opening ones
+  let extra = 0; // unmatched closing brackets
   for (const c of text) extra += c === ")" ? 1 : c === "(" ? -1 : 0;
   let end = text.length;
   for (; end > 0; end--) {
@@ -324,7 +324,7 @@ class InlineParser {
     const last = this.pieces[this.pieces.length - 1];
     if (last && typeof last.inline === "string" && !last.run) last.inline = last.inline.trimEnd();
     this.at++;
-    this.push({ kind: "break" }); // a model that begins a new line means it
+    this.push({ kind: "break" }); // a model's line breaks are intended
   }
 
   private ticks() {
@@ -368,7 +368,7 @@ class InlineParser {
     this.at += mark.length;
   }
 
-  // An image is shown as a link: nothing is loaded that the reader did not ask for.
+  // An image becomes a link: nothing is loaded without a click.
   private closeBracket() {
     this.at++;
     const open = this.brackets.pop();
@@ -381,7 +381,7 @@ class InlineParser {
     this.pieces.length = open;
     if (href && depth <= maxInlineDepth)
       this.pieces.push({ inline: { kind: "link", href, children: children.length ? children : [href], depth } });
-    else for (const inline of children) this.pieces.push({ inline }); // the words without the address
+    else for (const inline of children) this.pieces.push({ inline }); // the text without the address
     this.brackets.length = 0; // links do not nest
   }
 
@@ -412,7 +412,7 @@ class InlineParser {
   }
 }
 
-// CommonMark's "process emphasis": each closing run looks back for the nearest run that opens the same.
+// CommonMark's "process emphasis": each closing run is matched with the nearest opening run of its kind.
 function collapse(pieces: Piece[], from: number): Inline[] {
   const floor = new Map<string, number>(); // no opener below, by kind of closer
   for (let i = from; i < pieces.length; i++) {
@@ -448,13 +448,13 @@ function collapse(pieces: Piece[], from: number): Inline[] {
       end.inline = end.run!.char.repeat(end.run!.count);
     }
     pieces.splice(open + 1, i - open - 1, { inline: { kind, children: merged(children), depth } });
-    i = open + 1; // the closer again, if any of it is left
+    i = open + 1; // the rest of the closer, if any
     for (const [k, at] of floor) if (at > open) floor.set(k, open + 1);
   }
   return merged(pieces.slice(from).map((p) => p.inline));
 }
 
-// Neighbouring texts as one, empty ones gone.
+// Joins adjacent texts and drops empty ones.
 function merged(inlines: Inline[]): Inline[] {
   const out: Inline[] = [];
   for (const x of inlines) {

@@ -1,11 +1,11 @@
-// Markdown as elements. Texts become text nodes and addresses were checked, so an answer can put nothing into the page but words.
+// Markdown as elements. Texts become text nodes and addresses are checked, so an answer cannot inject markup.
 import type { ComponentChildren, VNode } from "preact";
 import { useMemo } from "preact/hooks";
 import { highlight } from "./highlight";
 import { parseInline, parseMarkdown, type Block, type Inline, type TopBlock } from "./markdown";
 import { CopyButton, memo } from "./ui";
 
-const maxRows = 300; // of a table, drawn
+const maxRows = 300; // rendered of a table
 const maxItems = 2000; // of a list
 
 function inlineView(x: Inline, key: number): ComponentChildren {
@@ -136,7 +136,7 @@ function BlockView({ block }: { block: Block }): VNode {
     case "rule":
       return <hr />;
     case "heading": {
-      const Level = `h${Math.min(6, block.level + 1)}` as "h2"; // the page's own are above
+      const Level = `h${Math.min(6, block.level + 1)}` as "h2"; // h1 is the page's
       return (
         <Level class={`size-${block.level}`}>
           <Inlines text={block.text} />
@@ -162,7 +162,7 @@ export function Markdown({ text }: { text: string }) {
   );
 }
 
-// What a screen reader is told of an answer: one line for each block that is complete.
+// For screen readers: one line for each complete block.
 export function spokenBlocks(text: string): string[] {
   return parseMarkdown(text).map(({ block, source }) => {
     if (block.kind === "code") return `Code, ${block.text.split("\n").length} lines.`;

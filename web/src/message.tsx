@@ -1,4 +1,4 @@
-// One message: a question, an answer with what belongs to it, or a tool's result.
+// One message: a question, an answer with its controls, or a tool's result.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { childrenOf, partsOf, type Message, type Timing, type ToolCall } from "./conversation";
 import { Markdown } from "./markdown_view";
@@ -99,7 +99,7 @@ function pretty(json: string): string {
   try {
     return JSON.stringify(JSON.parse(json), null, 2);
   } catch {
-    return json; // not whole, or wrong
+    return json; // incomplete or invalid
   }
 }
 
@@ -116,7 +116,7 @@ function Call({ call }: { call: ToolCall }) {
   );
 }
 
-// The person is the tool: what the functions would return.
+// The user plays the tool and enters the functions' results.
 function Results({ m }: { m: Message }) {
   const page = usePage();
   const [texts, setTexts] = useState(m.toolCalls!.map(() => ""));

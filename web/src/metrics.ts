@@ -1,4 +1,4 @@
-// Prometheus' text to numbers, and two readings of it to what happened in between.
+// Parses Prometheus' text format, and computes rates between two readings.
 
 export interface Sample {
   labels: Record<string, string>;
@@ -29,26 +29,26 @@ export const sum = (r: Reading, name: string) => r.get(name)?.reduce((n, s) => n
 export interface Group {
   name: string;
   units: number;
-  used: number | undefined; // by sequences; undefined: the server does not say it by group
+  used: number | undefined; // by sequences; undefined: not reported by group
   cached: number; // by the prefix cache alone
 }
 
-// What the dashboard shows of one second.
+// One second on the dashboard.
 export interface Moment {
   at: number; // ms
   generated: number | undefined; // tokens a second
   prompt: number | undefined;
   running: number | undefined;
-  waiting: [string, number][]; // by reason, those above 0
+  waiting: [string, number][]; // by reason, above 0 only
   bytes: number | undefined; // a second
   flops: number | undefined;
-  busy: number | undefined; // share of the second in which the engine computed
+  busy: number | undefined; // share of the second that the engine computed
 }
 
 function change(now: Reading, before: Reading, name: string): number | undefined {
   const a = sum(now, name),
     b = sum(before, name);
-  return a === undefined || b === undefined || a < b ? undefined : a - b; // less than before: another server
+  return a === undefined || b === undefined || a < b ? undefined : a - b; // smaller than before: the server was restarted
 }
 
 export function momentOf(now: Reading, before: Reading, at: number, seconds: number): Moment {
@@ -84,7 +84,7 @@ export function groupsOf(r: Reading): Group[] {
   });
 }
 
-// The q-quantile of what a histogram took in between, as Prometheus interpolates it; undefined: nothing came.
+// The q-quantile of a histogram's samples in between, interpolated like Prometheus; undefined: no samples.
 export function quantile(now: Reading, before: Reading | undefined, name: string, q: number): number | undefined {
   const past = new Map((before?.get(`${name}_bucket`) ?? []).map((s) => [s.labels.le, s.value]));
   const buckets = (now.get(`${name}_bucket`) ?? []).map((s) => ({
@@ -102,7 +102,7 @@ export function quantile(now: Reading, before: Reading | undefined, name: string
   }
 }
 
-// Tokens of prompts that were found in the cache, of drafts that were accepted: a share of what was looked up since `before`.
+// A hit rate since `before`: cached tokens of prompts, accepted tokens of drafts.
 export function share(now: Reading, before: Reading | undefined, part: string, whole: string): number | undefined {
   const past = before ?? new Map();
   const n = (sum(now, whole) ?? 0) - (sum(past, whole) ?? 0);

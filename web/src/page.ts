@@ -1,4 +1,4 @@
-// The page's state and what may be done to it. Components read it and call it; it tells them that something changed.
+// The page's state and its operations. Components read it and call it; it notifies them of changes.
 import { Api, ServerError, type ModelInfo } from "./api";
 import * as tree from "./conversation";
 import type { Conversation, Message } from "./conversation";
@@ -19,10 +19,10 @@ export class Page {
   conversations: Conversation[] = [];
   current: Conversation;
   view: View = "chat";
-  notice = ""; // a sentence that goes away by itself
+  notice = ""; // disappears by itself
   readonly api = new Api(() => this.key);
   readonly watcher = new Watcher(this.api, () => this.view === "dashboard" && this.changed());
-  readonly drafts = new Map<string, string>(); // by conversation: what stands in the message box
+  readonly drafts = new Map<string, string>(); // by conversation: the text in the message box
   readonly running = new Map<string, AbortController>(); // by conversation
   private store = new Store();
   private listeners = new Set<() => void>();
@@ -49,7 +49,7 @@ export class Page {
     this.route();
   }
 
-  // The address says what is shown: #dashboard or a conversation's id, so that a reload and the back key do what they should.
+  // The fragment says what is shown: #dashboard or a conversation's id, so that reload and back work.
   private route() {
     const name = location.hash.slice(1);
     const found = this.conversations.find((c) => c.id === name);
@@ -64,7 +64,7 @@ export class Page {
     this.changed();
   }
 
-  // ---- who listens
+  // ---- listeners
 
   subscribe(listener: () => void): () => void {
     this.listeners.add(listener);
@@ -103,7 +103,7 @@ export class Page {
     void this.findModels();
   }
 
-  // Asks again by itself while the model is being loaded or the server is away.
+  // Retries while the model is loading or the server is down.
   async findModels() {
     clearTimeout(this.modelsTimer);
     try {
@@ -113,7 +113,7 @@ export class Page {
       const failure = e as ServerError;
       const kind = failure.status === 401 ? "locked" : failure.status === 503 ? "loading" : "gone";
       this.server = { kind, sentence: failure.message };
-      clearTimeout(this.modelsTimer); // one that another call set meanwhile
+      clearTimeout(this.modelsTimer); // set by another call meanwhile
       if (kind !== "locked") this.modelsTimer = window.setTimeout(() => void this.findModels(), kind === "loading" ? 500 : 3000);
     }
     this.changed();
@@ -163,7 +163,7 @@ export class Page {
     this.channel?.postMessage(c.id);
   }
 
-  // Another tab wrote or removed it.
+  // Another tab changed or deleted it.
   private async refresh(id: string) {
     if (this.running.has(id)) return;
     const stored = await this.store.get(id).catch(() => undefined);
@@ -200,7 +200,7 @@ export class Page {
   setSystem(text: string) {
     this.current.system = text;
     if (Object.keys(this.current.messages).length > 0) this.keep(this.current, false);
-    else this.settings.system = text; // new conversations begin with it
+    else this.settings.system = text; // for new conversations
     saveSettings(this.settings);
     this.changed();
   }
@@ -226,7 +226,7 @@ export class Page {
     this.running.get(this.current.id)?.abort();
   }
 
-  // A question at the end of what is shown.
+  // A question at the end of the shown path.
   send(text: string) {
     const c = this.current;
     const parent = tree.pathOf(c).at(-1)?.id ?? null;
@@ -244,7 +244,7 @@ export class Page {
     void this.answer(c, parent);
   }
 
-  // An edited question is asked anew beside the old one; an edited answer stands beside the old one and nothing is asked.
+  // An edited question becomes a sibling and is sent; an edited answer becomes a sibling only.
   edit(m: Message, text: string) {
     const c = this.current;
     const copy = tree.addMessage(c, m.parent, m.role, text);
@@ -254,7 +254,7 @@ export class Page {
     this.changed();
   }
 
-  // Another answer beside this one; one that failed without a word makes room.
+  // Another answer as a sibling; replaces one that failed without text.
   regenerate(m: Message) {
     if (this.busy) return;
     const c = this.current;
@@ -301,7 +301,7 @@ export class Page {
     this.changed();
   }
 
-  // Draws at most once a frame, and leaves three quarters of the time to others however long drawing takes; stores once a second.
+  // Renders at most once a frame and at most a quarter of the time, however long rendering takes; stores once a second.
   private painter(c: Conversation): () => void {
     let waiting = false,
       free = 0,

@@ -1,4 +1,4 @@
-// What opens beside the conversation: the list of conversations, the settings, the keys.
+// Panels: the list of conversations, the settings, the keyboard shortcuts.
 import { useRef, useState } from "preact/hooks";
 import { exportText, type Conversation } from "./conversation";
 import { defaults, fields, parseTools } from "./settings";

@@ -1,10 +1,10 @@
-// One answer as it grows: chunks go in, the message in the conversation changes.
+// Applies the chunks of a streamed answer to its message.
 import type { Chunk, LogprobEntry } from "./api";
 import type { Ending, Message, Token } from "./conversation";
 
 export class Reply {
   private readonly sent = performance.now();
-  private first: number | undefined; // ms, of the first piece that says anything
+  private first: number | undefined; // ms, of the first chunk with content
   private last = 0;
   private pieces = 0;
   private usage: Chunk["usage"];
@@ -50,7 +50,7 @@ export class Reply {
     known.arguments += call.function?.arguments ?? "";
   }
 
-  // A token may be part of a character: its bytes wait for the rest.
+  // A token may be part of a character: its bytes are kept until the rest arrives.
   private addToken(entry: LogprobEntry & { top_logprobs?: LogprobEntry[] }) {
     const text = entry.bytes ? this.decoder.decode(new Uint8Array(entry.bytes), { stream: true }) : entry.token;
     const top = (entry.top_logprobs ?? []).map((t) => ({ text: t.token, logprob: t.logprob }));

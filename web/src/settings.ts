@@ -1,4 +1,4 @@
-// What a person may set. An empty field is not sent: the server decides.
+// User settings. An empty field is not sent: the server's default applies.
 
 export interface Field {
   name: keyof Settings & keyof Body;
@@ -9,7 +9,7 @@ export interface Field {
   step: number;
 }
 
-// As requests carry them.
+// As in requests.
 interface Body {
   temperature: number;
   top_p: number;
@@ -40,7 +40,7 @@ export interface Settings {
   theme: "auto" | "light" | "dark";
 }
 
-// Calmer than the API's own, which are the model's plain distribution.
+// Less random than the API's defaults, the model's plain distribution.
 export const defaults: Settings = {
   model: "",
   system: "",
@@ -83,7 +83,7 @@ export function parseTools(text: string): object[] {
   return tools;
 }
 
-// Range and type are the server's to judge: what it refuses it says with the field's name.
+// The server validates ranges and types; its errors name the field.
 export function requestFields(s: Settings): Record<string, unknown> {
   const body: Record<string, unknown> = {};
   for (const { name } of fields) if (s[name].trim() !== "") body[name] = Number(s[name]);
@@ -104,7 +104,7 @@ export function loadSettings(): Settings {
     for (const name of Object.keys(defaults) as (keyof Settings)[])
       if (typeof stored[name] === typeof defaults[name]) (out[name] as unknown) = stored[name];
   } catch {
-    // storage is closed or holds something else: the defaults
+    // storage is blocked or invalid: use the defaults
   }
   return out;
 }
@@ -113,6 +113,6 @@ export function saveSettings(s: Settings) {
   try {
     localStorage.setItem(key, JSON.stringify(s));
   } catch {
-    // they live as long as the page
+    // kept until the page closes
   }
 }

@@ -1,4 +1,4 @@
-// Conversations in the browser: IndexedDB, or memory alone where the browser keeps nothing.
+// Conversations in the browser: IndexedDB, or memory if the browser blocks storage.
 import { readStored, type Conversation } from "./conversation";
 
 const table = "conversations";
@@ -13,7 +13,7 @@ function done<T>(request: IDBRequest<T>): Promise<T> {
 export class Store {
   private db: IDBDatabase | undefined;
 
-  // The newest first; what cannot be read is left where it is.
+  // Newest first; unreadable entries are left alone.
   async open(): Promise<Conversation[]> {
     const request = indexedDB.open("millrace", 1);
     request.onupgradeneeded = () => request.result.createObjectStore(table, { keyPath: "id" });
@@ -23,7 +23,7 @@ export class Store {
       try {
         out.push(readStored(x));
       } catch {
-        // from another version, perhaps
+        // perhaps from another version
       }
     }
     return out.sort((a, b) => b.updated - a.updated);

@@ -1,4 +1,4 @@
-// An answer's tokens, coloured by how probable each was; the others that could have stood there on hover or by the arrow keys.
+// An answer's tokens, coloured by probability; alternatives on hover or by the arrow keys.
 import { useRef, useState } from "preact/hooks";
 import type { Token } from "./conversation";
 

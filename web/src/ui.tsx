@@ -1,4 +1,4 @@
-// Small parts that others are made of.
+// Small shared components.
 import { Component, createContext, type ComponentChildren, type TextareaHTMLAttributes, type VNode } from "preact";
 import { useContext, useEffect, useReducer, useRef, useState } from "preact/hooks";
 import type { Page } from "./page";
@@ -6,13 +6,13 @@ import type { Page } from "./page";
 export const PageContext = createContext<Page>(undefined as unknown as Page);
 export const usePage = () => useContext(PageContext);
 
-// Draws the component again whenever the page changed.
+// Re-renders the component when the page's state changes.
 export function useChanges(page: Page) {
   const [, again] = useReducer((n: number, _: void) => n + 1, 0);
   useEffect(() => page.subscribe(() => again()), [page]);
 }
 
-// A component that is drawn again only if `key` says so.
+// A component that is re-rendered only if `key` changes.
 export function memo<P extends object>(view: (props: P) => VNode | null, key: (props: P) => unknown) {
   return class extends Component<P> {
     private drawn: unknown = key(this.props as P);
@@ -60,7 +60,7 @@ export function Icon({ name }: { name: IconName }) {
   );
 }
 
-// The mill's wheel over its water: the mark of the program, and what turns while it works.
+// The mill wheel: the logo, and the busy indicator when it turns.
 export function Wheel({ turns = false }: { turns?: boolean }) {
   const paddles = Array.from({ length: 8 }, (_, i) => <path key={i} d="M12 3.8l1.3-2.6" transform={`rotate(${45 * i} 12 10)`} />);
   return (
@@ -113,7 +113,7 @@ export function CopyButton({ text, label }: { text: () => string; label: string 
   return <IconButton icon={copied ? "check" : "copy"} label={copied ? "Copied" : label} onClick={() => void copy()} />;
 }
 
-// The clipboard's own interface is closed on a page that came over plain HTTP from another machine.
+// The clipboard API is not available over plain HTTP from another machine.
 async function copyText(text: string) {
   try {
     await navigator.clipboard.writeText(text);
@@ -134,7 +134,7 @@ interface DialogProps {
   children: ComponentChildren;
 }
 
-// Modal: the browser holds the focus inside, Escape and a click outside close it, and the focus goes back to where it was.
+// Modal: the browser traps the focus, Escape and a click outside close it, and the focus is restored.
 export function Dialog({ title, onClose, children, ...rest }: DialogProps) {
   const ref = useRef<HTMLDialogElement>(null);
   useEffect(() => {
@@ -165,7 +165,7 @@ export function saveFile(name: string, text: string) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
-// A text area as high as its text.
+// A text area that grows with its text.
 export function GrowingText({
   areaRef,
   ...props

@@ -1,8 +1,8 @@
-// Asks for /metrics every second, from the first look at the dashboard on, while the page is visible.
+// Polls /metrics every second while the page is visible, once the dashboard has been opened.
 import type { Api, ServerError } from "./api";
 import { momentOf, parseMetrics, type Moment, type Reading } from "./metrics";
 
-export const span = 120; // seconds that are kept
+export const span = 120; // seconds kept
 
 export class Watcher {
   moments: Moment[] = [];
