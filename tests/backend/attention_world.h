@@ -1,5 +1,5 @@
-// What the tests of attention share: values of q, k and v by name, a run of several sequences through pages in steps, and the
-// formula in double over plain arrays.
+// Shared by the tests of attention: values of q, k and v by name, a run of several sequences over pages in steps, and the formula in
+// double over plain arrays.
 #pragma once
 
 #include "backend/programs.h"
@@ -16,14 +16,14 @@ struct Shape {
   float scale() const { return 1 / std::sqrt(float(k_dim)); }
 };
 
-// How sequence `name` goes through a run: committed in steps of these many rows (0: it sits that step out).
+// The course of sequence `name`: its rows in each step (0: not in that step).
 struct Course {
   uint64_t name;
   std::vector<int> steps;
   int length() const { return std::accumulate(steps.begin(), steps.end(), 0); }
 };
 
-// q, k and v have bf16 values, so that a backend with bf16 activations is given the same.
+// q, k and v have bf16 values, so that a backend with bf16 activations gets the same.
 [[maybe_unused]] float as_bf16(float x) { return f32_from_bf16(bf16_from_f32(x)); }
 
 [[maybe_unused]] float q_value(const Shape& s, uint64_t name, int position, int i) {
@@ -52,7 +52,7 @@ struct Course {
   return {s.heads, s.scale(), s.window, s.softcap, s.sinks ? sinks.view : Tensor{}};
 }
 
-// n rows of a corner behind the tokens of a prompt, in three pages. As a tree, rows 1-3 are children of 0, the others of i / 2; a row
+// n rows of a corner after the tokens of a prompt, in three pages. As a tree, rows 1-3 are children of 0, the others of i / 2; a row
 // sees its ancestors and itself.
 struct CornerRows {
   Rows prompt, rows;
@@ -75,10 +75,10 @@ struct CornerRows {
 // How a run places and reads its rows.
 struct Way {
   bool rotate = false;  // q and k, by angles that depend on the position
-  bool plain = false;   // by the operations one by one, not by a program that marks them
+  bool plain = false;   // as single operations, not as a program with marks
 };
 
-// Rope, store and attend as a program; q, k and v lie beside each other, with gaps.
+// Rope, store and attend as a program; q, k and v are adjacent columns, with padding.
 class AttendProgram {
  public:
   AttendProgram(Backend& backend, const Shape& s, const PagedKv& kv, const Array& sinks, bool rotate) : net_(backend) {
@@ -123,10 +123,10 @@ class AttendProgram {
 [[maybe_unused]] std::vector<std::vector<float>> run(Backend& backend, const Shape& s, const std::vector<Course>& courses,
                                                      uint32_t seed = 1, Way way = {}) {
   const Array sinks = sinks_of(s);
-  PagedKv kv{{0, 64}, s.dtype, s.kv_heads, s.k_dim, s.v_dim};  // 64: another layer lies before it
+  PagedKv kv{{0, 64}, s.dtype, s.kv_heads, s.k_dim, s.v_dim};  // 64: after another layer
   int n_pages = 1;
   for (auto& c : courses) n_pages += (c.length() + s.page_tokens - 1) / s.page_tokens;
-  const int64_t aligned = (kv.bytes_per_token() + 63) / 64 * 64;  // as a layout of several layers has it
+  const int64_t aligned = (kv.bytes_per_token() + 63) / 64 * 64;  // as in a layout of several layers
   Units units(n_pages, (64 + aligned) * s.page_tokens, s.page_tokens, seed);
   std::vector<std::vector<int32_t>> pages(courses.size());
   std::vector<std::vector<float>> outs(courses.size());
@@ -141,7 +141,7 @@ class AttendProgram {
     for (size_t i = 0; i < courses.size(); i++) {
       if (!courses[i].steps[step]) continue;
       rows.add(done[i], courses[i].steps[step]);
-      for (size_t p = 0; p < pages[i].size(); p++) {  // pages behind the window are gone
+      for (size_t p = 0; p < pages[i].size(); p++) {  // pages that left the window are freed
         bool gone = s.window && int(p + 1) * s.page_tokens <= done[i] - s.window + 1;
         rows.unit.push_back(gone ? -1 : pages[i][p]);
       }
@@ -213,7 +213,7 @@ class AttendProgram {
   return out;
 }
 
-// Cuts `length` at places drawn from the seed.
+// Splits `length` at random positions.
 [[maybe_unused]] std::vector<int> cut(int length, int most, uint32_t seed) {
   std::mt19937 random(seed);
   std::vector<int> steps;

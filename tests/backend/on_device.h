@@ -1,5 +1,5 @@
-// The CUDA backend behind host memory: every operation takes host tensors, copies them to the device as `act` (f32 or bf16), runs
-// there and copies results back, so that one test serves all backends. State goes to the device and back as bytes.
+// The CUDA backend with host memory as its interface: every operation takes host tensors, copies them to the device as `act` (f32 or bf16),
+// runs there and copies results back, so that one test serves all backends. State goes to the device and back as bytes.
 #pragma once
 
 #include <map>
@@ -31,13 +31,13 @@ class OnDevice final : public Backend {
   std::string_view name() const override { return act_ == DType::bf16 ? "cuda, bf16" : "cuda, f32"; }
   ThreadPool& pool() override { return gpu_->pool(); }
   DType activations() const override { return act_; }
-  static std::vector<float> values(Tensor x) {  // of a matrix, without gaps
+  static std::vector<float> values(Tensor x) {  // of a matrix, without padding
     std::vector<float> all;
     for (int64_t r = 0; r < x.shape[0]; r++) all.insert(all.end(), x.row<float>(r), x.row<float>(r) + x.shape[1]);
     return all;
   }
 
-  // This weight is placed from the stored rows that it was made of, instead of from its values.
+  // Places this weight from its stored rows instead of its values.
   void keep_form(const Weight& w, std::span<const std::byte* const> rows) { stored_[w.packed.data] = {rows.begin(), rows.end()}; }
 
   void embed(Tensor out, const Weight& table, float scale, const Batch& b) override {
@@ -55,7 +55,7 @@ class OnDevice final : public Backend {
     Tensor to = e.residual ? call.f32_out(out) : call.out(out);
     gpu_->linear(to, call.in(x), call.weight(w), {call.f32(e.bias), onto ? to : call.f32(e.residual), e.scale});
   }
-  // Through a program, with bf16 activations whatever this one's are.
+  // Through a program, always with bf16 activations.
   void linear_gate(Tensor out, Tensor x, const Weight& w, Activation act) {
     Net net(*gpu_);
     const Value in = net.input(x.shape[1], 0), both = net.r().linear(in, {&placed(net, w), 1});
@@ -64,7 +64,7 @@ class OnDevice final : public Backend {
     net.set(in, values(x));
     put(out, run_rows(net, x.shape[0]));
   }
-  // between += x . first^T, and out = norm(between) . second^T, or gated, the way that a block passes from one to the other.
+  // between += x . first^T, and out = norm(between) . second^T, or gated, as between two parts of a block.
   void norm_between(Tensor out, Tensor between, Tensor x, const Weight& first, const Norm& norm, const Weight& second, bool gated) {
     Net net(*gpu_);
     const Value in = net.input(x.shape[1], 0), sum = net.input(first.out, ValueType::f32, 0);
@@ -104,7 +104,7 @@ class OnDevice final : public Backend {
     Call call(*this, b, &s);
     gpu_->store_kv(kv, call.in(k), call.in(v), call.batch, call.state);
   }
-  // Without the gaps between rows, which the fast kernels do not take where they are odd.
+  // Without padding between rows, whose odd strides the fast kernels do not support.
   void attend(Tensor out, Tensor q, const PagedKv& kv, const Batch& b, const StateMemory& s, const AttendArgs& args) override {
     Array close_q({q.shape[0], q.shape[1], q.shape[2]}), close_out({out.shape[0], out.shape[1], out.shape[2]});
     auto copy_rows = [](Tensor to, Tensor from) {
@@ -179,7 +179,7 @@ class OnDevice final : public Backend {
  private:
   static constexpr size_t kBytes = size_t(512) << 20;
 
-  // One operation: what was sent out is fetched when it ends.
+  // One operation: outputs are copied back when it ends.
   struct Call {
     OnDevice& on;
     Batch batch;
@@ -242,7 +242,7 @@ class OnDevice final : public Backend {
     return to;
   }
   static int64_t extent(const Tensor& t) { return t.rank > 1 ? t.shape[0] * t.stride[0] : t.size(); }
-  Tensor send(Tensor t, DType type) {  // with its gaps, whose last row may end early
+  Tensor send(Tensor t, DType type) {  // with its padding; the last row may have none
     Tensor device = t;
     device.dtype = type;
     device.device = Device::cuda;

@@ -1,6 +1,6 @@
 // The suite of plain operations, which every backend passes: ref, each instruction set of the CPU, and a GPU with f32 and bf16
-// activations, kernel by kernel and through the chain of one-row operations. Each is held to a definition, or to ref where that is the
-// definition. What this machine cannot run is reported as skipped. Tests of the suite stand in the file of their operation.
+// activations, kernel by kernel and through the chain of one-row operations. Each is compared with a definition, or with ref where that is
+// the definition. What this machine cannot run is reported as skipped. Tests of the suite are in the file of their operation.
 #pragma once
 
 #include <map>
@@ -28,7 +28,7 @@ inline const Place kPlaces[] = {{Place::On::ref, "ref"},
 
 inline void PrintTo(const Place& place, std::ostream* out) { *out << place.name; }
 
-// How far a result may be from what it should be.
+// Tolerances of a result.
 struct Nearness {
   double absolute, relative;
 };
@@ -47,18 +47,18 @@ class Operations : public testing::TestWithParam<Place> {
 
   Backend& backend() { return *backend_; }
   Backend& ref() { return *ref_; }
-  OnDevice& device() { return static_cast<OnDevice&>(*backend_); }  // where it is a GPU's
+  OnDevice& device() { return static_cast<OnDevice&>(*backend_); }  // if it is a GPU
   bool is_ref() const { return GetParam().on == Place::On::ref; }
   bool on_cpu() const { return GetParam().on == Place::On::cpu; }
   bool on_gpu() const { return GetParam().on == Place::On::gpu; }
   bool slow() const { return is_ref() || (on_cpu() && GetParam().isa == Isa::scalar); }
   std::string name() const { return GetParam().name; }
-  double step() const { return GetParam().type == DType::bf16 ? kHalfStep : 0; }  // how far activations are rounded
+  double step() const { return GetParam().type == DType::bf16 ? kHalfStep : 0; }  // rounding of activations
   double bound(double host, double gpu) const { return on_gpu() ? gpu : host; }
-  // Inputs that this backend does not round: what differs is arithmetic alone.
+  // Inputs that this backend represents exactly, so that only arithmetic differs.
   Array& given(Array& x) const { return GetParam().type == DType::bf16 ? whole(x) : x; }
 
-  // op(backend) gives values: those of ref, and on the CPU the bits of every instruction set.
+  // op(backend) must give ref's values, and on the CPU the same bits on every instruction set.
   template <class Op>
   void expect_ref(const std::string& what, const Nearness& most, Op op) {
     const std::vector<float> got = op(backend());
@@ -67,7 +67,7 @@ class Operations : public testing::TestWithParam<Place> {
   }
 
  private:
-  static std::map<std::string, std::unique_ptr<Backend>>& backends() {  // as long as the suite runs
+  static std::map<std::string, std::unique_ptr<Backend>>& backends() {  // kept for the whole suite
     static std::map<std::string, std::unique_ptr<Backend>> all;
     return all;
   }

@@ -13,7 +13,7 @@ inline double product_bound(const float* x, const float* w, int64_t n) {
   return (std::sqrt(double(n)) + 4) * 0x1p-22 * magnitude + 1e-30;
 }
 
-// One product against its sums in f64; `step`: how far the result is rounded. Bits of `parts`: bias; residual; scale, onto y itself.
+// One product against its sums in f64; `step`: the rounding of the result. Bits of `parts`: bias; residual; scale, onto y itself.
 inline void expect_product(Backend& backend, double step, const Made& w, int rows, int parts) {
   const int out = int(w.weight.out), in = int(w.weight.in);
   Array x({rows, in}, rows % 2 ? 8 : 3), bias({out}), residual({rows, out}), y({rows, out}, out % 8 ? 1 : 8);

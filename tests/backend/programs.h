@@ -1,5 +1,5 @@
-// Programs of a test on any backend: what they read is placed there, the whole list always runs, and what was tapped comes back.
-// Values depend on their names alone and are bf16 ones, so that every backend computes with the same.
+// Runs programs of tests on any backend: copies inputs there, runs the whole list, and returns the tapped values. Values are determined
+// by their names and representable in bf16, so that every backend computes with the same.
 #pragma once
 
 #include <bit>
@@ -13,14 +13,14 @@
 
 namespace mr::test {
 
-constexpr double kHalfStep = 0x1p-8;  // the most that rounding to bf16 changes a value by, relative
+constexpr double kHalfStep = 0x1p-8;  // the largest relative error of rounding to bf16
 
-inline Array& whole(Array& a) {  // to bf16 values
+inline Array& whole(Array& a) {  // rounds to bf16 values
   for (float& x : a.data) x = f32_from_bf16(bf16_from_f32(x));
   return a;
 }
 
-// Rows as a file of the format has them.
+// Rows as stored in a file of the format.
 struct StoredRows {
   const FormatOps& format;
   std::vector<std::byte> file;
@@ -35,7 +35,7 @@ struct StoredRows {
   }
 };
 
-// A program and all that it points to.
+// A program and everything it points to.
 class Net {
  public:
   explicit Net(Backend& backend, std::optional<DType> activation = {}, std::string_view format = "f32")
@@ -51,7 +51,7 @@ class Net {
   const Program& program() const { return program_; }
   const StateLayout& layout() const { return layout_; }
 
-  // What operations read beside values.
+  // Operands besides values.
   template <class T>
   const T& keep(T x) {
     auto p = std::make_shared<T>(std::move(x));
@@ -68,7 +68,7 @@ class Net {
     for (int i = 0; i < n; i++) all.push_back(weight(out, in, name * 1000 + uint64_t(i)));
     return keep(std::move(all));
   }
-  static Array made(int64_t out, int64_t in, uint64_t name) {  // products with it stay near 1
+  static Array made(int64_t out, int64_t in, uint64_t name) {  // scaled so that products stay near 1
     Array values({out, in});
     whole(values.fill(name, std::sqrt(3.0f / float(in))));
     return values;
@@ -99,7 +99,7 @@ class Net {
   }
   SlotState slot(int64_t floats) { return {layout_.add({StateSpec::Kind::slot, floats * 4}), 0}; }
 
-  // Values that are there before: element (row, column) follows name, step and place.
+  // An input: element (row, column) is determined by name, step and position.
   Value input(int64_t cols, ValueType type, uint64_t name, float scale = 1, float shift = 0) {
     const Value v = recorder_.input({}, cols, type);
     inputs_.push_back({v, name, scale, shift});
@@ -108,7 +108,7 @@ class Net {
   Value input(int64_t cols, uint64_t name, float scale = 1, float shift = 0) {
     return input(cols, ValueType::activation, name, scale, shift);
   }
-  // These instead, from now on.
+  // Replaces the input's values from now on.
   void set(Value v, std::vector<float> values) {
     for (Input& in : inputs_)
       if (in.value.id == v.id) in.given = std::move(values);
@@ -133,7 +133,7 @@ class Net {
     return std::ranges::any_of(program_.whole.marks, [&](const Mark& m) { return m.rule == rule; });
   }
 
-  // [rows, all that was tapped]. Memory begins as NaN. State lies where the backend has it; `host`: see upload().
+  // [rows, tapped columns]. Memory starts as NaN. State is in the backend's memory; `host`: see upload().
   std::vector<float> run(const Batch& host, const StateMemory& state, uint64_t step = 0) {
     const Batch batch = backend_.upload(host, state);
     const auto bytes = size_t(program_.whole.bytes(batch.n_tokens, batch.n_out)) + 64;
@@ -149,7 +149,7 @@ class Net {
     backend_.synchronize();
     return read(out);
   }
-  // The columns of a tapped value, of what run() gave.
+  // The columns of a tapped value in the result of run().
   std::vector<float> part(const std::vector<float>& all, size_t tap) const {
     int64_t first = 0;
     for (size_t i = 0; i < tap; i++) first += taps_[i].cols;
@@ -198,7 +198,7 @@ class Net {
   size_t room_ = 0;
 };
 
-// Sequences that a program runs over, step by step. Pages and slots are dealt out in no order, and begin as NaN.
+// Sequences that a program runs over, step by step. Pages and slots are allocated in random order and start as NaN.
 class Session {
  public:
   Session(Net& net, const std::vector<int>& lengths, int page = 32) : net_(net), page_(page), done_(lengths.size(), 0) {
@@ -222,8 +222,8 @@ class Session {
     }
   }
 
-  // So many rows of each sequence; 0: it sits this one out. outputs: the last row of each is one, so that a step of one row each may
-  // be replayed.
+  // The rows of each sequence in this step; 0: none. outputs: the last row of each is an output, so that a step of one row each may be
+  // replayed as a graph.
   std::vector<float> step(const std::vector<int>& rows_of, bool outputs = false) {
     Rows rows;
     std::vector<Tables> now(tables_.size());
@@ -245,8 +245,8 @@ class Session {
     batch.group = group;
     return net_.run(batch, state_, n_steps_++);
   }
-  void go_to(const std::vector<int>& contexts) { done_ = contexts; }  // what is behind is overwritten
-  // Made-up keys and values of so many tokens of every sequence.
+  void go_to(const std::vector<int>& contexts) { done_ = contexts; }  // later tokens are overwritten
+  // Synthetic keys and values for `length` tokens of every sequence.
   void fill(const PagedKv& kv, int length) {
     if (length == 0) return;
     Backend& b = net_.backend();
@@ -276,7 +276,7 @@ class Session {
     }
   }
 
-  // What all sequences keep in slots.
+  // The slots of all sequences.
   std::vector<float> slots() {
     std::vector<float> all;
     for (size_t g = 0; g < tables_.size(); g++) {
@@ -285,7 +285,7 @@ class Session {
       for (int32_t unit : tables_[g].units) {
         std::vector<float> one(size_t(m.unit_bytes / 4));
         net_.backend().copy_out(one.data(), m.unit(unit), one.size() * 4);
-        std::ranges::copy_if(one, std::back_inserter(all), [](float x) { return std::bit_cast<uint32_t>(x) != ~0u; });  // no padding
+        std::ranges::copy_if(one, std::back_inserter(all), [](float x) { return std::bit_cast<uint32_t>(x) != ~0u; });  // without padding
       }
     }
     return all;
@@ -311,7 +311,7 @@ class Session {
   uint64_t n_steps_ = 0;
 };
 
-// One run over state that lies on the host: it goes to the backend and comes back.
+// One run over state on the host, copied to the backend and back.
 inline std::vector<float> run_with(Net& net, const Batch& batch, const StateMemory& host) {
   StateMemory state = host;
   std::vector<Buffer> places;
@@ -325,7 +325,7 @@ inline std::vector<float> run_with(Net& net, const Batch& batch, const StateMemo
     net.backend().copy_out(host.group[g].base, state.group[g].base, size_t(host.group[g].n_units * host.group[g].unit_bytes));
   return all;
 }
-// And one of rows that have no state.
+// One run of rows without state.
 inline std::vector<float> run_rows(Net& net, int64_t n) {
   Rows rows;
   rows.add(0, int(n));
@@ -334,8 +334,8 @@ inline std::vector<float> run_rows(Net& net, int64_t n) {
   return net.run(batch, {});
 }
 
-// Root of the mean square of the difference, relative to that of `want`: rounding is random, so that it shows what a bound on
-// single elements must hide.
+// Root mean square of the difference, relative to that of `want`: rounding errors average out, so it shows errors that a bound on single
+// elements must hide.
 inline double distance(const std::vector<float>& got, const std::vector<float>& want) {  // NaN stays NaN
   double difference = 0, all = 0;
   for (size_t i = 0; i < want.size(); i++) {

@@ -1,5 +1,5 @@
-// Sequences whose layers keep one state each, run on a backend in any steps: what every such operation must promise. A Layer has
-// name(), width() of an output row, unit_bytes() of a slot, state_begin() and state_bytes() of what it keeps there, and
+// Properties of every recurrent operation: sequences with one state per layer, run on a backend in any steps. A Layer has
+// name(), width() of an output row, unit_bytes() of a slot, state_begin() and state_bytes() of its state there, and
 // step(backend, batch, state, names): its outputs, where row r belongs to sequence names[r].
 #pragma once
 
@@ -7,13 +7,13 @@
 
 namespace mr::test {
 
-// A sequence and the rows that it has in each step.
+// A sequence and its rows in each step.
 struct Course {
   uint64_t name;
   std::vector<int> steps;
 };
 
-// Slots begin as NaN except slot 0, the state of a fresh sequence. All rows of each course.
+// All rows of each course. Slots start as NaN except slot 0, the state of a fresh sequence.
 template <class Layer>
 std::vector<std::vector<float>> run(Backend& backend, const Layer& layer, const std::vector<Course>& courses) {
   Units units(int(courses.size()) + 4, layer.unit_bytes(), 0, 5);
@@ -43,7 +43,7 @@ std::vector<std::vector<float>> run(Backend& backend, const Layer& layer, const 
   return outs;
 }
 
-// In steps beside another sequence.
+// In steps, batched with another sequence.
 template <class Layer>
 std::vector<float> run_two(Backend& backend, const Layer& layer) {
   std::vector<float> all;
@@ -52,7 +52,7 @@ std::vector<float> run_two(Backend& backend, const Layer& layer) {
   return all;
 }
 
-// However a sequence is cut, whoever stands beside it, on every instruction set and thread count.
+// However a sequence is split into steps, whatever else is in the batch, on every instruction set and thread count.
 template <class Layer>
 void expect_same_bits_however_it_is_run(const Layer& layer) {
   auto single = make_cpu_backend(best_isa(), 1);
@@ -68,7 +68,7 @@ void expect_same_bits_however_it_is_run(const Layer& layer) {
     }
 }
 
-// Every path of a tree gives what a chain of the same tokens gives, and stores the same states.
+// Every path of a tree gives the outputs and states of a chain of the same tokens.
 template <class Layer>
 void expect_trees_read_their_parents(Backend& backend, const Layer& layer) {
   Units units(9, layer.unit_bytes(), 0, 5);
@@ -77,7 +77,7 @@ void expect_trees_read_their_parents(Backend& backend, const Layer& layer) {
   prompt.add(0, 5);
   prompt.dst.back() = start;
   layer.step(backend, prompt.batch(), units.state, std::vector<uint64_t>(5, 1));
-  // rows 0 and 3 follow the context, 1 and 2 follow 0, 4 follows 3; row 0 stores over the state that all began from
+  // rows 0 and 3 follow the context, 1 and 2 follow 0, 4 follows 3; row 0 overwrites the state that all start from
   const int parent[] = {-1, 0, 0, -1, 3};
   Rows tree;
   tree.add(5, 5, Corner::bits);

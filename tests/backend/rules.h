@@ -1,4 +1,4 @@
-// A small program for every rule that marks operations, and for chains of them: the residual stream passes from one to the next.
+// A small program for every rule of marks, and for chains of them along the residual stream.
 #pragma once
 
 #include "backend/programs.h"
@@ -9,9 +9,9 @@ struct RuleCase {
   std::string name;
   Rule rule;
   void (*record)(Net&);
-  double steps = 2;      // of bf16, that a backend which rounds to it may be away
-  bool chooses = false;  // experts: a row whose best two are nearer than rounding may take the other
-  bool floats = false;   // some products have no whole blocks of inputs: for weights of floats alone
+  double steps = 2;      // of bf16: the tolerance of a backend that rounds to it
+  bool chooses = false;  // experts: a row whose best two are closer than rounding may choose the other
+  bool floats = false;   // float weights only: some products have partial blocks of inputs
 };
 
 namespace rules {
@@ -32,7 +32,7 @@ inline void norm_linear(Net& n) {
   const Value x = residual(n), y = linear(n, n.r().norm(x, n.norm(kDim, 2)), 56, 3);
   n.tap(y);
 }
-// The residual stream takes a product's sums, is normed, and read by another.
+// A product onto the residual stream, a norm, another product.
 inline void norm_between(Net& n) {
   const Value x = residual(n);
   n.r().add(x, linear(n, n.input(96, 4), kDim, 5));
@@ -66,7 +66,7 @@ struct Attention {
   bool rope = true, interleaved = false, stores = true;
   int window = 0;
 };
-// Of columns that hold queries, keys and values; where it stores none, of queries alone.
+// `qkv`: columns of queries, keys and values; queries alone where none are stored.
 inline Value attention(Net& n, Value qkv, const PagedKv& kv, const RopeTable& table, Attention a = {}) {
   const Value q = qkv.columns(0, kHeads * kHead).as_heads(kHeads);
   const Value angles = a.rope ? n.r().angles(table) : Value{};
@@ -90,7 +90,7 @@ inline void attend_linear(Net& n) { n.tap(linear(n, attention(n, n.input(kQkv, 1
 inline void attend_linear_unrotated(Net& n) {
   n.tap(linear(n, attention(n, n.input(kQkv, 1, 2), n.paged(kKvHeads, kHead), n.rope(kHead), {.rope = false}), 56, 2));
 }
-// The second reads what the first has stored.
+// The second reads the keys and values of the first.
 inline void attend_shared(Net& n) {
   const PagedKv& kv = n.paged(kKvHeads, kHead);
   const RopeTable& table = n.rope(kHead);
@@ -143,7 +143,7 @@ inline void gated_outer(Net& n) {
   n.r().gate_onto(y, z, y, Activation::silu);
   n.tap(y);
 }
-// Mamba's way from u to its scan's result.
+// Mamba from u to its scan's result.
 inline Value selection(Net& n, Value u, Value z, int inner, int rank, int states, bool norms, uint64_t name) {
   const Value dbc = linear(n, u, rank + 2 * states, name);
   const Value low = dbc.columns(0, rank), b = dbc.columns(rank, states), c = dbc.columns(rank + states, states);
@@ -205,7 +205,7 @@ inline void experts(Net& n) {
   n.tap(linear(n, n.r().norm(x, n.norm(kDim, 12)), 56, 13));
   n.tap(x);
 }
-// Attention, a scan and experts in turn. Experts come last, so that a row which takes another one changes no state.
+// Attention, a scan and experts in turn. Experts come last, so that a row that chooses another one changes no state.
 inline void hybrid(Net& n) {
   const Value x = residual(n);
   const Value qkv = linear(n, n.r().norm(x, n.norm(kDim, 10)), kQkv, 11);
@@ -249,8 +249,8 @@ inline const RuleCase kRuleCases[] = {
     {"hybrid", Rule::experts_combine, rules::hybrid, 4, true},
 };
 
-// How a step has so many rows: one of each of as many sequences; all of one; shared out among four. A shorter step goes before. Without
-// state these are all the same.
+// How the rows of a step are distributed: one per sequence; all in one; over four. A shorter step runs before. Without state these are
+// all the same.
 struct RowsIn {
   std::vector<int> before, now;
   std::vector<int> lengths() const {
@@ -271,7 +271,7 @@ inline std::vector<RowsIn> ways_to_have(int rows, const Net& net) {
 }
 inline const int kRuleRows[] = {1, 2, 3, 7, 8, 16, 17, 32, 33, 64, 65, 128, 129, 300};
 
-// What a program gives for the second step of all these, and what is kept in slots.
+// A program's results of the second step, and its slots.
 inline std::vector<float> results_of(Net& net, const RowsIn& way) {
   Session session(net, way.lengths());
   if (std::ranges::any_of(way.before, [](int n) { return n > 0; })) session.step(way.before);

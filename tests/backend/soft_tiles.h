@@ -1,4 +1,4 @@
-// AMX's matrix products on tiles made of software, for machines without AMX.
+// AMX's matrix products on emulated tiles, for machines without AMX.
 #pragma once
 
 #include "backend/cpu/linear_kernels.h"

@@ -1,5 +1,5 @@
-// What the tests of operations share: values that depend on their names alone, batches with scrambled pages and slots, and
-// the backends of this machine.
+// Shared by the tests of operations: values determined by their names, batches with scrambled pages and slots, and the backends of
+// this machine.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ namespace mr::test {
 // Uniform in [-1, 1): element i of the array called `name`.
 inline float value(uint64_t name, uint64_t i) { return float(2 * uniform(name, uint32_t(i >> 32), uint32_t(i)) - 1); }
 
-// An owned f32 tensor; rows may lie apart (stride > columns), the gaps hold NaN.
+// An owned f32 tensor; rows may be padded (stride > columns) with NaN.
 struct Array {
   std::vector<float> data;
   Tensor view;
@@ -32,7 +32,7 @@ struct Array {
     data.assign(size_t(std::max<int64_t>(view.rank > 1 ? view.shape[0] * row : view.size(), 1)), std::nanf(""));
     view.data = data.data();
   }
-  Array(Array&&) = default;  // a vector that moves keeps its memory
+  Array(Array&&) = default;  // a moved vector keeps its memory
   Array(const Array&) = delete;
   Array& fill(uint64_t name, float scale = 1, float shift = 0) {
     int64_t rows = view.rank > 1 ? view.shape[0] : 1, n = view.size() / rows;
@@ -41,7 +41,7 @@ struct Array {
         data[size_t(r * (view.rank > 1 ? view.stride[0] : 0) + i)] = shift + scale * value(name, uint64_t(r * n + i));
     return *this;
   }
-  std::vector<float> values() const {  // without the gaps
+  std::vector<float> values() const {  // without the padding
     int64_t rows = view.rank > 1 ? view.shape[0] : 1, n = view.size() / rows;
     std::vector<float> v;
     for (int64_t r = 0; r < rows; r++) {
@@ -83,7 +83,7 @@ inline void expect_same_bits(const std::vector<float>& got, const std::vector<fl
   }
 }
 
-// The arrays behind a Batch. Sequences are added one by one, then batch() points into them.
+// Owns the arrays of a Batch. Sequences are added one by one, then batch() points into them.
 struct Rows {
   std::vector<int32_t> token, position, row_begin{0}, context, prompt_len, parent, out_row, dst, src, unit, unit_begin{0};
   std::vector<uint64_t> ancestors;
@@ -129,7 +129,7 @@ struct Rows {
   }
 };
 
-// Units of one group, handed out in scrambled order; all memory begins as NaN except unit 0, which is zero.
+// Units of one group, allocated in scrambled order; all memory starts as NaN except unit 0, which is zero.
 struct Units {
   std::vector<std::byte> memory;
   StateMemory state;

@@ -1,4 +1,4 @@
-// Faults of the whole test program: allocations that fail, a system clock that is wrong. Off unless a test turns them on.
+// Fault injection for the whole test program: failing allocations, a wrong system clock. Off unless a test enables it.
 #pragma once
 
 #include <atomic>
@@ -16,10 +16,10 @@ struct Faults {
 };
 extern Faults faults;
 
-void arm(int64_t first, int64_t count, size_t smallest = 0);  // of allocations of so many bytes or more
+void arm(int64_t first, int64_t count, size_t smallest = 0);  // counts allocations of at least `smallest` bytes
 bool disarm();                                                // whether any allocation failed
 
-// What a test itself allocates on this thread is no fault of the engine, and is not counted.
+// Allocations of the test itself on this thread are not counted.
 struct Spared {
   Spared();
   ~Spared();

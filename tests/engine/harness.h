@@ -1,4 +1,4 @@
-// Runs requests through an engine and gathers each answer whole.
+// Runs requests through an engine and collects whole answers.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -43,7 +43,7 @@ struct Answer {
     timing = e.timing;
   }
 
-  // What a reader would have seen of it who left where `other` ends.
+  // Truncates it where `other` ends.
   void cut_like(const Answer& other) {
     finish = other.finish;
     text = other.text;  // may end in half a character
@@ -55,7 +55,7 @@ struct Answer {
   }
 };
 
-// Equal to the bit.
+// Bitwise.
 inline void expect_same(const Answer& a, const Answer& b, const std::string& what) {
   EXPECT_EQ(a.tokens, b.tokens) << what;
   EXPECT_EQ(a.finish, b.finish) << what;
@@ -101,7 +101,7 @@ inline Json expected_of(const std::string& name) {
   return Json::parse(std::ifstream(std::filesystem::path(MR_FIXTURES) / "models" / name / "expected.json"));
 }
 
-// Of the families that the registry knows.
+// With an architecture in the registry.
 inline std::vector<std::string> fixture_names() {
   namespace fs = std::filesystem;
   std::vector<std::string> names;

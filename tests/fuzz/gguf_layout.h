@@ -1,4 +1,4 @@
-// Where the parts of a GGUF file lie, so that a mutation can change one and keep the rest in step.
+// Offsets of the parts of a GGUF file, so that a mutation can change one and keep the rest consistent.
 #pragma once
 
 #include <cstdint>

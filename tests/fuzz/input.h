@@ -1,4 +1,4 @@
-// Inputs as the code under test takes them. An Error is an answer; any other exception is a finding.
+// Inputs in the form that the code under test takes. An Error is a valid outcome; any other exception is a bug.
 #pragma once
 
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 
 namespace mr::fuzz {
 
-// One file in memory that holds one input after the other.
+// A file in memory, rewritten for every input.
 class MemoryFile {
  public:
   MemoryFile() : fd_(memfd_create("fuzz", MFD_CLOEXEC)), path_("/proc/self/fd/" + std::to_string(fd_)) {}
@@ -30,7 +30,7 @@ class MemoryFile {
   std::filesystem::path path_;
 };
 
-// A directory of files that are written anew for every input; under TMPDIR, which had better be memory.
+// A directory of files rewritten for every input; under TMPDIR, which should be in memory.
 class MemoryDirectory {
  public:
   MemoryDirectory() : path_(std::filesystem::temp_directory_path() / ("fuzz-" + std::to_string(getpid()))) {
@@ -51,7 +51,7 @@ class MemoryDirectory {
   std::filesystem::path path_;
 };
 
-// A sentence for the user: one line, of a readable length.
+// A message for the user: one line of readable length.
 inline void check_message(const Error& e) {
   std::string_view text = e.what();
   if (text.empty() || text.size() > 4096 || text.find_first_of("\n\r\x1b") != text.npos) std::abort();

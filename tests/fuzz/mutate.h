@@ -1,4 +1,4 @@
-// What the structure-aware mutators share: a small generator, absurd numbers, and mutations of JSON that keep it JSON.
+// Shared by the structure-aware mutators: a small generator, absurd numbers, and mutations of JSON that keep it valid.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);
 
 namespace mr::fuzz {
 
-// The parts of `text` between separators; a line may end behind one.
+// The parts of `text` between separators; a line may end after one.
 std::vector<std::string_view> words(std::string_view text, std::string_view separators = " \n");
 
 class Random {
@@ -40,8 +40,8 @@ uint64_t absurd_number(Random&, uint64_t near);  // ends of ranges, powers of tw
 // The fuzzer's own mutations on the bytes of `text`.
 std::string mutate_bytes(std::string text, size_t max_size);
 
-// One to three changes of a JSON text: values replaced, copied, dropped, wrapped; keys renamed to one of `words`. A text that is no
-// JSON is changed by its bytes.
+// One to three changes of a JSON text: values replaced, copied, dropped, wrapped; keys renamed to one of `words`. Invalid
+// JSON is mutated as bytes.
 std::string mutate_json(std::string text, std::span<const std::string_view> words, Random&, size_t max_size);
 
 // The header changes as JSON; its length and the data behind it are kept in step, mostly.

@@ -1,5 +1,5 @@
-// Files for the tests: a temporary directory, a builder of GGUF and safetensors bytes (right or deliberately wrong), and the
-// ramp that fixture tensors hold.
+// Files for the tests: a temporary directory, a builder of GGUF and safetensors bytes (valid or deliberately broken), and the ramp in
+// the fixtures' tensors.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ inline std::string read_file(const fs::path& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// The sentence that f throws as mr::Error; empty when it throws nothing. Anything else it throws fails the test.
+// The message of the mr::Error that f throws; empty if it throws nothing. Any other exception fails the test.
 template <class F>
 std::string error_of(F f) {
   try {
@@ -65,7 +65,7 @@ inline void expect_says(const std::string& text, std::initializer_list<std::stri
   EXPECT_EQ(text.find('\n'), std::string::npos) << text;
 }
 
-// Appends numbers as they lie in memory, and strings with their length before them as GGUF does.
+// Appends numbers in host byte order, and strings with their length before them as in GGUF.
 struct Bytes : std::string {
   template <class T>
   Bytes& num(T value) {
@@ -108,7 +108,7 @@ T element(const StoredTensor& t, size_t i) {
   return value;
 }
 
-// A file of one format, `name`, that is written and refused.
+// A file of one format, `name`, that must be refused.
 class RefusedFile : public testing::Test {
  protected:
   explicit RefusedFile(const char* name) : path_(dir_ / name) {}

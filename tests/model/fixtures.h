@@ -9,7 +9,7 @@
 
 namespace mr::test {
 
-// All models of the fixtures that a family reads.
+// All model fixtures with a known architecture.
 inline std::vector<std::filesystem::path> model_fixtures() {
   std::vector<std::filesystem::path> paths;
   for (auto& entry : std::filesystem::directory_iterator(std::filesystem::path(MR_FIXTURES) / "models")) {

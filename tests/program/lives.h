@@ -1,5 +1,5 @@
-// When values are alive, written down once more: from the first operation that touches one to the last, and throughout every mark that
-// may run one of these. What nobody writes first is there before; logits are wanted behind the end.
+// Lifetimes of values, implemented independently: from the first operation that touches one to the last, and throughout every mark that
+// may run one of these. A value that is read first is an input; logits live past the end.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace mr::test {
 
-// The operations during which a value must keep its place; none: it has none.
+// The operations during which a value needs its memory; none: it has no memory.
 struct Alive {
   int first = -1, last = -1;
   explicit operator bool() const { return first >= 0; }
@@ -19,7 +19,7 @@ struct Alive {
 inline std::vector<Alive> alive(const Program& program, const OpList& list) {
   const int n = int(list.ops.size());
   std::vector<Alive> all(program.values.size());
-  std::vector<std::pair<int, int>> around;  // of each operation: what may be run together with it
+  std::vector<std::pair<int, int>> around;  // of each operation: the range that may be fused with it
   for (int i = 0; i < n; i++) around.emplace_back(i, i);
   for (const Mark& m : list.marks)
     for (int i = m.first; i < m.end(); i++)

@@ -1,4 +1,4 @@
-// Programs of small models whose weights have shapes and no data.
+// Programs of small models whose weights have shapes but no data.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ class Made {
   const PagedKv& kv() { return keep(PagedKv{{0, 0}, DType::f16, 2, 8, 8}); }
 
   Value embed() { return r.embed(weight(100, kDim), 1, "embedding"); }
-  // Four query heads of 8 over two of keys and values; where it stores none, the keys are another layer's.
+  // Four query heads of 8 over two of keys and values; if it stores none, the keys are another layer's.
   void attention(Value x, const PagedKv& kv, bool stores = true) {
     const Value qkv = linear(norm(x), stores ? 64 : 32), q = qkv.columns(0, 32).as_heads(4), angles = r.angles(rope_);
     r.rope(q, angles, false);

@@ -1,4 +1,4 @@
-// A client that says bare bytes and hears bare bytes, for tests.
+// A raw TCP client for tests.
 #pragma once
 
 #include <arpa/inet.h>
@@ -34,7 +34,7 @@ class SocketClient {
     }
     return true;
   }
-  // Until `end` was seen, or as much was heard, or the server closes.
+  // Reads until `end`, `most` bytes, or the server closes.
   std::string hear(const std::string& end, size_t most = ~size_t(0)) {
     std::string all;
     char part[65536];

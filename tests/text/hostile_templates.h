@@ -1,4 +1,4 @@
-// Templates that a stranger might send to hold or to crash the server, by what they abuse.
+// Hostile templates meant to stall or crash the server, by what they abuse.
 #pragma once
 
 #include <string>
