@@ -47,7 +47,7 @@ net = "src/net/"
 cpu = "src/backend/cpu/"
 
 MUTANTS = [
-    # ---- decode: what a user asks of sampling, and when an answer stops
+    # ---- decode: sampling parameters and stop conditions
     M(decode + "sampling.cpp", "|| params.presence_penalty != 0;", ";", DECODE),
     M(decode + "sampling.cpp", "params.frequency_penalty != 0 ||", "", DECODE),
     M(decode + "sampling.cpp", "if (params.repetition_penalty != 1)\n", "if (params.presence_penalty != 0)\n", DECODE),
@@ -71,7 +71,7 @@ MUTANTS = [
     M(decode + "stop.cpp", "  out += held_;\n", "", DECODE),
     M(decode + "autoregressive.cpp", "int(plan.tokens.size()) - 1;", "0;", DECODE),
     M(decode + "autoregressive.cpp", ".n_rows = n_rows,", ".n_rows = 1,", DECODE),
-    # ---- engine: who runs when
+    # ---- engine: scheduling
     M(engine + "scheduler.cpp", "for (bool decode : {true, false})", "for (bool decode : {false, true})", ENGINE),
     M(engine + "scheduler.cpp", "return places() + n_places > limits_.max_seqs", "return places() + 1 > limits_.max_seqs", ENGINE),
     M(engine + "scheduler.cpp", "1 + int(seq.followers.size()) +", "1 +", ENGINE),
@@ -191,7 +191,7 @@ MUTANTS = [
     M(text + "detokenizer.cpp", "  first_ = false;\n", "", TEXT),
     M(text + "detokenizer.cpp", "      --strip_left_;\n", "", TEXT),
     M(text + "detokenizer.cpp", "pending_.erase(0, pending_.size() - tail);", "pending_.clear();", TEXT),
-    # ---- io: files that strangers wrote
+    # ---- io: untrusted files
     M(io + "gguf.cpp", "n <= (bytes_.size() - at_) / least", "n <= bytes_.size()", IO),
     M(io + "gguf.cpp", "check(n <= bytes_.size() - at_,", "check(n <= bytes_.size(),", IO),
     M(io + "gguf.cpp", "depth < kMaxArrayDepth", "depth <= kMaxArrayDepth", IO),
@@ -209,7 +209,7 @@ MUTANTS = [
     M(io + "checkpoint.cpp", "inside = inside && part != \"..\";", "inside = inside && part != \".\";", IO),
     M(io + "checkpoint.cpp", "check(held.contains(name),", "check(held.contains(name) || true,", IO),
     M(io + "checkpoint.cpp", "if (part > 0) {", "if (part > 1) {", IO),
-    # ---- serve: what a request says and an answer is
+    # ---- serve: requests and answers
     M(serve + "tool_calls.cpp", "if (!last && open_tag.starts_with(text)) return false;", "", SERVE),
     M(serve + "tool_calls.cpp", "close == npos ? held_.size() : close + close_tag.size()", "close == npos ? held_.size() : close", SERVE),
     M(serve + "tool_calls.cpp", "if (std::ranges::find(names_, call.name) == names_.end()) return {};", "", SERVE),

@@ -11,20 +11,20 @@ fuzz_packages="clang libclang-rt-18-dev|libclang-rt-14-dev"
 
 die() { echo "$*" >&2; exit 1; }
 
-# As root, or through sudo where there is one.
+# As root, or through sudo if available.
 as_root() {
   if [ "$(id -u)" = 0 ]; then "$@"; elif command -v sudo >/dev/null; then sudo "$@"; else die "not root and no sudo: run as root: $*"; fi
 }
 
 is_installed() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'ok installed'; }
 
-# install_packages NAME...; A|B is the one of both that the system has: Debian 12 has Boost 1.81, Ubuntu 24.04 has 1.83.
+# install_packages NAME...; A|B: whichever the system has: Debian 12 has Boost 1.81, Ubuntu 24.04 has 1.83.
 install_packages() {
   local missing="" wanted=""
   for package in "$@"; do
     is_installed "${package%|*}" || is_installed "${package#*|}" || missing="$missing $package"
   done
-  # A tool that came some other way is as good as its package.
+  # A tool installed another way is as good as its package.
   command -v python3 >/dev/null && python3 -m pip --version >/dev/null 2>&1 && missing="${missing/ python3-pip/}"
   [ -z "${missing// /}" ] && return
   echo "Installing:$missing" >&2
@@ -35,7 +35,7 @@ install_packages() {
   as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $wanted >/dev/null
 }
 
-# configure PRESET [-DNAME=VALUE]: unless the folder is there and has that value.
+# configure PRESET [-DNAME=VALUE]: unless the folder exists and has that value.
 configure() {
   local preset=$1 setting=${2:-}
   local name=${setting#-D}; name=${name%=*}
@@ -43,7 +43,7 @@ configure() {
   cmake --preset "$preset" $setting >/dev/null
 }
 
-# Ninja's lines, each written over the one before; what compilers say stays.
+# Ninja's progress on one line, redrawn in place; compilers' messages stay.
 moving_line() {
   local line columns; columns=$(tput cols 2>/dev/null || echo 80)
   while IFS= read -r line; do
@@ -56,7 +56,7 @@ moving_line() {
   printf '\r\033[K'
 }
 
-# build PRESET [TARGET...]: says how far it is where somebody watches.
+# build PRESET [TARGET...]: with progress on a terminal.
 build() {
   local preset=$1; shift
   [ -f "build/$preset/build.ninja" ] || configure "$preset"
@@ -68,7 +68,7 @@ build() {
   fi
 }
 
-# A virtual environment with the packages that the tests of the server drive it with.
+# A virtual environment with the Python packages of the tests.
 install_client() {
   local wanted=tests/serve/requirements.txt
   cmp -s "$wanted" build/venv/installed.txt && return
@@ -77,7 +77,7 @@ install_client() {
   cp "$wanted" build/venv/installed.txt
 }
 
-# The page's tools, as web/package-lock.json pins them. npm is the machine's own, or comes from PyPI.
+# The page's tools, pinned by web/package-lock.json. npm is the system's, or from PyPI.
 install_web_tools() {
   [ web/node_modules/.package-lock.json -nt web/package-lock.json ] && return
   local npm=(npm)
@@ -88,7 +88,7 @@ install_web_tools() {
   "${npm[@]}" ci --prefix web --ignore-scripts --no-progress --loglevel=error >/dev/null || die "the packages of web/package-lock.json could not be installed"
 }
 
-# For the tests of the page, which say what they skip where there is none.
+# For the tests of the page, which report what they skip without it.
 install_browser() {
   command -v chromium >/dev/null && return
   if grep -q '^ID=debian' /etc/os-release; then
