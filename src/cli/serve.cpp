@@ -73,8 +73,8 @@ int serve(ServeFlags& f) {
     server.run();
   }
   entry.remove();
-  // Out at once, with the signal handlers in place: taking the server apart would give a second SIGTERM its default meaning
-  // again, and turn a clean end into a kill.
+  // Exits without destructors: destroying the server would restore the default signal handlers, and a second SIGTERM would turn a
+  // clean exit into a kill.
   server.log().settle();
   std::fflush(stdout);  // not stderr: an unread pipe would block
   std::_Exit(0);

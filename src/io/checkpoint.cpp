@@ -105,7 +105,7 @@ void Checkpoint::open_directory(Want want) {
   open_shards(index);
 }
 
-// A shard must lie inside the directory: an index from a stranger must not open other files of this machine.
+// A shard must lie inside the directory: an untrusted index must not open other files.
 static void check_shard_name(const std::string& name, const fs::path& index) {
   fs::path path(name);
   bool inside = !name.empty() && path.is_relative() && name.find('\0') == std::string::npos;

@@ -44,13 +44,13 @@ std::string mutate_bytes(std::string text, size_t max_size);
 // JSON is mutated as bytes.
 std::string mutate_json(std::string text, std::span<const std::string_view> words, Random&, size_t max_size);
 
-// The header changes as JSON; its length and the data behind it are kept in step, mostly.
+// Mutates the header as JSON; its length and the data after it usually stay consistent.
 std::string mutate_safetensors(std::string file, std::span<const std::string_view> words, Random&, size_t max_size);
 
-// A part or a record changes, and the counts with it, mostly.
+// Mutates a part or a record; the counts usually stay consistent.
 std::string mutate_gguf(std::string file, Random&, size_t max_size);
 
-// A word put in somewhere, or the fuzzer's own mutations. For LLVMFuzzerCustomMutator, like write_back().
+// Inserts a word somewhere, or applies the fuzzer's own mutations. For LLVMFuzzerCustomMutator, like write_back().
 size_t insert_word(uint8_t* data, size_t size, size_t max_size, std::span<const std::string_view> words, Random&);
 
 size_t write_back(const std::string& text, uint8_t* data, size_t max_size);

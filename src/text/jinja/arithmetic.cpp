@@ -1,4 +1,4 @@
-// Python's operators, and what builtins ask of their arguments.
+// Python's operators, and the conversions of builtins' arguments.
 #include <algorithm>
 #include <cmath>
 
@@ -126,7 +126,7 @@ Value percent(Evaluator& evaluator, std::string_view format, const Value& values
       out += converted(spec, kind, value);
     }
   }
-  bool subscripted = values.is_dict() || (values.is_list() && !values.is_tuple());  // Python lets these go unused
+  bool subscripted = values.is_dict() || (values.is_list() && !values.is_tuple());  // Python does not require these to be used
   check(next == arguments.size() || subscripted, "the format '{}' has too many arguments", format);
   return out;
 }
@@ -171,7 +171,7 @@ int64_t integer_of(const Value& value, const char* what) {
 }
 
 int64_t clamped(int64_t value) {
-  constexpr int64_t most = int64_t{1} << 32;  // no value has so many parts, and a product of two does not wrap
+  constexpr int64_t most = int64_t{1} << 32;  // more items than any value has; the product of two does not wrap
   return std::clamp(value, -most, most);
 }
 
