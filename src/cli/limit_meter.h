@@ -12,7 +12,7 @@ namespace mr {
 
 class LimitMeter {
  public:
-  // Probes the limits before the first step, in about a tenth of a second. The engine must outlive this.
+  // Probes the limits before the first step, in about a tenth of a second. The engine must outlive all calls of note().
   void measure(Engine&, const EngineFlags&);
   void note(const StepWork&);  // on the engine's thread
   LimitStats read() const;     // any thread

@@ -70,7 +70,7 @@ std::vector<std::string> words_of(std::string_view text) {
 }
 
 // How well a loose name fits, from best to worst: the file's or the full name, the name without its owner, without its quantization, a
-// part of it; 0: not at all. With an owner or a file extension only the full name fits.
+// part of it; 0: not at all. With an owner or a file extension a mere part does not fit.
 int fit(const std::string& asked, const PresentModel& m) {
   const std::string name = bare(m.name), wanted = bare(asked);
   const size_t slash = m.name.find('/'), colon = m.name.find(':');
