@@ -17,7 +17,7 @@ class ResponseReader {
  public:
   static constexpr size_t max_unparsed = 1 << 20;   // bytes of a chunk's extension or a trailer
   static constexpr uint32_t max_header = 64 << 10;  // bytes of all fields: signed addresses and policies are long
-  static constexpr int max_news = 16;               // answers of 1xx before the one that counts
+  static constexpr int max_news = 16;               // 1xx responses before the final one
   using Header = boost::beast::http::response_header<>;
   using OnHead = std::function<bool(const Header&)>;  // false: the body is not wanted
   using OnBody = std::function<void(int status, std::string_view)>;

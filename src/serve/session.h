@@ -60,7 +60,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
     asio::post(socket_.get_executor(), [self = shared_from_this(), since = int64_t(since_)] {
       if (self->phase_ == Phase::working || self->since_ != since || self->state_ == State::dead) return self->doom(false);
       self->all_.n_cut++;
-      self->lose();  // doomed until it is gone: its memory is free only then
+      self->lose();  // stays doomed until it is destroyed: only then is its memory free
     });
   }
 
@@ -187,7 +187,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
   }
 
   void deadline(int seconds) {  // 0: none
-    if (seconds == 0) {         // later than ever: one that has rung and waits for its turn is cancelled too
+    if (seconds == 0) {         // the expiry disarms a handler that is already queued
       timer_.expires_at(asio::steady_timer::time_point::max());
       return;
     }
@@ -482,7 +482,7 @@ inline bool Connections::make_room(For what) {
     if (best) chosen = best->weak_from_this().lock();
     if (best && !chosen) return true;  // it is being destroyed
   }
-  if (!chosen) return what == For::memory && n_doomed > 0;  // what those hold is free a moment later
+  if (!chosen) return what == For::memory && n_doomed > 0;  // their memory is free a moment later
   chosen->cut();
   return true;
 }

@@ -42,7 +42,7 @@ void ChatSession::change_model(const std::string& name) {
     load(name);
   } catch (const Error& e) {
     const std::string why = e.what();
-    over = true;  // unless the old one is there again
+    over = true;  // unless the old one can be loaded again
     load(before);
     over = false;
     throw Error(why);
@@ -169,7 +169,7 @@ int ChatSession::retry() {
   if (settings.sampling.seed) ++*settings.sampling.seed;  // the same seed would give the same answer
   try {
     const int n_interrupts = ask(last.user);
-    if (conversation.turns.size() < n_turns) conversation.turns.push_back(last);  // stopped before a word came
+    if (conversation.turns.size() < n_turns) conversation.turns.push_back(last);  // stopped before the first token
     return n_interrupts;
   } catch (const Error&) {
     conversation.turns.push_back(last);

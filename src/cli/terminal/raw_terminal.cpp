@@ -78,7 +78,7 @@ void RawTerminal::enter() {
   mode.c_cc[VMIN] = 1;
   mode.c_cc[VTIME] = 0;
   if (catching_) {
-    mode.c_lflag |= ISIG | NOFLSH;  // Ctrl-C drops neither what was typed ahead nor half of an escape sequence on its way out
+    mode.c_lflag |= ISIG | NOFLSH;  // Ctrl-C flushes neither pending input nor half-written escape sequences
     mode.c_cc[VSUSP] = mode.c_cc[VQUIT] = _POSIX_VDISABLE;
   }
   tcsetattr(STDIN_FILENO, TCSADRAIN, &mode);  // keeps pending input
