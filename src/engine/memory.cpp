@@ -41,8 +41,9 @@ static MemoryPlan plan_state(const StateLayout& layout, const EngineOptions& opt
   return plan_memory(layout, wanted);
 }
 
-StepLimits step_limits(const SchedulerLimits& limits, int max_context) {
-  return {limits.max_batch_tokens, limits.max_out(), limits.max_seqs, max_context};
+StepLimits step_limits(const SchedulerLimits& limits, int max_context, const Backend& backend) {
+  const int with_padding = std::min({backend.padded(limits.max_seqs), limits.max_batch_tokens, limits.max_out()});
+  return {limits.max_batch_tokens, limits.max_out(), std::max(limits.max_seqs, with_padding), max_context};
 }
 
 int64_t EngineMemory::own_bytes() const {
@@ -62,7 +63,7 @@ EngineMemory plan_engine(const Model& model, const EngineOptions& options, const
   plan.max_context = options.max_context > 0 ? options.max_context : longest;
   plan.weights = model.weight_bytes();
   plan.workspace = model.program().workspace(limits.max_batch_tokens, limits.max_out());
-  plan.own = backend.own_memory(model.program(), step_limits(limits, plan.max_context));
+  plan.own = backend.own_memory(model.program(), step_limits(limits, plan.max_context, backend));
   const int64_t before_state = plan.weights + plan.workspace + plan.own_bytes();
   plan.state = plan_state(model.layout(), options, plan.max_context, limits, machine.bytes - before_state, machine.own);
   check(!options.contiguous || plan.state.n_tokens >= plan.max_context,

@@ -24,7 +24,7 @@ struct EngineMemory {
 };
 
 SchedulerLimits limits_of(const EngineOptions&);
-StepLimits step_limits(const SchedulerLimits&, int max_context);
+StepLimits step_limits(const SchedulerLimits&, int max_context, const Backend&);
 
 // `model` may be an outline. `machine`: available memory; if it is a device's own, swap space is in host memory and does not count.
 EngineMemory plan_engine(const Model&, const EngineOptions&, const Backend&, const DeviceMemory& machine);

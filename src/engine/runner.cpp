@@ -20,7 +20,7 @@ Runner::Runner(const Model& model, Backend& backend, const StateStore& state, co
       max_tokens_(limits.max_batch_tokens),
       max_out_(limits.max_out()) {
   check(model.has_weights(), "this is an outline of the model, without weights to run");
-  backend.prepare(model.program(), step_limits(limits, max_context));
+  backend.prepare(model.program(), step_limits(limits, max_context, backend));
 }
 
 void Runner::forward() {

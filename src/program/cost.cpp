@@ -131,6 +131,7 @@ Cost cost(const Op& op, const Program& program, const BatchShape& shape, double 
     if (access != Access::write) c.read += counter.bytes(v, activation);
     if (access != Access::read) c.written += counter.bytes(v, activation);
   }
+  if (op.get<GatherOp>()) c.read = c.written;  // of all tokens' rows, the outputs' alone
   return c;
 }
 

@@ -24,6 +24,7 @@ void must(cudaError_t error) { check(error == cudaSuccess, "CUDA error: {}", cud
 namespace {
 
 constexpr int kWidestConv = 8;
+constexpr int kWidestHead = 1024;  // of the attention that takes any head
 
 class Cuda final : public CudaBackend {
  public:
@@ -56,7 +57,14 @@ class Cuda final : public CudaBackend {
     must(cudaMemGetInfo(&free, &total));
     return {int64_t(free) + own_bytes(), true};
   }
-  void check_runs(const Program& program) const override { check_conv_widths(program, kWidestConv, "the GPU"); }
+  void check_runs(const Program& program) const override {
+    check_conv_widths(program, kWidestConv, "the GPU");
+    for (const Op& op : program.whole.ops)
+      if (const AttendOp* o = op.get<AttendOp>()) {
+        const int widest = std::max(o->kv->k_dim, o->kv->v_dim);
+        check(widest <= kWidestHead, "layer {} has heads of {} values, but the GPU takes at most {}", op.layer, widest, kWidestHead);
+      }
+  }
   std::vector<OwnMemory> own_memory(const Program& program, const StepLimits& most) const override {
     int64_t scratch = 0;
     for (int64_t bytes : scratch_needs(gpu_, program, most)) scratch += bytes;
