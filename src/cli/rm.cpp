@@ -34,17 +34,19 @@ std::vector<fs::path> files_to_delete(const PresentModel& m) {
   return all;
 }
 
+// Of links, to files or to the folder, the links alone.
 int64_t remove_own(const PresentModel& m) {
+  const fs::path folder = m.is_gguf ? m.path.parent_path() : m.path;
+  const bool is_linked = folder != models_dir() && fs::is_symlink(folder);
   int64_t freed = 0;
-  for (const fs::path& file : m.files) {
+  for (const fs::path& file : is_linked ? std::vector{folder} : m.files) {
     std::error_code failed;
-    const auto bytes = fs::file_size(file, failed);
+    if (fs::is_regular_file(fs::symlink_status(file))) freed += int64_t(fs::file_size(file));
     fs::remove(file, failed);
     check(!failed, "cannot delete '{}': {}", file.string(), failed.message());
-    freed += int64_t(bytes);
   }
   std::error_code not_empty;
-  if (!m.is_gguf || m.path.parent_path() != models_dir()) fs::remove(m.is_gguf ? m.path.parent_path() : m.path, not_empty);
+  if (folder != models_dir()) fs::remove(folder, not_empty);
   return freed;
 }
 

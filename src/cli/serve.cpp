@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <malloc.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 
@@ -46,6 +47,7 @@ void keep_no_freed_memory() {
 }
 
 int serve(ServeFlags& f) {
+  std::signal(SIGPIPE, SIG_IGN);  // a log whose reader has gone is a log that cannot be written, no more
   keep_no_freed_memory();
   ServeOptions& o = f.options;
   if (o.model_name.empty()) o.model_name = model_name(f.engine);

@@ -194,6 +194,8 @@ int64_t HubCache::sweep(const std::string& repo) const {
 int64_t HubCache::remove(const Snapshot& snapshot, const std::vector<fs::path>& files) const {
   const FileLock lock = lock_repository(snapshot.repo, FileLock::Kind::exclusive);
   check(bool(lock), "{} is being pulled by another process: wait for it, or end it", snapshot.repo);
+  for (const fs::path& folder : {folder_of(snapshot.repo), snapshot.folder.parent_path(), snapshot.folder})
+    check(!fs::is_symlink(folder), "'{}' is a link to another folder: nothing is deleted there", folder.string());
   int64_t freed = 0;
   for (const fs::path& file : files) {
     std::error_code failed;

@@ -1,5 +1,7 @@
 #include "hub/listing.h"
 
+#include <map>
+
 #include "core/bounded_json.h"
 
 namespace mr {
@@ -34,7 +36,11 @@ HubFile file_in(const Json& sibling, const std::string& repo) {
 
 void check_sizes(std::span<const HubFile> files, const std::string& repo) {
   int64_t total = 0;
+  std::map<std::string, int64_t> by_hash;
   for (const HubFile& f : files) {
+    const bool is_known = !f.hash.empty() && f.size >= 0;
+    check(!is_known || by_hash.emplace(f.hash, f.size).first->second == f.size,
+          "the hub gives files of {} one hash and different sizes: nothing was fetched", repo);
     check(f.size <= max_repository - total, "the hub says that {} has more than {} bytes: nothing was fetched", repo, max_repository);
     total += std::max<int64_t>(f.size, 0);
   }

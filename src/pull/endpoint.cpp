@@ -14,6 +14,7 @@ constexpr int kPatience = 5;          // attempts without progress
 constexpr double kLongestWait = 120;  // seconds; the longest Retry-After that is honoured
 constexpr int kRedirects = 8;
 constexpr size_t kMaxListing = size_t(64) << 20;
+constexpr size_t kMaxRefusal = size_t(1) << 20;  // bytes that come with a redirect or a refusal
 
 bool is_redirect(int status) { return status == 301 || status == 302 || status == 303 || status == 307 || status == 308; }
 
@@ -117,6 +118,7 @@ HttpHead Endpoint::follow(HttpClient& client, HttpClient::Ask ask, const HttpCli
     ask.fields = fields;
     if (!settings_.token.empty() && ask.url.same_origin(base_)) ask.fields.emplace_back("Authorization", "Bearer " + settings_.token);
     bool redirects = false;
+    size_t unread = 0;
     HttpHead head = client.ask(
         ask,
         [&](const HttpHead& h) {
@@ -124,7 +126,9 @@ HttpHead Endpoint::follow(HttpClient& client, HttpClient::Ask ask, const HttpCli
           return redirects || on_head(h);
         },
         [&](std::string_view bytes) {
-          if (!redirects) on_body(bytes);
+          if (!redirects) return on_body(bytes);
+          unread += bytes.size();
+          check(unread <= kMaxRefusal, "{} redirects with more than {} bytes beside the address", ask.url.origin(), kMaxRefusal);
         });
     if (!redirects) return head;
     if (first_redirect && i == 0) *first_redirect = head;
@@ -233,6 +237,7 @@ void Endpoint::read(HttpClient& client, const Repository& r, const HubFile& f, i
   if (begin > 0 || end < f.size) ask.fields.emplace_back("Range", fmt::format("bytes={}-{}", begin, end - 1));
   int64_t at = 0, skip = 0;
   std::string refusal;
+  size_t n_refusal = 0;
   bool good = false;
   auto on_head = [&](const HttpHead& h) {
     good = h.status == 200 || h.status == 206;
@@ -253,6 +258,8 @@ void Endpoint::read(HttpClient& client, const Repository& r, const HubFile& f, i
   auto on_body = [&](std::string_view bytes) {
     if (!good) {
       refusal += bytes.substr(0, 65536 - std::min<size_t>(65536, refusal.size()));
+      n_refusal += bytes.size();
+      check(n_refusal <= kMaxRefusal, "{} refuses {} with more than {} bytes", settings_.endpoint, about, kMaxRefusal);
       return;
     }
     const auto unwanted = size_t(std::min<int64_t>(skip, int64_t(bytes.size())));

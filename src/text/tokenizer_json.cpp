@@ -230,6 +230,7 @@ void read_added_tokens(const Json& json, TokenizerData& data) {
 }
 
 void read_template(const Json& json, TokenizerData& data) {
+  constexpr size_t most = 1024;  // ids; an entry of the file may be named again and again
   const Json* special = member(json, "special_tokens");
   bool before = true;
   for (const Json& item : list(json, "single")) {
@@ -241,7 +242,11 @@ void read_template(const Json& json, TokenizerData& data) {
     std::string name = get<std::string>(*token, "id", "");
     const Json* entry = special ? member(*special, name.c_str()) : nullptr;
     check(entry != nullptr, "tokenizer.json: the post-processor's token '{}' is not defined", name);
-    for (const Json& id : list(*entry, "ids")) (before ? data.prefix : data.suffix).push_back(number(id, "ids", 0, INT32_MAX));
+    for (const Json& id : list(*entry, "ids")) {
+      std::vector<int32_t>& ids = before ? data.prefix : data.suffix;
+      check(ids.size() < most, "tokenizer.json: the post-processor adds more than {} tokens", most);
+      ids.push_back(number(id, "ids", 0, INT32_MAX));
+    }
   }
 }
 

@@ -10,8 +10,8 @@ const std::string sha(40, 'a');
 
 std::string listing(const std::string& siblings) { return R"({"sha": ")" + sha + R"(", "siblings": [)" + siblings + "]}"; }
 
-std::string file(const std::string& name, const std::string& size) {
-  return R"({"rfilename": ")" + name + R"(", "blobId": ")" + sha + R"(", "size": )" + size + "}";
+std::string file(const std::string& name, const std::string& size, const std::string& blob = sha) {
+  return R"({"rfilename": ")" + name + R"(", "blobId": ")" + blob + R"(", "size": )" + size + "}";
 }
 
 Repository read(const std::string& siblings) { return read_listing(listing(siblings), {.repo = "a/b"}); }
@@ -36,12 +36,20 @@ TEST(Listing, DoesNotBelieveEverySize) {
   EXPECT_EQ(read(file("m.gguf", "1125899906842624")).files[0].size, max_repository);
 }
 
+TEST(Listing, GivesOneHashOneSize) {
+  const std::string hash(64, 'a');
+  const HubFile file{.name = "a", .size = 10, .hash = hash}, same{.name = "b", .size = 10, .hash = hash},
+      other{.name = "c", .size = 11, .hash = hash};
+  EXPECT_NO_THROW(check_sizes(std::vector{file, same}, "owner/name"));
+  EXPECT_THROW(check_sizes(std::vector{file, other}, "owner/name"), Error);
+}
+
 TEST(Listing, HasASumThatDoesNotOverflow) {
   std::string many = file("0", "1");
   for (int i = 1; i < 9000; i++) many += ", " + file(std::to_string(i), "1125899906842624");
   EXPECT_THROW(read(many), Error);
   EXPECT_NO_THROW(read(file("a", "562949953421312") + "," + file("b", "562949953421312") + "," + file("c", "-7")));
-  EXPECT_THROW(read(file("a", "562949953421312") + "," + file("b", "562949953421313")), Error);
+  EXPECT_THROW(read(file("a", "562949953421312") + "," + file("b", "562949953421313", std::string(40, 'b'))), Error);
 }
 
 TEST(Listing, OfUnknownSizesStillHasAChoice) {

@@ -96,6 +96,24 @@ class Shared(Case):
         self.refused("rm", "-y", folder)
         self.assertTrue((folder / "m.gguf").exists())
 
+    def test_links_lead_no_deletion_elsewhere(self):
+        folder = self.home / "mine"
+        folder.mkdir()
+        for name, content in DIRECTORY.items():
+            (folder / name).write_bytes(content)
+        own = self.home / ".cache" / "millrace" / "models"
+        own.mkdir(parents=True)
+        (own / "linked").symlink_to(folder)
+        self.ok("rm", "-y", "linked")
+        self.assertFalse((own / "linked").is_symlink())
+        snapshots = self.cache / "models--evil--link" / "snapshots"
+        snapshots.mkdir(parents=True)
+        (snapshots / ("a" * 40)).symlink_to(folder)
+        (snapshots.parent / "refs").mkdir()
+        (snapshots.parent / "refs" / "main").write_text("a" * 40)
+        self.assertIn("is a link", self.refused("rm", "-y", "evil/link"))
+        self.assertEqual({f.name for f in folder.iterdir()}, set(DIRECTORY))
+
     def test_an_incomplete_model_says_how_to_complete_it(self):
         path = self.pull("owner/Tiny")
         (path / "model.safetensors").resolve().unlink()

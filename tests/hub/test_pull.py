@@ -250,6 +250,22 @@ class Trouble(Case):
         self.hub.fail(99, "/api/", lambda h: h.send_head(302, 0, {"Location": h.path}))
         self.assertIn("redirects more than", self.refused("pull", "a/b"))
 
+    def test_refusals_and_redirects_of_any_length_are_not_read(self):
+        body = b"x" * (4 << 20)
+
+        def send(status, fields):
+            def answer(h):
+                h.send_head(status, len(body), fields)
+                try:
+                    h.wfile.write(body)
+                except OSError:  # it has heard enough
+                    pass
+            return answer
+        self.hub.fail(1, "/api/", send(302, {"Location": "/elsewhere"}))
+        self.assertIn("redirects with more than", self.refused("pull", "a/b"))
+        self.hub.fail(99, "/resolve/", send(404, {}))
+        self.assertIn("with more than", self.refused("pull", "a/b"))
+
     def test_two_at_once_fetch_it_once(self):
         self.hub.piece, self.hub.pause = 1 << 16, lambda: time.sleep(0.01)
         both = [self.start("pull", "a/b") for _ in range(2)]

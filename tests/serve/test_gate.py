@@ -427,11 +427,20 @@ class Texts(Gate):
 
 class Disks(unittest.TestCase):
     def test_a_full_one_for_the_log(self):
+        with open("/dev/full", "w") as full:
+            self.answers_whatever_becomes_of(full)
+
+    def test_a_log_whose_reader_has_gone(self):
+        reader, writer = os.pipe()
+        os.close(reader)
+        with open(writer, "w") as log:
+            self.answers_whatever_becomes_of(log)
+
+    def answers_whatever_becomes_of(self, log):
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         server = Server.__new__(Server)
-        with open("/dev/full", "w") as full:
-            server.process, server.port = subprocess.Popen([PROGRAM, "serve", TINY, "--port", str(port)], stderr=full), port
+        server.process, server.port = subprocess.Popen([PROGRAM, "serve", TINY, "--port", str(port)], stderr=log), port
         ask = {"prompt": [1, 2, 3], "max_tokens": 4, "temperature": 0}
 
         def is_up():

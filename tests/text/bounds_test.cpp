@@ -126,6 +126,14 @@ TEST(TokenizerBounds, PatternsThatBacktrackWithoutEndAreStopped) {
   expect_refused(json, "split pattern", std::string(200'000, 'a') + "dc");
 }
 
+TEST(TokenizerBounds, ATemplateThatNamesItsTokensAgainAndAgain) {
+  Json json = plain(), name{{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}};
+  json["post_processor"] = {{"type", "TemplateProcessing"},
+                            {"single", std::vector<Json>(20'000, name)},
+                            {"special_tokens", {{"<s>", {{"id", "<s>"}, {"ids", std::vector<int>(20'000, 0)}}}}}};
+  expect_refused(json, "adds more than 1024 tokens");
+}
+
 TEST(TokenizerBounds, LongRunsStillPassTheUsualPattern) {
   Json json = plain();
   json["pre_tokenizer"] = {{"type", "ByteLevel"}, {"add_prefix_space", false}};
