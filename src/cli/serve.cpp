@@ -39,17 +39,19 @@ std::string first_line(const std::string& text) {
   return line;
 }
 
-// Freed memory of requests goes back to the system: by default malloc raises its mmap threshold after the first large block.
-void keep_no_freed_memory() {
+// Freed memory of requests goes back to the system: by default malloc raises its mmap threshold after the first large block, and
+// trims only the top of an arena.
+void keep_no_freed_memory(ServeOptions& o) {
   mallopt(M_MMAP_THRESHOLD, 128 << 10);
   mallopt(M_TRIM_THRESHOLD, 1 << 20);
   mallopt(M_ARENA_MAX, 4);
+  o.at_rest = [] { malloc_trim(0); };
 }
 
 int serve(ServeFlags& f) {
   std::signal(SIGPIPE, SIG_IGN);  // a log whose reader has gone is a log that cannot be written, no more
-  keep_no_freed_memory();
   ServeOptions& o = f.options;
+  keep_no_freed_memory(o);
   if (o.model_name.empty()) o.model_name = model_name(f.engine);
   if (!f.http_memory.empty()) o.http.memory = size_t(memory_bytes(f.http_memory));
   if (!f.key_file.empty()) o.gate.api_key = first_line(read_file(f.key_file));

@@ -94,14 +94,21 @@ void Server::adopt(std::unique_ptr<Engine> engine) {
 
 void Server::run() {
   std::jthread engine_thread([this](std::stop_token stop) { engine_->run(stop); });
-  {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return n_signals_ > 0; });
-  }
+  wait_for_signal();
   drain();
   engine_thread.request_stop();
   engine_thread.join();
   while (engine_->step()) {  // cancelled requests notify their sinks, which release the connections
+  }
+}
+
+void Server::wait_for_signal() {
+  std::unique_lock lock(mutex_);
+  while (!changed_.wait_for(lock, std::chrono::seconds(1), [&] { return n_signals_ > 0; })) {
+    if (!live_.empty() || http_->n_busy() > 0 || !worked_.exchange(false) || !options_.at_rest) continue;
+    lock.unlock();
+    options_.at_rest();
+    lock.lock();
   }
 }
 
@@ -179,6 +186,7 @@ bool Server::grant(Job& job, Responder& out, size_t more) {
 void Server::handle(HttpRequest request, std::shared_ptr<Responder> out) {
   constexpr size_t small = 16 << 10;  // bytes; takes milliseconds at worst
   if (request.method != "POST" || request.body.empty()) return give(answer(request), request, out);
+  worked_ = true;
   const Lane lane = request.body.size() <= small ? Lane::small : Lane::large;
   auto job = std::make_shared<Job>();
   job->request = std::move(request);

@@ -36,6 +36,7 @@ struct ServeOptions {
   int drain_seconds = 30;
   std::function<LimitStats()> limits;  // for /metrics, on any thread; empty: unknown
   int stall_seconds = 30;              // an engine that has work and takes no step for this long is not ready
+  std::function<void()> at_rest;       // called within seconds after the last request has finished: memory can be trimmed
 };
 
 class Server {
@@ -99,6 +100,7 @@ class Server {
   void note_begin(int64_t id);
   void note_end(int64_t id);
   double step_age() const;  // seconds; 0: no work
+  void wait_for_signal();
   void drain();
 
   ServeOptions options_;
@@ -118,7 +120,8 @@ class Server {
   std::set<int64_t> live_;        // ids of unfinished requests in the engine
   Clock::time_point work_since_;  // when live_ was last empty
   std::atomic<bool> draining_{false};
-  std::stop_source stop_reading_;  // ends parsing of requests not yet submitted
+  std::atomic<bool> worked_{false};  // since at_rest was last called
+  std::stop_source stop_reading_;    // ends parsing of requests not yet submitted
 
   std::unique_ptr<HttpServer> http_;  // last: its threads use the rest
 };

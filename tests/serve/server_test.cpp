@@ -170,6 +170,21 @@ TEST(Server, AnEngineThatStandsStillIsNotReady) {
   server.stop();
 }
 
+TEST(Server, SaysOnceAfterWorkThatItRests) {
+  std::atomic<int> n_rests{0};
+  ServeOptions options = tiny_options();
+  options.at_rest = [&] { n_rests++; };
+  Server server(options);
+  ASSERT_TRUE(server.load([](Server::Progress) { return tiny_engine(); }));
+  std::jthread running([&] { server.run(); });
+  for (int round = 1; round <= 2; round++) {
+    EXPECT_TRUE(is(ask(server, "POST", "/v1/completions", two_tokens), 200));
+    for (int i = 0; i < 3000 && n_rests < round; i++) std::this_thread::sleep_for(10ms);
+    EXPECT_EQ(n_rests, round);
+  }
+  server.stop();
+}
+
 // Bodies that are small enough for the share that large ones leave, and never end.
 TEST(Server, WorkersGetTheMemoryOfThoseWhoKeepThemWaiting) {
   ServeOptions options = tiny_options();
