@@ -14,7 +14,7 @@ import check_probe  # noqa: E402
 
 
 def run(*words, **environment):
-    return subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True, timeout=60, env=os.environ | environment)
+    return subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True, timeout=300, env=os.environ | environment)
 
 
 class Scripts(unittest.TestCase):

@@ -183,13 +183,13 @@ def ready_client(shared):
 # ---- the server
 
 class Service:
-    def __init__(self, memory):
+    def __init__(self, memory, longest_turn):
         self.model = tiny_model(attacks.hostile_template())
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
         self.memory, self.server, self.wrong, self.held = memory, None, [], 0
-        self.turn = 0.0  # seconds of processor time for which a thread that moves bytes was held
-        self.rests = []  # bytes that were resident when nobody was served
+        self.turn, self.longest_turn = 0.0, longest_turn  # seconds of processor time for which a thread that moves bytes was held, and may be
+        self.rests, self.most_at_rest = [], 0  # bytes that were resident when nobody was served, and may be
 
     def start(self):
         self.server = Server(*self.model, "--http-memory", self.memory, "--threads", 1, "--memory", "64M", "--max-queue", 512, "--log-level", "error",
@@ -211,7 +211,7 @@ class Service:
         if self.held > self.server.metric("http_memory_limit_bytes"):
             self.wrong.append(f"{when}: {self.held / MB:.0f} MB are held for clients")
         self.turn = max(self.turn, self.server.metric("http_longest_turn_seconds"))
-        if self.turn > 0.05 * SLOW:
+        if self.turn > self.longest_turn:
             self.wrong.append(f"{when}: a connection has held a thread that moves bytes for {self.turn * 1e3:.0f} ms of its processor time")
         if n := self.server.metric("http_connections_failed_total"):
             self.wrong.append(f"{when}: {n:.0f} connections ended with an exception:\n" + "".join(self.server.log[-20:]))
@@ -226,7 +226,11 @@ class Service:
         except AssertionError:
             names = ["num_requests_queued", "num_requests_running", "http_memory_bytes", "http_connections"]
             self.wrong.append(f"left behind {when}: " + ", ".join(f"{name} {self.server.metric(name):.0f}" for name in names))
-        self.rests.append(resident(self.server.process.pid))
+        rest = lambda: resident(self.server.process.pid)
+        end = time.monotonic() + 20  # what is freed goes back to the system within seconds
+        while SLOW == 1 and rest() > self.most_at_rest and time.monotonic() < end:
+            time.sleep(0.1)
+        self.rests.append(rest())
         self.look(when)
 
 
@@ -403,7 +407,7 @@ def report(args, phases, alone, files, peaks, after, drains, rss, said):
     for i, (name, _) in enumerate(phases):
         l = latencies[i]
         print(f"| {name} | {percentile(l, 0.5) * 1e3:.1f} | {percentile(l, 0.99) * 1e3:.1f} | {max(l, default=0) * 1e3:.0f} | {peaks[i] / MB:.0f} | {after[i] / MB:.0f} |")
-    print(f"\nmemory: {rss['start'] / MB:.0f} MB before, {max(peaks) / MB:.0f} MB at most (allowed: {rss['allowed'] / MB:.0f}), {rss['end'] / MB:.0f} MB after the end;"
+    print(f"\nmemory: {rss['start'] / MB:.0f} MB before, {max(peaks) / MB:.0f} MB at most (allowed: {rss['allowed'] / MB:.0f}), {rss['end'] / MB:.0f} MB after the end, at rest {', '.join(f'{n / MB:.0f}' for n in rss['rests'])};"
           f" held for clients at most: {rss['held'] / MB:.0f} MB of {rss['limit'] / MB:.0f}")
     print(f"a thread that moves bytes was held for {rss['turn'] * 1e3:.1f} ms of processor time at most")
     print(f"honest requests: {dict(honest)}; SIGTERM to the end of the process: {', '.join(f'{s:.1f} s' for s in drains)}")
@@ -418,11 +422,11 @@ def main():
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--http-memory", default="128M")
-    parser.add_argument("--strict", action="store_true", help="hold /ready to 100 ms, for a quiet machine")
+    parser.add_argument("--strict", action="store_true", help="hold /ready to 100 ms and a thread's turn to 50 ms, for a quiet machine")
     args = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
 
-    service, phases = Service(args.http_memory), phases_of()
+    service, phases = Service(args.http_memory, 0.05 if args.strict else 0.5 * SLOW), phases_of()
     service.start()
     expected = []
     for path, body in HONEST:
@@ -430,6 +434,7 @@ def main():
         assert answers[0] == answers[1] and answers[0][0] == 200, answers
         expected.append(answers[0][1])
     rss = {"start": resident(service.server.process.pid)}
+    service.most_at_rest = rss["start"] + 96 * MB
     alone = try_alone(service, 2 if args.seconds < 60 else 10, args.seed)
     service.settle("by attacks that came alone")
     files = try_files(service.wrong)
@@ -454,7 +459,7 @@ def main():
             if choices_of(service.port, path, body) != (200, expected[i]):
                 wrong.append(f"honest request {i} is answered otherwise after the attack")
         rss["end"] = resident(service.server.process.pid)
-        rss["turn"] = service.turn
+        rss["turn"], rss["rests"] = service.turn, service.rests
         rss["held"], rss["limit"] = service.held, service.server.metric("http_memory_limit_bytes")
         rss["allowed"] = rss["start"] + int(args.http_memory[:-1]) * MB + 64 * MB
         service.stop("the end")
@@ -463,16 +468,16 @@ def main():
         if SLOW == 1:
             if max(peaks) > rss["allowed"]:
                 wrong.append(f"memory: {max(peaks) / MB:.0f} MB at most, but {rss['allowed'] / MB:.0f} are allowed")
-            if max(service.rests) > rss["start"] + 96 * MB:
+            if max(service.rests) > service.most_at_rest:
                 wrong.append(f"memory: {rss['start'] / MB:.0f} MB before, {max(service.rests) / MB:.0f} MB after")
         for name, (_, _, health, _) in alone.items():
-            if health > (0.1 if args.strict else 2 * SLOW):
+            if health > (0.1 if args.strict else 6 * SLOW):
                 wrong.append(f"/health beside {name} took {health:.2f} s")
-        if max(every, default=60) > 2 * SLOW and not args.strict:
+        if max(every, default=60) > 6 * SLOW:
             wrong.append(f"/ready took {max(every, default=60):.2f} s")
-        if args.strict and percentile(every, 0.99) > 0.1:
+        if percentile(every, 0.99) > (0.1 if args.strict else 2 * SLOW):
             wrong.append(f"/ready: p99 is {percentile(every, 0.99) * 1e3:.0f} ms")
-        if honest["equal"] < 10 or total < args.clients:
+        if honest["equal"] < 3 or total < args.clients:
             wrong.append(f"too little happened: {total} visits, {dict(honest)}")
     for line, n in collections.Counter(wrong).items():
         print(f"wrong ({n} times):", line[:6000])

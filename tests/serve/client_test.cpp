@@ -123,7 +123,7 @@ TEST(Client, TimesTheFirstTextAndTheLast) {
                      {100ms, chunk(text_event("a"))},
                      {100ms, chunk(text_event("b")) + chunk(text_event("c"))},
                      {100ms, chunk(text_event("de"))},
-                     {1000ms, chunk(usage_event + done_event) + end}});
+                     {3000ms, chunk(usage_event + done_event) + end}});
   Outcome o = ask(server)[0];
   EXPECT_EQ(o.error, "");
   EXPECT_EQ(o.n_tokens, 5);
@@ -131,7 +131,7 @@ TEST(Client, TimesTheFirstTextAndTheLast) {
   // A sleep is never shorter than asked; a busy machine may make it longer.
   EXPECT_GE(o.ttft(), 0.150);
   EXPECT_GE(o.done - o.first, 0.195);
-  EXPECT_LT(o.done - o.first, 1.0);  // the usage came later, and is no token
+  EXPECT_LT(o.done - o.first, 3.0);  // the usage came later, and is no token
   EXPECT_DOUBLE_EQ(o.tpot(), (o.done - o.first) / 4);
   EXPECT_DOUBLE_EQ(o.e2e(), o.ttft() + (o.done - o.first));
 }

@@ -84,7 +84,7 @@ class Faults : public testing::Test {
   }
   void expect_at_rest(const std::string& where) {
     bool quiet = is_at_rest();
-    for (int i = 0; i < 200 && !quiet; i++) {
+    for (int i = 0; i < 3000 && !quiet; i++) {
       std::this_thread::sleep_for(10ms);
       quiet = is_at_rest();
     }

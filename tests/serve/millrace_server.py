@@ -19,6 +19,8 @@ NAME = "SmolLM2-135M-Instruct"
 
 
 class Server:
+    reader = None  # of the log
+
     def __init__(self, *args, port=0):
         command = [PROGRAM, "serve", *map(str, args), "--port", str(port)]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -31,7 +33,8 @@ class Server:
             self.log.append(line)
         killer.cancel()
         self.port = int(found.group(1))
-        threading.Thread(target=lambda: self.log.extend(self.process.stderr), daemon=True).start()
+        self.reader = threading.Thread(target=lambda: self.log.extend(self.process.stderr), daemon=True)
+        self.reader.start()
         self.client = self.new_client()
 
     def new_client(self, key="none"):
@@ -56,7 +59,7 @@ class Server:
         assert found, f"no {name} in\n{text}"
         return sum(found)
 
-    def wait_for(self, condition, seconds=30):
+    def wait_for(self, condition, seconds=60):
         end = time.time() + seconds
         while not condition():
             assert time.time() < end, "it did not happen in time"
@@ -69,4 +72,6 @@ class Server:
             status = self.process.wait(60)
         finally:
             self.process.kill()
+        if self.reader:
+            self.reader.join(60)  # the log is whole
         return status

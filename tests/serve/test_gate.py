@@ -21,6 +21,7 @@ from tiny_model import tiny_model
 
 TINY = FIXTURES / "llama_gqa"
 SLOW = float(os.environ.get("MILLRACE_SLOWDOWN", 1))  # of a build with sanitizers
+SOON = 6 * SLOW  # seconds: a tenth of one on a quiet machine, as attack.py measures it; more only where a thread is held
 
 
 def connect(server):
@@ -202,9 +203,10 @@ class Bodies(Gate):
         with Watch(self.server) as watch, concurrent.futures.ThreadPoolExecutor(8) as pool:
             for (_, body), status in zip(cases, pool.map(ask, *zip(*cases))):
                 self.assertIn(status, [400, 503], body[:50])  # 503: the others held all memory or time
-        self.assertLess(watch.slowest, 1 * SLOW)
+        self.assertLess(watch.slowest, SOON)
         self.assertHolds(watch.peak - before, 600)
         for path, body in cases:
+            self.quiet()
             self.assertEqual(ask(path, body), 400, body[:50])
         self.quiet()
 
@@ -327,7 +329,7 @@ class Crowds(Gate):
         for _ in range(10):
             begin = time.time()
             self.assertEqual(self.server.json("POST", "/v1/completions", {"prompt": [1], "max_tokens": 1})[0], 200)
-            self.assertLess(time.time() - begin, 5 * SLOW)
+            self.assertLess(time.time() - begin, SOON)
         for s in crowd:
             s.close()
         self.server.wait_for(lambda: self.server.metric("http_connections") < 10)
@@ -351,7 +353,7 @@ class Templates(Gate):
         with Watch(self.server) as watch, concurrent.futures.ThreadPoolExecutor(6) as pool:
             for i, status in enumerate(pool.map(lambda ask: status_of(self.server, ask), asks)):
                 self.assertIn(status, (400, 503), HOSTILE[i])
-        self.assertLess(watch.slowest, 1 * SLOW)
+        self.assertLess(watch.slowest, SOON)
         self.assertHolds(watch.peak - before, 110)
         self.assertEqual(self.server.json("POST", "/v1/chat/completions", conversation(rng))[0], 200)
         self.quiet()

@@ -308,10 +308,11 @@ class Tiny(WithServer):
         self.assertEqual(response.status, 204)
 
     def test_metrics(self):
+        self.server.wait_for(lambda: self.server.metric("num_requests_running") == 0)
         before = self.server.metric("generation_tokens_total"), self.server.metric("e2e_request_latency_seconds_count")
         self.client.completions.create(model="tiny/model", prompt=[1, 2, 3], max_tokens=5, extra_body={"ignore_eos": True})
         self.server.wait_for(lambda: self.server.metric("e2e_request_latency_seconds_count") == before[1] + 1)
-        self.assertEqual(self.server.metric("generation_tokens_total"), before[0] + 5)
+        self.server.wait_for(lambda: self.server.metric("generation_tokens_total") == before[0] + 5)
         self.assertEqual(self.server.metric("num_requests_waiting"), 0)
         text = self.server.raw("GET", "/metrics")[1].decode()
         for line in text.splitlines():
@@ -389,11 +390,11 @@ class CrowdedWithTokens(WithServer):
 
 class Drain(unittest.TestCase):
     def test_what_runs_is_finished(self):
-        server = Server()
-        stream = server.client.completions.create(**{**LONG, "max_tokens": 100})
+        server = Server("--drain-seconds", 300)
+        stream = server.client.completions.create(**{**LONG, "max_tokens": 1000})  # seconds: what follows happens meanwhile
         chunks = [next(iter(stream))]
         server.process.send_signal(signal.SIGTERM)
-        server.wait_for(lambda: server.raw("GET", "/ready")[0].status == 503, 10)
+        server.wait_for(lambda: server.raw("GET", "/ready")[0].status == 503)
         with self.assertRaises(openai.InternalServerError) as caught:
             server.client.completions.create(model=NAME, prompt="x")
         self.assertEqual(caught.exception.status_code, 503)
@@ -412,12 +413,9 @@ class Drain(unittest.TestCase):
 
     def test_an_idle_server_goes_at_once(self):
         for number in [signal.SIGTERM, signal.SIGINT]:
-            server = Server(FIXTURES / "llama_gqa")
-            begin = time.time()
+            server = Server(FIXTURES / "llama_gqa", "--drain-seconds", 600)
             server.process.send_signal(number)
-            self.assertEqual(server.process.wait(20), 0)
-            self.assertLess(time.time() - begin, 5)
-            server.stop()
+            self.assertEqual(server.stop(), 0)  # which waits for a minute
 
 
 class Starting(unittest.TestCase):
@@ -435,7 +433,7 @@ class Starting(unittest.TestCase):
             self.port = free.getsockname()[1]
         self.process = subprocess.Popen([PROGRAM, "serve", model, "--port", str(self.port), "--log-level", "off"], stderr=subprocess.PIPE, text=True)
         self.client = openai.OpenAI(base_url=f"http://127.0.0.1:{self.port}/v1", api_key="none", max_retries=0, timeout=20)
-        end = time.time() + 30
+        end = time.time() + 60
         while True:
             try:
                 self.client.models.list()
@@ -453,14 +451,12 @@ class Starting(unittest.TestCase):
         self.folder.cleanup()
 
     def test_a_signal_ends_it(self):
-        begin = time.time()
         self.process.send_signal(signal.SIGTERM)
-        self.assertEqual(self.process.wait(20), 0)
-        self.assertLess(time.time() - begin, 5)
+        self.assertEqual(self.process.wait(60), 0)
 
     def test_a_model_that_cannot_be_loaded_is_one_sentence(self):
         self.pipe.write_text("{{ messages }}")
-        self.assertEqual(self.process.wait(20), 1)
+        self.assertEqual(self.process.wait(60), 1)
         self.assertEqual(len(self.process.stderr.read().strip().splitlines()), 1)
 
 

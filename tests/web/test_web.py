@@ -52,7 +52,7 @@ def node():
 @unittest.skipUnless(node() and (WEB / "node_modules").exists(), "no node, or no npm ci in web/: the page's source is not checked")
 class Source(unittest.TestCase):
     def run_node(self, *args):
-        out = subprocess.run([node(), *map(str, args)], cwd=WEB, capture_output=True, text=True, timeout=120)
+        out = subprocess.run([node(), *map(str, args)], cwd=WEB, capture_output=True, text=True, timeout=300)
         self.assertEqual(out.returncode, 0, out.stdout + out.stderr)
         return out.stdout
 
@@ -132,7 +132,7 @@ class Browser(unittest.TestCase):
 
     def kept(self, page, ending=None):
         """Waits until the stored conversations hold an answer that ended; all of them."""
-        end = time.time() + 20
+        end = time.time() + 60
         while True:
             stored = page.evaluate(
                 """() => new Promise(done => { const r = indexedDB.open('millrace', 1); r.onsuccess = () => {
@@ -322,9 +322,11 @@ class Browser(unittest.TestCase):
         page = self.visit()
         page.evaluate("""() => { const s = document.createElement('script'); s.textContent = 'window.evil = 1'; document.body.append(s);
             document.body.insertAdjacentHTML('beforeend', '<img src=x onerror="window.evil = 2"><img src="https://evil.example/x.png">'); }""")
-        page.wait_for_timeout(200)
+        end = time.time() + 20
+        while len([c for c in self.complaints if "Content Security Policy" in c]) < 3:  # the script, the handler, the picture
+            self.assertLess(time.time(), end, self.complaints)
+            page.wait_for_timeout(50)
         self.assertEqual(page.evaluate("window.evil"), None)
-        self.assertTrue(any("Content Security Policy" in c for c in self.complaints), self.complaints)
 
     def test_reasoning_and_tools(self):
         asked = []
