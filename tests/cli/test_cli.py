@@ -374,7 +374,7 @@ class Errors(unittest.TestCase):
         with open("/dev/full", "w") as full:
             done = subprocess.run([PROGRAM, "tokenize", MODEL, "a"], stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300)
         self.assertEqual(done.returncode, 1)
-        self.assertIn("could not be written", done.stderr)
+        self.assertIn("not all of the output could be written", done.stderr)
 
     def test_missing_and_broken_files(self):
         self.fails(["generate", "/no/such/model", "-p", "x"], "/no/such/model")
