@@ -1,4 +1,5 @@
-// The server's metrics in Prometheus' text format.
+// The server's metrics in Prometheus' text format. Most are numbers that the engine keeps anyway and that are read per scrape, so
+// prometheus-cpp's registry would be a second copy of them to keep up to date; and Debian packs it with a web server and curl.
 #pragma once
 
 #include <array>

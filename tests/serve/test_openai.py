@@ -6,6 +6,7 @@ the cache folder, as ./test puts it there.
 
 import concurrent.futures
 import json
+import math
 import os
 import pathlib
 import signal
@@ -16,6 +17,7 @@ import time
 import unittest
 
 import openai
+from prometheus_client.parser import text_string_to_metric_families
 
 from millrace_server import FIXTURES, NAME, PROGRAM, Server
 
@@ -314,9 +316,21 @@ class Tiny(WithServer):
         self.server.wait_for(lambda: self.server.metric("e2e_request_latency_seconds_count") == before[1] + 1)
         self.server.wait_for(lambda: self.server.metric("generation_tokens_total") == before[0] + 5)
         self.assertEqual(self.server.metric("num_requests_waiting"), 0)
-        text = self.server.raw("GET", "/metrics")[1].decode()
-        for line in text.splitlines():
-            self.assertRegex(line, r'^(# (HELP|TYPE) millrace_\w+ .+|millrace_\w+(\{(\w+="[^"]+",?)+\})? [-+.e\d]+)$')
+
+    def test_metrics_are_what_prometheus_reads(self):
+        response, text = self.server.raw("GET", "/metrics")
+        self.assertEqual(response.getheader("Content-Type"), "text/plain; version=0.0.4; charset=utf-8")
+        families = list(text_string_to_metric_families(text.decode()))
+        self.assertEqual(len({family.name for family in families}), len(families))
+        self.assertEqual({family.type for family in families}, {"gauge", "counter", "histogram"})
+        for family in families:
+            self.assertRegex(family.name, "^millrace_")
+            self.assertTrue(family.documentation and family.samples, family)
+            self.assertTrue(all(math.isfinite(sample.value) and sample.value >= 0 for sample in family.samples), family)
+            if family.type == "histogram":
+                buckets = [(float(s.labels["le"]), s.value) for s in family.samples if s.name == family.name + "_bucket"]
+                self.assertEqual(buckets, sorted(buckets), family)
+                self.assertEqual({s.name: s.value for s in family.samples}[family.name + "_count"], dict(buckets)[math.inf])
 
 
 class Key(WithServer):
