@@ -166,8 +166,8 @@ int run_slash_command(const std::string& line, ChatSession& session) {
     std::vector<std::string_view> names;
     for (const Command& c : kCommands) names.push_back(c.name);
     const std::string_view near = nearest_word(word, names);
-    fail("there is no command '{}'{}; with a space before it, it goes to the model", word,
-         near.empty() ? std::string(": /help lists them") : fmt::format(": did you mean '{}'?", near));
+    fail("there is no command '{}': {} With a space before it, it goes to the model", word,
+         near.empty() ? std::string("/help lists them.") : fmt::format("did you mean '{}'?", near));
   }
   const std::string argument = trimmed(line.substr(std::min(line.find(' '), line.size())));
   check(argument.empty() || !found->argument.empty(), "{} takes no argument, but '{}' was given", word, argument);
