@@ -1,4 +1,5 @@
-"""wheel.py PROGRAM VERSION FOLDER: a wheel that holds the program as a script, so that `pip install` puts it on the path."""
+"""wheel.py PROGRAM VERSION FOLDER [MODULE]: a wheel that holds the program as a script, so that `pip install` puts it on the path, and
+the Python module. The program is for any Python, so the wheel is; the module may be for one, and says so on another."""
 import base64
 import hashlib
 import pathlib
@@ -9,6 +10,7 @@ import sys
 import zipfile
 
 program, version, folder = pathlib.Path(sys.argv[1]), sys.argv[2], pathlib.Path(sys.argv[3])
+modules = [pathlib.Path(name) for name in sys.argv[4:]]
 root = pathlib.Path(__file__).resolve().parents[1]
 
 
@@ -18,10 +20,20 @@ def newest_glibc(path):
     return max((int(a), int(b)) for a, b in re.findall(r"GLIBC_(\d+)\.(\d+)", symbols))
 
 
-tag = "py3-none-manylinux_%d_%d_%s" % (*newest_glibc(program), platform.machine())
+def module_needs():
+    """What is said where the module cannot be loaded."""
+    if not modules:
+        return "this millrace was built without its Python module: there was no nanobind"
+    built_for = re.search(r"cpython-3(\d+)", modules[0].name)
+    return "the Python module of this millrace is for Python " + (f"3.{built_for[1]}" if built_for else "3.12 and later")
+
+
+tag = "py3-none-manylinux_%d_%d_%s" % (*max(map(newest_glibc, [program, *modules])), platform.machine())
 info = f"millrace-{version}.dist-info"
 files = {
     f"millrace-{version}.data/scripts/millrace": program.read_bytes(),
+    "millrace/_build.py": f"VERSION = {version!r}\nMODULE_NEEDS = {module_needs()!r}\n".encode(),
+    **{f"millrace/{path.name}": path.read_bytes() for path in [*sorted((root / "python/millrace").glob("*.py")), *modules]},
     f"{info}/METADATA": f"""Metadata-Version: 2.1
 Name: millrace
 Version: {version}

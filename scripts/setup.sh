@@ -77,6 +77,17 @@ install_client() {
   cp "$wanted" build/venv/installed.txt
 }
 
+# What python/ is built with. Where a build did without, it looks again.
+install_nanobind() {
+  local wanted=nanobind==3.1.0
+  [ "$(cat build/nanobind/installed.txt 2>/dev/null)" = $wanted ] && return
+  python3 -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' || install_packages python3-dev
+  rm -rf build/nanobind
+  python3 -m pip install --quiet --root-user-action=ignore --no-deps --target build/nanobind $wanted || die "nanobind could not be installed"
+  echo $wanted >build/nanobind/installed.txt
+  rm -f build/*/build.ninja
+}
+
 # The page's tools, pinned by web/package-lock.json. npm is the system's, or from PyPI.
 install_web_tools() {
   [ web/node_modules/.package-lock.json -nt web/package-lock.json ] && return

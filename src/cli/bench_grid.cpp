@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "analyze/subject.h"
+#include "core/amounts.h"
 #include "core/config.h"
 #include "core/error.h"
 #include "core/random.h"

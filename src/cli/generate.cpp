@@ -76,7 +76,7 @@ int generate(GenerateFlags& f) {
   auto engine = start_engine(f.engine);
   Request request{encode(f, *engine), f.sampling.resolve(engine->generation_defaults()), f.sampling.n};
   const std::vector<int32_t> prompt = request.prompt;
-  if (int room = room_for_answer(*engine, prompt.size()); room > 0 && !f.sampling.given("--max-tokens"))
+  if (int room = engine->room_after(prompt.size()); room > 0 && !f.sampling.given("--max-tokens"))
     request.sampling.max_tokens = std::min(request.sampling.max_tokens, room);
   const bool to_terminal = isatty(STDOUT_FILENO);
   auto shown = [to_terminal](const std::string& text) { return to_terminal ? harmless(text) : text; };

@@ -8,32 +8,12 @@
 #include <iostream>
 #include <iterator>
 
-#include "backend/cuda/cuda_backend.h"
 #include "cli/progress.h"
-#include "core/config.h"
+#include "core/amounts.h"
 #include "core/error.h"
 #include "hub/models.h"
 
 namespace mr {
-
-int64_t memory_bytes(const std::string& text) {
-  size_t used = 0;
-  double number = -1;
-  try {
-    number = std::stod(text, &used);
-  } catch (const std::exception&) {
-  }
-  std::string unit = text.substr(used);
-  bool share = unit.empty() && number > 0 && number < 1;
-  double scale = share          ? double(physical_memory())
-                 : unit.empty() ? 1
-                 : unit == "K"  ? 1024.0
-                 : unit == "M"  ? 1048576.0
-                 : unit == "G"  ? 1073741824.0
-                                : 0;
-  bool good = number > 0 && scale > 0 && number * scale >= 1024 && number * scale < 9e18;
-  return good ? int64_t(number * scale) : 0;
-}
 
 static std::string refuse_memory(const std::string& text) {
   return memory_bytes(text) ? "" : text + " is neither bytes (like 512M or 4G) nor a share (like 0.4)";
@@ -127,14 +107,13 @@ static std::function<void(int64_t, int64_t)> loading_bar() {
 }
 
 void choose_device(EngineFlags& f) {
+  const EngineOptions usual, fitting = options_for(f.device);
   EngineOptions& o = f.options;
-  o.device = f.device != "auto" ? f.device : cuda_available() ? "cuda" : "cpu";
+  o.device = fitting.device;
   o.deterministic = f.deterministic;
-  if (const EngineOptions usual; o.device == "cuda") {  // enough to keep a GPU busy
-    if (f.max_seqs && f.max_seqs->empty() && o.max_seqs >= usual.max_seqs) o.max_seqs = std::max(o.max_seqs, 256);
-    if (f.max_batch_tokens && f.max_batch_tokens->empty() && o.max_batch_tokens >= usual.max_batch_tokens)
-      o.max_batch_tokens = std::max(o.max_batch_tokens, 8192);
-  }
+  if (f.max_seqs && f.max_seqs->empty() && o.max_seqs >= usual.max_seqs) o.max_seqs = std::max(o.max_seqs, fitting.max_seqs);
+  if (f.max_batch_tokens && f.max_batch_tokens->empty() && o.max_batch_tokens >= usual.max_batch_tokens)
+    o.max_batch_tokens = std::max(o.max_batch_tokens, fitting.max_batch_tokens);
   f.max_seqs = f.max_batch_tokens = nullptr;
 }
 
@@ -271,11 +250,6 @@ std::vector<int32_t> prompt_tokens(const PromptFlags& f, const Tokenizer* tokeni
 }
 
 std::string speed_text(const Timing& t) { return t.n_generated < 2 ? "" : fmt::format(" at {:.0f} tok/s", t.decode_tokens_per_s()); }
-
-int room_for_answer(const Engine& engine, size_t n_prompt) {
-  const int64_t most = std::min<int64_t>(engine.max_context(), engine.memory_plan().n_tokens + 1);
-  return int(std::max<int64_t>(0, most - int64_t(n_prompt)));
-}
 
 void refuse_flags(CLI::App& app, std::initializer_list<const char*> flags, const std::string& reason) {
   for (const char* flag : flags)

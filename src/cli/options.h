@@ -25,8 +25,6 @@ void add_engine_flags(CLI::App&, EngineFlags&);
 void choose_device(EngineFlags&);                    // sets its default batch limits, unless given
 std::unique_ptr<Engine> start_engine(EngineFlags&);  // with a progress bar if stderr is a terminal
 
-int64_t memory_bytes(const std::string&);  // "512M", "4G", "0.4" (of the machine's memory), "1000000"; 0: invalid
-
 void run_alone(Engine&, Request, const Sink&);  // to its end; throws its error
 
 struct SamplingFlags {
@@ -38,8 +36,7 @@ struct SamplingFlags {
   SamplingParams resolve(const GenerationDefaults& of_the_model = {}) const;  // by precedence: flags, the model's defaults, ours
 };
 void add_sampling_flags(CLI::App&, SamplingFlags&);
-std::string speed_text(const Timing&);                // " at 87 tok/s", of the tokens after the first; empty: there were none
-int room_for_answer(const Engine&, size_t n_prompt);  // tokens that fit after a prompt, in the context and in the memory for state; 0: none
+std::string speed_text(const Timing&);  // " at 87 tok/s", of the tokens after the first; empty: there were none
 
 // Hides flags that have no effect in a command; using one is an error with the reason.
 void refuse_flags(CLI::App&, std::initializer_list<const char*> flags, const std::string& reason);

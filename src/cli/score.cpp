@@ -49,7 +49,7 @@ void score_window(Engine& engine, std::span<const int32_t> tokens, size_t first_
 Scores score_tokens(Engine& engine, const std::vector<int32_t>& tokens, const ScoreFlags& f) {
   std::unique_ptr<NpyWriter> npy;
   if (!f.logits.empty()) npy = std::make_unique<NpyWriter>(f.logits, int64_t(tokens.size()), engine.model().spec().vocab);
-  const size_t window = size_t(std::max(2, room_for_answer(engine, 1)));
+  const size_t window = size_t(std::max(2, engine.room_after(1)));
   const size_t stride = f.stride ? size_t(f.stride) : window / 2;
   check(stride < window || tokens.size() <= window, "--stride {} leaves nothing of a window of {} tokens before those that are scored",
         stride, window);

@@ -8,6 +8,7 @@
 
 #include "cli/cli.h"
 #include "cli/options.h"
+#include "core/amounts.h"
 #include "core/config.h"
 #include "core/error.h"
 #include "hub/models.h"

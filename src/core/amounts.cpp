@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/config.h"
 #include "core/words.h"
 
 namespace mr {
@@ -34,6 +35,25 @@ std::string age_text(double seconds) {
   if (s < 3600) return counted(s / 60, "minute");
   if (s < 86400) return counted(s / 3600, "hour");
   return counted(s / 86400, "day");
+}
+
+int64_t memory_bytes(const std::string& text) {
+  size_t used = 0;
+  double number = -1;
+  try {
+    number = std::stod(text, &used);
+  } catch (const std::exception&) {
+  }
+  std::string unit = text.substr(used);
+  bool share = unit.empty() && number > 0 && number < 1;
+  double scale = share          ? double(physical_memory())
+                 : unit.empty() ? 1
+                 : unit == "K"  ? 1024.0
+                 : unit == "M"  ? 1048576.0
+                 : unit == "G"  ? 1073741824.0
+                                : 0;
+  bool good = number > 0 && scale > 0 && number * scale >= 1024 && number * scale < 9e18;
+  return good ? int64_t(number * scale) : 0;
 }
 
 }  // namespace mr

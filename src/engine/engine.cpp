@@ -13,13 +13,25 @@
 
 namespace mr {
 
+static constexpr int max_threads = 1024;
 static constexpr int max_priority = 1000;  // in magnitude: bounds how many later requests may overtake an earlier one
+
+EngineOptions options_for(const std::string& device) {
+  EngineOptions options;
+  options.device = device != "auto" ? device : cuda_available() ? "cuda" : "cpu";
+  if (options.device != "cuda") return options;
+  options.max_seqs = 256;
+  options.max_batch_tokens = 8192;
+  return options;
+}
 
 static std::unique_ptr<Backend> make_backend(const EngineOptions& options, const Checkpoint& files) {
   if (options.device == "ref") return make_ref_backend();
   if (options.device == "cuda")
     return make_cuda_backend({options.deterministic, facts_of(describe(files).spec, options.kv_dtype.value_or(DType::bf16))});
   check(options.device == "cpu", "there is no device '{}': cpu, cuda and ref are known", options.device);
+  check(options.threads >= 0 && options.threads <= max_threads, "threads must be between 0 (one per core) and {}, not {}", max_threads,
+        options.threads);
   int threads = options.threads > 0 ? options.threads : default_threads();
   return make_cpu_backend(options.isa.value_or(best_isa()), threads);
 }
@@ -66,6 +78,11 @@ void Engine::validate(const Request& r) const {
   int64_t n_kept = n_prompt + std::min(r.sampling.max_tokens, memory_.max_context - n_prompt) - n_answer;
   check(n_kept <= memory_.state.n_tokens, "a prompt of {} with an answer of up to {} needs state for {}, but there is memory for {}",
         counted(n_prompt, "token"), n_kept + n_answer - n_prompt, counted(n_kept, "token"), memory_.state.n_tokens);
+}
+
+int Engine::room_after(size_t n_prompt) const {
+  const int64_t most = std::min<int64_t>(memory_.max_context, memory_.state.n_tokens + 1);
+  return int(std::max<int64_t>(0, most - int64_t(n_prompt)));
 }
 
 // If a rope depends on the prompt's length, so do the keys: only prompts with the same scaling may share them.

@@ -56,6 +56,9 @@ struct EngineOptions {
   std::function<void(const StepWork&)> on_step;               // after every step, on the engine's thread
 };
 
+// With as much at once as keeps the device busy. auto: a GPU where there is one that can be used, else cpu.
+EngineOptions options_for(const std::string& device);
+
 class Engine : Desk {
  public:
   static std::unique_ptr<Engine> create(const std::filesystem::path& model, const EngineOptions&);
@@ -76,12 +79,13 @@ class Engine : Desk {
   const EngineMemory& memory() const { return memory_; }
   const MemoryPlan& memory_plan() const { return memory_.state; }
   int max_context() const { return memory_.max_context; }
+  int room_after(size_t n_prompt) const;  // tokens of an answer that fit, in the context and in the memory for state; 0: none
   int max_seqs() const { return limits_.max_seqs; }
   const SchedulerLimits& limits() const { return limits_; }
   Stats stats() const { return metrics_.read(); }
-  StateStats state_stats() const { return states_->stats(); }  // on the engine's thread
+  StateStats state_stats() const { return states_->stats(); }       // on the engine's thread
   void observe(Observer* observer) { runner_->observe(observer); }  // null: nobody; between steps, on the engine's thread
-  void check_invariants() const;                               // throws if a unit of state is lost; on the engine's thread
+  void check_invariants() const;                                    // throws if a unit of state is lost; on the engine's thread
 
  private:
   Engine() = default;

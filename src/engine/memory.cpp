@@ -14,6 +14,7 @@ static constexpr double own_share = 0.9;      // most of a device's
 SchedulerLimits limits_of(const EngineOptions& options) {
   check(options.max_seqs > 0 && options.max_batch_tokens > 0, "max_seqs ({}) and max_batch_tokens ({}) must be at least 1",
         options.max_seqs, options.max_batch_tokens);
+  check(options.max_prompt_tokens >= 0, "max_prompt_tokens must be 0 (no limit of its own) or more, not {}", options.max_prompt_tokens);
   SchedulerLimits limits{.max_seqs = std::min(options.max_seqs, options.max_batch_tokens), .max_batch_tokens = options.max_batch_tokens};
   limits.max_prompt_tokens = options.max_prompt_tokens;
   limits.batching = options.batching;

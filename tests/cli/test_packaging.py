@@ -11,11 +11,12 @@ import tempfile
 import unittest
 
 MILLRACE = os.environ["MILLRACE"]
+MODULE = list(filter(None, [os.environ.get("MILLRACE_MODULE")]))  # none: the build did without
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def run(*words, **options):
-    return subprocess.run(words, capture_output=True, text=True, timeout=300, **options)
+    return subprocess.run(words, capture_output=True, text=True, **{"timeout": 600, **options})
 
 
 def commands():
@@ -63,14 +64,32 @@ class Completions(unittest.TestCase):
 
 
 class Wheel(unittest.TestCase):
-    def test_pip_puts_the_program_on_the_path(self):
-        with tempfile.TemporaryDirectory() as folder:
-            made = run(sys.executable, ROOT / "packaging/wheel.py", MILLRACE, "0.0.1", folder)
-            self.assertEqual(made.returncode, 0, made.stderr)
-            run(sys.executable, "-m", "venv", folder + "/venv")
-            installed = run(folder + "/venv/bin/pip", "install", "--no-index", "--no-deps", "--disable-pip-version-check", made.stdout.strip())
-            self.assertEqual(installed.returncode, 0, installed.stderr)
-            self.assertEqual(run(folder + "/venv/bin/millrace", "--version").stdout, run(MILLRACE, "--version").stdout)
+    """What `pip install` makes of the wheel in a bare environment."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        version = run(MILLRACE, "--version").stdout.split()[1]
+        made = run(sys.executable, ROOT / "packaging/wheel.py", MILLRACE, version, cls.folder.name, *MODULE)
+        assert made.returncode == 0, made.stderr
+        run(sys.executable, "-m", "venv", cls.folder.name + "/venv")
+        cls.bin = cls.folder.name + "/venv/bin/"
+        installed = run(cls.bin + "pip", "install", "--no-index", "--no-deps", "--disable-pip-version-check", made.stdout.strip())
+        assert installed.returncode == 0, installed.stderr
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def test_the_program_is_on_the_path(self):
+        self.assertEqual(run(self.bin + "millrace", "--version").stdout, run(MILLRACE, "--version").stdout)
+
+    def test_the_module_answers_as_the_program_does(self):
+        if not MODULE:
+            print("the Python module was not built: its tests were not run")
+            return self.assertIn("built without its Python module", run(self.bin + "python", "-c", "import millrace").stderr)
+        suite = run(self.bin + "python", ROOT / "tests/python/test_llm.py", timeout=1200)
+        self.assertEqual(suite.returncode, 0, suite.stderr)
 
 
 class Pages(unittest.TestCase):

@@ -45,7 +45,7 @@ class ChatSession {
   void load(const std::string& model);
   std::vector<int32_t> encode(const std::string& question) const;
   std::vector<int32_t> fit(const std::string& question);
-  int room() const { return room_for_answer(*engine_, 0); }  // tokens of prompt and answer
+  int room() const { return engine_->room_after(0); }  // tokens of prompt and answer
   void show_prompt_progress(const StepWork&);
   void say_how_it_ended(const TokenEvent& end, bool stopped) const;
   void note(const std::string& text) const;
