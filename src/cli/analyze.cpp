@@ -4,8 +4,8 @@
 #include "cli/cli.h"
 #include "cli/options.h"
 #include "cli/plan_text.h"
-#include "cli/progress.h"
 #include "core/error.h"
+#include "core/progress.h"
 
 namespace mr {
 

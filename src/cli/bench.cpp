@@ -2,13 +2,14 @@
 #include <algorithm>
 
 #include "analyze/report.h"
-#include "cli/bench_grid.h"
+#include "bench/grid.h"
+#include "bench/techniques.h"
 #include "cli/bench_load.h"
-#include "cli/bench_techniques.h"
 #include "cli/cli.h"
 #include "cli/options.h"
 #include "cli/plan_text.h"
 #include "core/error.h"
+#include "hub/models.h"
 
 namespace mr {
 
@@ -24,6 +25,11 @@ struct BenchFlags {
   const CLI::App* app = nullptr;
   std::vector<const CLI::Option*> engine_options;
 };
+
+EngineSetup setup_of(EngineFlags& f) {
+  settle(f);
+  return {find_model(f.model), f.options};
+}
 
 std::string name_of(const GridRow& r) { return r.shape.prefill ? "prefill" : "decode"; }
 
@@ -129,12 +135,12 @@ int bench_grid(BenchFlags& f) {
   std::vector<int> decode = !f.decode.empty() ? f.decode : std::vector<int>{f.context.empty() ? 128 : 32};
   std::vector<GridShape> shapes = grid_shapes(f.batch, f.prefill, decode, f.context);
   std::vector<StepWork> log;
-  make_room(f.engine, shapes);
-  f.engine.options.on_step = [&log](const StepWork& work) { log.push_back(work); };
-  auto engine = start_engine(f.engine);
-  const Isa isa = f.engine.options.isa.value_or(best_isa());
+  EngineSetup setup = setup_of(f.engine);
+  make_room(setup, shapes);
+  setup.options.on_step = [&log](const StepWork& work) { log.push_back(work); };
+  auto engine = setup.start();
   StepCosts costs(*engine);
-  LimitProbe probe(*engine, isa);
+  LimitProbe probe(*engine, setup.isa());
   GridBench bench(*engine, log, probe, costs, f.explain);
   std::vector<GridRow> rows;
   double others = 0;
@@ -191,9 +197,27 @@ void check_flags(const BenchFlags& f) {
 int bench(BenchFlags& f) {
   check_flags(f);
   if (!f.load.url.empty() || !f.load.compare.empty()) return bench_url(f.load, f.engine.model, f.patience, f.json);
-  if (f.load.here || !f.load.file.empty()) return bench_mix(f.load, f.engine, f.patience, f.json);
-  if (!f.techniques.empty()) return bench_techniques(f.engine, f.techniques, f.patience.repeat ? f.patience.repeat : 3, f.json);
+  if (f.load.here || !f.load.file.empty()) return load_engine(f.load, workload_of(f.load), setup_of(f.engine), f.patience, f.json);
+  if (!f.techniques.empty()) return bench_techniques(setup_of(f.engine), f.techniques, f.patience.repeat ? f.patience.repeat : 3, f.json);
   return bench_grid(f);
+}
+
+void add_patience_flags(CLI::App& app, Patience& p) {
+  const char* group = "How long to measure";
+  auto* repeat = app.add_option("--repeat", p.repeat, "exactly this many runs of each row, after a warm-up")
+                     ->check(CLI::Range(1, 100000))
+                     ->group(group);
+  app.add_option("--spread", p.spread, "otherwise until the median of the runs is at most this share above the best")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str()
+      ->excludes(repeat)
+      ->group(group);
+  app.add_option("--budget", p.budget, "but no longer than this per row: 30s, 2m; 5s by default")
+      ->check([](const std::string& text) {
+        return Patience{.budget = text}.budget_s() > 0 ? "" : text + " is not a time: give seconds (30s) or minutes (2m)";
+      })
+      ->excludes(repeat)
+      ->group(group);
 }
 
 CLI::Option* add_list(CLI::App& app, const char* name, std::vector<int>& list, int most, const char* help) {

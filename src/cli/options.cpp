@@ -8,9 +8,9 @@
 #include <iostream>
 #include <iterator>
 
-#include "cli/progress.h"
 #include "core/amounts.h"
 #include "core/error.h"
+#include "core/progress.h"
 #include "hub/models.h"
 
 namespace mr {
@@ -106,7 +106,8 @@ static std::function<void(int64_t, int64_t)> loading_bar() {
   };
 }
 
-void choose_device(EngineFlags& f) {
+// Sets its default batch limits too, unless given.
+static void choose_device(EngineFlags& f) {
   const EngineOptions usual, fitting = options_for(f.device);
   EngineOptions& o = f.options;
   o.device = fitting.device;
@@ -117,7 +118,7 @@ void choose_device(EngineFlags& f) {
   f.max_seqs = f.max_batch_tokens = nullptr;
 }
 
-std::unique_ptr<Engine> start_engine(EngineFlags& f) {
+void settle(EngineFlags& f) {
   EngineOptions& o = f.options;
   choose_device(f);
   if (!f.isa.empty()) o.isa = isa_from(f.isa);
@@ -132,11 +133,15 @@ std::unique_ptr<Engine> start_engine(EngineFlags& f) {
   o.prefix_cache = !f.no_prefix_cache;
   o.random_weights = f.random_weights;
   o.progress = [bar = loading_bar(), listener = o.progress](int64_t done, int64_t total) {
-    if (bar) bar(done, total);
+    bar(done, total);
     if (listener) listener(done, total);
   };
-  auto engine = Engine::create(find_model(f.model), o);
-  o.progress(1, 1);
+}
+
+std::unique_ptr<Engine> start_engine(EngineFlags& f) {
+  settle(f);
+  auto engine = Engine::create(find_model(f.model), f.options);
+  f.options.progress(1, 1);
   return engine;
 }
 

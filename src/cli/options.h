@@ -22,8 +22,8 @@ struct EngineFlags {
   bool deterministic = false, no_prefix_cache = false, no_kv_cache = false, no_overlap = false;
 };
 void add_engine_flags(CLI::App&, EngineFlags&);
-void choose_device(EngineFlags&);                    // sets its default batch limits, unless given
-std::unique_ptr<Engine> start_engine(EngineFlags&);  // with a progress bar if stderr is a terminal
+void settle(EngineFlags&);                           // its words become its options, with a progress bar when stderr is a terminal
+std::unique_ptr<Engine> start_engine(EngineFlags&);  // settles them too
 
 void run_alone(Engine&, Request, const Sink&);  // to its end; throws its error
 

@@ -12,7 +12,7 @@
 #include "core/error.h"
 #include "core/json.h"
 #ifdef MR_SERVE
-#include "serve/client.h"
+#include "bench/client.h"
 #endif
 
 namespace mr {

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <string>
 
-#include "cli/progress.h"
+#include "core/progress.h"
 #include "pull/download.h"
 
 namespace mr {

@@ -5,8 +5,8 @@
 
 #include "cli/cli.h"
 #include "cli/options.h"
-#include "cli/progress.h"
 #include "core/error.h"
+#include "core/progress.h"
 #include "core/words.h"
 #include "io/npy.h"
 

@@ -13,7 +13,7 @@
 #include "core/error.h"
 #include "hub/models.h"
 #ifdef MR_SERVE
-#include "cli/limit_meter.h"
+#include "bench/limit_meter.h"
 #include "cli/running_servers.h"
 #include "serve/server.h"
 #endif
@@ -66,7 +66,7 @@ int serve(ServeFlags& f) {
   bool loaded = server.load([&f, meter](Server::Progress progress) {
     f.engine.options.progress = std::move(progress);
     auto engine = start_engine(f.engine);
-    meter->measure(*engine, f.engine);
+    meter->measure(*engine, f.engine.options.isa.value_or(best_isa()));
     return engine;
   });
   if (loaded) {

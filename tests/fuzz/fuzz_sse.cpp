@@ -1,9 +1,9 @@
 // A streamed answer, as `bench --url` reads it from anyone's server: HTTP and the events within. Pieces of any size give the same outcome:
 // compared for a share of the inputs, since that takes as long again.
+#include "bench/streamed_answer.h"
 #include "fuzz/input.h"
 #include "fuzz/mutate.h"
 #include "net/response_reader.h"
-#include "serve/streamed_answer.h"
 
 using namespace mr;
 

@@ -11,8 +11,8 @@
 #include "cli/chat/chat.h"
 #include "cli/chat/conversation.h"
 #include "cli/chat/settings.h"
-#include "cli/progress.h"
 #include "cli/terminal/raw_terminal.h"
+#include "core/progress.h"
 #include "engine/chat.h"
 
 namespace mr {

@@ -1,6 +1,6 @@
 // millrace bench --techniques: the gain of each technique over its plain form, both measured alternately on the same synthetic load,
 // so that disturbances affect both. The first line of a technique is the plain form.
-#include "cli/bench_techniques.h"
+#include "bench/techniques.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,12 +8,11 @@
 
 #include "analyze/report.h"
 #include "backend/op_times.h"
-#include "cli/offline_load.h"
-#include "cli/progress.h"
+#include "bench/offline_load.h"
+#include "bench/traffic.h"
 #include "core/config.h"
 #include "core/error.h"
-#include "engine/traffic.h"
-#include "hub/models.h"
+#include "core/progress.h"
 
 namespace mr {
 
@@ -21,7 +20,7 @@ namespace {
 
 struct Setting {
   std::string name;
-  EngineFlags flags;
+  EngineSetup setup;
   std::vector<Job> jobs;
   bool plain = false;  // the baseline of the settings after it
   Pace pace{};
@@ -54,7 +53,7 @@ struct Facts {
   double requests_per_s = 1;  // of the mixed load, at full speed
 
   int longest() const { return std::min(context, 2048); }
-  std::string memory_for(int64_t tokens) const { return fmt::format("{}", tokens * bytes_per_token); }
+  int64_t memory_for(int64_t tokens) const { return tokens * bytes_per_token; }
 };
 
 // Realistic lengths: many short, a few long.
@@ -70,64 +69,64 @@ std::vector<Job> mixed_load(int n, int longest_answer) {
 std::vector<Job> crowd() { return mixed_load(48, 128); }
 
 template <class Change>
-EngineFlags with(EngineFlags flags, Change change) {
-  change(flags);
-  return flags;
+EngineSetup with(EngineSetup setup, Change change) {
+  change(setup);
+  return setup;
 }
 
-Technique kv_cache(const EngineFlags& base, const Facts&) {
+Technique kv_cache(const EngineSetup& base, const Facts&) {
   Technique t{"kv-cache", "keys and values are kept; without them every token computes its whole context anew", {}};
   t.grows = true;
   for (int n : {32, 64, 128, 256}) {
     std::vector<Job> one{{n, n / 4}};
     std::string tokens = fmt::format("{} + {} tokens", n, n / 4);
-    t.settings.push_back({"none, " + tokens, with(base, [](auto& f) { f.no_kv_cache = true; }), one, true});
+    t.settings.push_back({"none, " + tokens, with(base, [](auto& f) { f.options.kv_cache = false; }), one, true});
     t.settings.push_back({"kept, " + tokens, base, one});
     for (Setting& s : std::span(t.settings).last(2)) s.attention = true;
   }
   return t;
 }
 
-Technique batching(const EngineFlags& base, const Facts&) {
+Technique batching(const EngineSetup& base, const Facts&) {
   return {"batching",
           "48 requests of unequal length: rows join and leave at every step, none is padded",
           {{"one at a time", with(base, [](auto& f) { f.options.max_seqs = 1; }), crowd()},
-           {"static", with(base, [](auto& f) { f.batching = "static"; }), crowd()},
+           {"static", with(base, [](auto& f) { f.options.batching = Batching::fixed; }), crowd()},
            {"continuous", base, crowd()}}};
 }
 
-Technique arrivals(const EngineFlags& base, const Facts& facts) {
+Technique arrivals(const EngineSetup& base, const Facts& facts) {
   const double rate = 0.7 * facts.requests_per_s;
   const Pace pace{0, poisson_arrivals(rate, 48, 7)};
   Technique t{"arrivals",
               fmt::format("the same requests, {} a second at random moments, 0.7 of what continuous batching can do; gain in the "
                           "median time to an answer's end",
                           figure(rate, 2)),
-              {{"static", with(base, [](auto& f) { f.batching = "static"; }), crowd(), false, pace},
-               {"dynamic", with(base, [](auto& f) { f.batching = "dynamic"; }), crowd(), false, pace},
+              {{"static", with(base, [](auto& f) { f.options.batching = Batching::fixed; }), crowd(), false, pace},
+               {"dynamic", with(base, [](auto& f) { f.options.batching = Batching::dynamic; }), crowd(), false, pace},
                {"continuous", base, crowd(), false, pace}}};
   t.in = In::e2e;
   return t;
 }
 
-Technique ragged(const EngineFlags& base, const Facts&) {
+Technique ragged(const EngineSetup& base, const Facts&) {
   std::vector<Job> one_batch = mixed_load(16, 128);
   return {"ragged",
           "one batch of 16 requests of unequal length: rows of their own length, or padded to the longest prompt and answer",
           {{"padded",
             with(base,
                  [](auto& f) {
-                   f.batching = "static";
+                   f.options.batching = Batching::fixed;
                    f.options.max_seqs = 16;
                  }),
             one_batch},
            {"ragged", with(base, [](auto& f) { f.options.max_seqs = 16; }), one_batch}}};
 }
 
-Technique paging(const EngineFlags& base, const Facts& facts) {
-  auto few_tokens = [&](EngineFlags& f) {
+Technique paging(const EngineSetup& base, const Facts& facts) {
+  auto few_tokens = [&](EngineSetup& f) {
     f.options.max_context = facts.longest();
-    f.memory = facts.memory_for(2 * facts.longest() + 64);
+    f.options.state_bytes = facts.memory_for(2 * facts.longest() + 64);
   };
   return {"paging",
           fmt::format("48 requests of unequal length in memory for two sequences of {} tokens", facts.longest()),
@@ -135,13 +134,13 @@ Technique paging(const EngineFlags& base, const Facts& facts) {
             with(base,
                  [&](auto& f) {
                    few_tokens(f);
-                   f.state = "contiguous";
+                   f.options.contiguous = true;
                  }),
             crowd()},
            {"paged", with(base, few_tokens), crowd()}}};
 }
 
-Technique chunked_prefill(const EngineFlags& base, const Facts& facts) {
+Technique chunked_prefill(const EngineSetup& base, const Facts& facts) {
   std::vector<Job> beside{{16, 96}, {16, 96}, {16, 96}, {16, 96}, {std::min(1024, facts.longest() - 8), 4, 0, 1, true}};
   Technique t{"chunked-prefill",
               "four answers are written when a long prompt comes: gain in how long they stand still",
@@ -152,47 +151,47 @@ Technique chunked_prefill(const EngineFlags& base, const Facts& facts) {
   return t;
 }
 
-Technique prefix_cache(const EngineFlags& base, const Facts&) {
+Technique prefix_cache(const EngineSetup& base, const Facts&) {
   std::vector<Job> begin_alike(16, Job{544, 16, 512});
   return {"prefix-cache",
           "16 requests whose prompts share 512 tokens of 544",
-          {{"none", with(base, [](auto& f) { f.no_prefix_cache = true; }), begin_alike}, {"shared", base, begin_alike}}};
+          {{"none", with(base, [](auto& f) { f.options.prefix_cache = false; }), begin_alike}, {"shared", base, begin_alike}}};
 }
 
-Technique copy_on_write(const EngineFlags& base, const Facts&) {
+Technique copy_on_write(const EngineSetup& base, const Facts&) {
   std::vector<Job> eight(8, Job{512, 16, 512});
   return {"copy-on-write",
           "8 answers to one prompt of 512 tokens",
-          {{"8 requests", with(base, [](auto& f) { f.no_prefix_cache = true; }), eight},
-           {"n = 8", with(base, [](auto& f) { f.no_prefix_cache = true; }), {{512, 16, 0, 8}}}}};
+          {{"8 requests", with(base, [](auto& f) { f.options.prefix_cache = false; }), eight},
+           {"n = 8", with(base, [](auto& f) { f.options.prefix_cache = false; }), {{512, 16, 0, 8}}}}};
 }
 
-Technique preemption(const EngineFlags& base, const Facts& facts) {
+Technique preemption(const EngineSetup& base, const Facts& facts) {
   std::vector<Job> greedy_load = mixed_load(32, 256);
-  auto tight = [&](const char* victim, bool swap) {
-    EngineFlags f = base;
+  auto tight = [&](Victim victim, bool swap) {
+    EngineSetup f = base;
     f.options.max_context = 512;
-    f.memory = facts.memory_for(1536);
-    f.no_prefix_cache = true;
-    f.victim = victim;
-    if (swap) f.swap = facts.memory_for(4096);
+    f.options.state_bytes = facts.memory_for(1536);
+    f.options.prefix_cache = false;
+    f.options.victim = victim;
+    if (swap) f.options.swap_bytes = facts.memory_for(4096);
     return f;
   };
   return {"preemption",
           "32 requests in memory for 1,536 tokens, no prefix cache: who gives way, and is its state computed anew or swapped?",
-          {{"recompute, newest", tight("newest", false), greedy_load},
-           {"recompute, largest", tight("largest", false), greedy_load},
-           {"swap, newest", tight("newest", true), greedy_load},
-           {"swap, largest", tight("largest", true), greedy_load}}};
+          {{"recompute, newest", tight(Victim::newest, false), greedy_load},
+           {"recompute, largest", tight(Victim::largest, false), greedy_load},
+           {"swap, newest", tight(Victim::newest, true), greedy_load},
+           {"swap, largest", tight(Victim::largest, true), greedy_load}}};
 }
 
-Technique overlap(const EngineFlags& base, const Facts&) {
+Technique overlap(const EngineSetup& base, const Facts&) {
   return {"overlap",
           "the next step is planned, and the last one's output delivered, while a step runs",
-          {{"one after the other", with(base, [](auto& f) { f.no_overlap = true; }), crowd()}, {"beside it", base, crowd()}}};
+          {{"one after the other", with(base, [](auto& f) { f.options.overlap = false; }), crowd()}, {"beside it", base, crowd()}}};
 }
 
-Technique threads(const EngineFlags& base, const Facts&) {
+Technique threads(const EngineSetup& base, const Facts&) {
   Technique t{"threads", "48 requests of unequal length on more threads", {}};
   for (int n = 1; n <= std::max(1, default_threads()); n *= 2)
     t.settings.push_back({fmt::format("{}", n), with(base, [&](auto& f) { f.options.threads = n; }), crowd()});
@@ -200,12 +199,12 @@ Technique threads(const EngineFlags& base, const Facts&) {
   return t;
 }
 
-Technique instruction_sets(const EngineFlags& base, const Facts&) {
+Technique instruction_sets(const EngineSetup& base, const Facts&) {
   Technique t{"instruction-sets",
               "48 requests of unequal length with each vector instruction set of this machine (scalar, many times slower, is left out)",
               {}};
   for (Isa isa : available_isas())
-    if (isa != Isa::scalar) t.settings.push_back({std::string(name_of(isa)), with(base, [&](auto& f) { f.isa = name_of(isa); }), crowd()});
+    if (isa != Isa::scalar) t.settings.push_back({std::string(name_of(isa)), with(base, [&](auto& f) { f.options.isa = isa; }), crowd()});
   if (t.settings.size() < 2) t.refused = "this machine has no two of them to compare";
   return t;
 }
@@ -223,12 +222,12 @@ std::vector<std::filesystem::path> files_of_other_formats(const std::filesystem:
   return files;
 }
 
-Technique formats(const EngineFlags& base, const Facts&) {
+Technique formats(const EngineSetup& base, const Facts&) {
   Technique t{"formats", "48 requests of unequal length with the formats of this model's weights that lie beside its file", {}};
-  const std::filesystem::path model = find_model(base.model);
+  const std::filesystem::path& model = base.model;
   for (const auto& file : files_of_other_formats(model))
     t.settings.push_back({file.stem().has_extension() ? file.stem().extension().string().substr(1) : file.filename().string(),
-                          with(base, [&](auto& f) { f.model = file.string(); }), crowd()});
+                          with(base, [&](auto& f) { f.model = file; }), crowd()});
   if (t.settings.size() < 2)
     t.refused = model.extension() == ".gguf"
                     ? fmt::format(
@@ -239,18 +238,18 @@ Technique formats(const EngineFlags& base, const Facts&) {
   return t;
 }
 
-Technique kv_formats(const EngineFlags& base, const Facts& facts) {
+Technique kv_formats(const EngineSetup& base, const Facts& facts) {
   std::vector<Job> long_ones(8, Job{std::min(1024, facts.longest() / 2), 64});
   Technique t{"kv-formats", "8 answers of 64 tokens to long prompts: in what keys and values are kept", {}};
   for (const char* dtype : {"f32", "bf16", "f16"})
-    t.settings.push_back({dtype, with(base, [&](auto& f) { f.kv_dtype = dtype; }), long_ones});
+    t.settings.push_back({dtype, with(base, [&](auto& f) { f.options.kv_dtype = dtype_from(dtype); }), long_ones});
   return t;
 }
 
 // All techniques. Each starts from the user's options and changes only its own.
 struct Entry {
   const char* name;
-  Technique (*make)(const EngineFlags&, const Facts&);
+  Technique (*make)(const EngineSetup&, const Facts&);
   bool of_tokens = false;  // concerns state that grows with every token
 };
 constexpr Entry entries[] = {{"kv-cache", kv_cache, true},
@@ -278,10 +277,10 @@ void count_costs(Outcome& o, const std::vector<StepWork>& steps, const StepCosts
 }
 
 Outcome run_once(const Setting& setting, unsigned round) {
-  EngineFlags flags = setting.flags;
+  EngineSetup setup = setting.setup;
   std::vector<StepWork> log;
-  flags.options.on_step = [&log](const StepWork& work) { log.push_back(work); };
-  auto engine = start_engine(flags);
+  setup.options.on_step = [&log](const StepWork& work) { log.push_back(work); };
+  auto engine = setup.start();
   StepCosts costs(*engine);
   run_load(*engine, {{16, 4}}, {}, 999);  // touches new memory
   OpTimes times;
@@ -324,8 +323,8 @@ std::vector<Measurement> measure(const Technique& t, int repeat, const std::func
   return out;
 }
 
-Facts facts_of(EngineFlags flags, bool speed) {
-  auto engine = start_engine(flags);
+Facts facts_of(const EngineSetup& setup, bool speed) {
+  auto engine = setup.start();
   Facts facts{engine_text(*engine), engine->max_context(), engine->model().layout().bytes_per_token()};
   if (speed) facts.requests_per_s = double(crowd().size()) / run_load(*engine, crowd(), {}, 999).seconds;
   return facts;
@@ -429,7 +428,7 @@ std::vector<std::string> technique_names() {
   return names;
 }
 
-int bench_techniques(const EngineFlags& base, const std::vector<std::string>& chosen, int repeat, bool json) {
+int bench_techniques(const EngineSetup& base, const std::vector<std::string>& chosen, int repeat, bool json) {
   const bool all = std::ranges::count(chosen, "all") > 0;
   auto is_chosen = [&](const char* name) { return all || std::ranges::count(chosen, name); };
   double others = 0;

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "cli/measure.h"
+#include "bench/measure.h"
 
 namespace mr {
 

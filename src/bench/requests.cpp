@@ -1,4 +1,4 @@
-#include "serve/load.h"
+#include "bench/requests.h"
 
 #include <algorithm>
 #include <cmath>

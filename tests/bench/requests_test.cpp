@@ -1,4 +1,6 @@
 // Lengths, prompts and arrivals of a load, and what its outcomes amount to: against mathematics.
+#include "bench/requests.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -6,7 +8,6 @@
 #include <set>
 
 #include "core/error.h"
-#include "serve/load.h"
 
 namespace mr {
 namespace {

@@ -2,18 +2,26 @@
 // spent. The analysis counts bytes and flops over the steps that the engine really ran.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
 #include <optional>
 #include <vector>
 
 #include "analyze/program_costs.h"
 #include "analyze/roofline.h"
-#include "cli/options.h"
 #include "core/json.h"
 #include "core/other_programs.h"
+#include "engine/engine.h"
 
 namespace mr {
+
+// What is measured.
+struct EngineSetup {
+  std::filesystem::path model;
+  EngineOptions options;
+
+  std::unique_ptr<Engine> start() const;
+  Isa isa() const { return options.isa.value_or(best_isa()); }
+};
 
 // When to stop repeating.
 struct Patience {
@@ -22,7 +30,6 @@ struct Patience {
   std::string budget;       // as given: "30s"
   double budget_s() const;  // for one row
 };
-void add_patience_flags(CLI::App&, Patience&);
 
 Chip median_of(const std::vector<Chip>&);               // of each rate; at least one
 size_t median_run(const std::vector<double>& seconds);  // index; of an even number the slower of the middle two

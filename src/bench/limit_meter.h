@@ -5,7 +5,7 @@
 #include <mutex>
 #include <optional>
 
-#include "cli/measure.h"
+#include "bench/measure.h"
 #include "serve/metrics.h"
 
 namespace mr {
@@ -13,7 +13,7 @@ namespace mr {
 class LimitMeter {
  public:
   // Probes the limits before the first step, in about a tenth of a second. The engine must outlive all calls of note().
-  void measure(Engine&, const EngineFlags&);
+  void measure(Engine&, Isa);
   void note(const StepWork&);  // on the engine's thread
   LimitStats read() const;     // any thread
 

@@ -1,4 +1,4 @@
-#include "cli/measure.h"
+#include "bench/measure.h"
 
 #include <algorithm>
 #include <numeric>
@@ -6,12 +6,18 @@
 #include "analyze/report.h"
 #include "analyze/subject.h"
 #include "backend/cpu/probe.h"
-#include "cli/progress.h"
 #include "core/error.h"
+#include "core/progress.h"
 
 namespace mr {
 
 static constexpr double default_budget_s = 5;
+
+std::unique_ptr<Engine> EngineSetup::start() const {
+  auto engine = Engine::create(model, options);
+  if (options.progress) options.progress(1, 1);
+  return engine;
+}
 
 // "30", "30s", "2m"; 0: invalid.
 static double seconds_of(const std::string& text) {
@@ -27,23 +33,6 @@ static double seconds_of(const std::string& text) {
 }
 
 double Patience::budget_s() const { return budget.empty() ? default_budget_s : seconds_of(budget); }
-
-void add_patience_flags(CLI::App& app, Patience& p) {
-  const char* group = "How long to measure";
-  auto* repeat = app.add_option("--repeat", p.repeat, "exactly this many runs of each row, after a warm-up")
-                     ->check(CLI::Range(1, 100000))
-                     ->group(group);
-  app.add_option("--spread", p.spread, "otherwise until the median of the runs is at most this share above the best")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str()
-      ->excludes(repeat)
-      ->group(group);
-  app.add_option("--budget", p.budget, "but no longer than this per row: 30s, 2m; 5s by default")
-      ->check(
-          [](const std::string& text) { return seconds_of(text) > 0 ? "" : text + " is not a time: give seconds (30s) or minutes (2m)"; })
-      ->excludes(repeat)
-      ->group(group);
-}
 
 LimitProbe::LimitProbe(Engine& engine, Isa isa) : engine_(engine), isa_(isa) {}
 

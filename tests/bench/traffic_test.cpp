@@ -1,11 +1,12 @@
 // Loads against mathematics, and files of requests.
+#include "bench/traffic.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "core/error.h"
-#include "engine/traffic.h"
 
 namespace mr {
 namespace {

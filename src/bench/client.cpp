@@ -1,4 +1,4 @@
-#include "serve/client.h"
+#include "bench/client.h"
 
 #include <boost/asio.hpp>
 #include <boost/beast/http/status.hpp>

@@ -1,4 +1,4 @@
-#include "cli/offline_load.h"
+#include "bench/offline_load.h"
 
 #include <algorithm>
 #include <random>

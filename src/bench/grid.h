@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "backend/op_times.h"
-#include "cli/measure.h"
+#include "bench/measure.h"
 
 namespace mr {
 
@@ -33,7 +33,7 @@ std::vector<GridShape> grid_shapes(const std::vector<int>& batches, const std::v
                                    const std::vector<int>& contexts);
 
 // Before the engine starts: sequences and state for the largest of these shapes that fits this machine.
-void make_room(EngineFlags&, const std::vector<GridShape>&);
+void make_room(EngineSetup&, const std::vector<GridShape>&);
 
 class GridBench {
  public:

@@ -1,5 +1,5 @@
 // What a row of bench says of its runs and of the limit beside them: against mathematics.
-#include "cli/measure.h"
+#include "bench/measure.h"
 
 #include <gtest/gtest.h>
 

@@ -1,13 +1,11 @@
-#include "cli/bench_grid.h"
+#include "bench/grid.h"
 
 #include <algorithm>
 
 #include "analyze/subject.h"
-#include "core/amounts.h"
 #include "core/config.h"
 #include "core/error.h"
 #include "core/random.h"
-#include "hub/models.h"
 #include "model/arch/arch.h"
 
 namespace mr {
@@ -39,22 +37,21 @@ static int64_t all_tokens(const GridShape& s, const SchedulerLimits& limits, int
   return s.batch * ((longest(s, limits) + page - 1) / page + 1) * page;
 }
 
-void make_room(EngineFlags& f, const std::vector<GridShape>& shapes) {
-  EngineOptions& o = f.options;
-  choose_device(f);
+void make_room(EngineSetup& setup, const std::vector<GridShape>& shapes) {
+  EngineOptions& o = setup.options;
   int batch = 1;
   for (const GridShape& s : shapes) batch = std::max(batch, s.batch);
   o.max_batch_tokens = std::max(o.max_batch_tokens, 2 * batch);
-  auto files = Checkpoint::open(find_model(f.model), f.random_weights ? Checkpoint::Want::configuration : Checkpoint::Want::tensors);
+  auto files = Checkpoint::open(setup.model, o.random_weights ? Checkpoint::Want::configuration : Checkpoint::Want::tensors);
   const ModelSpec spec = describe(*files).spec;
-  const StateLayout layout = layout_of(spec, f.kv_dtype.empty() ? DType::f16 : dtype_from(f.kv_dtype));
-  const double room = !f.memory.empty() ? double(memory_bytes(f.memory))
-                                        : memory_share * double(physical_memory()) - parameter_bytes(spec, storage_of(*files));
+  const StateLayout layout = layout_of(spec, o.kv_dtype.value_or(DType::f16));
+  const double room =
+      o.state_bytes ? double(o.state_bytes) : memory_share * double(physical_memory()) - parameter_bytes(spec, storage_of(*files));
   int64_t bytes = 0;
   o.max_seqs = 1;
   const int64_t whole = o.max_context ? o.max_context : spec.max_context;  // contiguous state reserves this for each sequence
   for (const GridShape& s : shapes) {
-    const int64_t tokens = f.state == "contiguous" ? s.batch * whole : all_tokens(s, limits_of(o), o.page_tokens);
+    const int64_t tokens = o.contiguous ? s.batch * whole : all_tokens(s, limits_of(o), o.page_tokens);
     StateLimits wanted{.page_tokens = o.page_tokens, .max_tokens = tokens, .max_seqs = s.batch};
     wanted.max_rows = o.max_batch_tokens;
     int64_t needed = plan_memory(layout, wanted).bytes();
@@ -64,7 +61,7 @@ void make_room(EngineFlags& f, const std::vector<GridShape>& shapes) {
     bytes = std::max({bytes, needed + needed / 3, std::min(for_two, int64_t(room))});
     o.max_seqs = std::max(o.max_seqs, s.batch);
   }
-  o.state_bytes = bytes;  // --memory takes precedence
+  if (!o.state_bytes) o.state_bytes = bytes;
 }
 
 // Near the model's full context, prompts are shortened to leave room for the answers.

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "serve/streamed_answer.h"
+#include "bench/streamed_answer.h"
 
 namespace mr {
 

@@ -1,6 +1,6 @@
 // The load generator against a fake server that sends scripted bytes at known times: what it measures, and what it says of
 // servers that misbehave.
-#include "serve/client.h"
+#include "bench/client.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "engine/traffic.h"
+#include "bench/traffic.h"
 
 #include <algorithm>
 #include <array>

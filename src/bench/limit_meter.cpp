@@ -1,10 +1,9 @@
-#ifdef MR_SERVE
-#include "cli/limit_meter.h"
+#include "bench/limit_meter.h"
 
 namespace mr {
 
-void LimitMeter::measure(Engine& engine, const EngineFlags& flags) {
-  LimitProbe probe(engine, flags.options.isa.value_or(best_isa()));
+void LimitMeter::measure(Engine& engine, Isa isa) {
+  LimitProbe probe(engine, isa);
   probe.take();
   chip_ = probe.median();
   costs_.emplace(engine);
@@ -40,4 +39,3 @@ LimitStats LimitMeter::read() const {
 }
 
 }  // namespace mr
-#endif

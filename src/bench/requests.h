@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "bench/client.h"
+#include "bench/traffic.h"
 #include "core/json.h"
-#include "engine/traffic.h"
-#include "serve/client.h"
 
 namespace mr {
 

@@ -7,7 +7,7 @@
 
 #include "analyze/plot.h"
 #include "analyze/report.h"
-#include "cli/bench_load.h"
+#include "bench/load.h"
 
 namespace mr {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "analyze/report.h"
-#include "cli/bench_load.h"
-#include "cli/offline_load.h"
+#include "bench/load.h"
+#include "bench/offline_load.h"
 #include "core/error.h"
 
 namespace mr {
@@ -24,17 +24,19 @@ std::vector<Job> jobs_of(const Workload& w, int n, const Tokenizer* tokenizer) {
   for (uint32_t i = 0; i < uint32_t(n); i++) {
     Job job{.answer = answer_length(w, i)};
     const LoadItem* item = item_of(w, i);
-    if (item && !item->text.empty())
-      job.tokens = need_tokenizer(tokenizer, ": give the prompts as token ids").encode(item->text, true);
-    else
+    if (item && !item->text.empty()) {
+      check(tokenizer, "this model comes without a tokenizer: give the prompts as token ids");
+      job.tokens = tokenizer->encode(item->text, true);
+    } else {
       job.tokens = item && !item->tokens.empty() ? item->tokens : made_up_tokens(w, i);
+    }
     job.prompt = int(job.tokens.size());
     jobs.push_back(std::move(job));
   }
   return jobs;
 }
 
-Json row_json(const LoadFlags& f, const MixRow& r) {
+Json row_json(const LoadOptions& f, const MixRow& r) {
   Json j{{"workload", "load"},
          {"requests", r.n_jobs},
          {"streams", r.streams ? Json(r.streams) : Json()},
@@ -55,7 +57,7 @@ Json row_json(const LoadFlags& f, const MixRow& r) {
   return j;
 }
 
-void print_head(const LoadFlags& f, Engine& engine) {
+void print_head(const LoadOptions& f, Engine& engine) {
   fmt::print("{}, at most {} sequences and {} rows a step; {}\n", engine_text(engine), engine.max_seqs(), engine.limits().max_batch_tokens,
              f.file.empty() ? fmt::format("prompts of {}, answers of {} tokens, seed {}", f.prompt_tokens, f.max_tokens, f.seed)
                             : fmt::format("the requests of {}", f.file));
@@ -93,20 +95,18 @@ MixRow measure_row(Engine& engine, std::vector<StepWork>& log, LimitProbe& probe
 
 }  // namespace
 
-int bench_mix(const LoadFlags& f, EngineFlags flags, const Patience& patience, bool json) {
+int load_engine(const LoadOptions& f, Workload work, EngineSetup setup, const Patience& patience, bool json) {
   std::vector<StepWork> log;
-  flags.options.on_step = [&log](const StepWork& work) { log.push_back(work); };
-  Workload work = workload_of(f);
-  auto engine = start_engine(flags);
+  setup.options.on_step = [&log](const StepWork& work) { log.push_back(work); };
+  auto engine = setup.start();
   work.vocab = engine->model().spec().vocab;
-  const Isa isa = flags.options.isa.value_or(best_isa());
   StepCosts costs(*engine);
-  LimitProbe probe(*engine, isa);
+  LimitProbe probe(*engine, setup.isa());
   std::vector<MixRow> rows;
   double others = 0;
   unsigned seed = 0;  // a new one for each run: no run finds an earlier one's prompts in the prefix cache
   auto add = [&](int streams, double rate) {
-    std::vector<Job> jobs = jobs_of(work, n_requests(f, work, streams, rate), engine->tokenizer());
+    std::vector<Job> jobs = jobs_of(work, f.n_requests(work, streams, rate), engine->tokenizer());
     Pace pace{streams};
     if (rate > 0) pace.arrivals = poisson_arrivals(rate, jobs.size(), f.seed);
     MixRow& row = rows.emplace_back(measure_row(*engine, log, probe, costs, patience, jobs, pace, seed));

@@ -4,11 +4,11 @@
 #include <string>
 #include <vector>
 
-#include "cli/options.h"
+#include "bench/measure.h"
 
 namespace mr {
 
 std::vector<std::string> technique_names();
-int bench_techniques(const EngineFlags&, const std::vector<std::string>& chosen, int repeat, bool json);  // chosen: names, or "all"
+int bench_techniques(const EngineSetup&, const std::vector<std::string>& chosen, int repeat, bool json);  // chosen: names, or "all"
 
 }  // namespace mr

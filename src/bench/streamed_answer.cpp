@@ -1,4 +1,4 @@
-#include "serve/streamed_answer.h"
+#include "bench/streamed_answer.h"
 
 #include <algorithm>
 
