@@ -21,7 +21,7 @@ try:
 except ImportError as error:
     from millrace._build import MODULE_NEEDS
 
-    raise ImportError(f"{MODULE_NEEDS}; the command `millrace` works with any") from error
+    raise ImportError(f"{MODULE_NEEDS} (the command `millrace` works with any Python)") from error
 
 from millrace._build import VERSION as __version__
 
