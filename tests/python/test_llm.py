@@ -146,8 +146,8 @@ class Loading(unittest.TestCase):
     def test_ctrl_c_stops_an_answer(self):
         script = ("from millrace import LLM, SamplingParams\n"
                   "llm = LLM()\n"
-                  "print('ready', flush=True)\n"
                   "try:\n"
+                  "    print('ready', flush=True)\n"
                   "    llm.generate(['Once', 'Twice'], SamplingParams(max_tokens=8000, ignore_eos=True))\n"
                   "except KeyboardInterrupt:\n"
                   "    print(llm.generate('The capital of France is', SamplingParams(temperature=0, max_tokens=1))[0].outputs[0].text)\n")
