@@ -287,7 +287,7 @@ void scans(CudaBackend& gpu, int n, double copy) {
 
 // Llama-8B's products of `rows` rows from packed weights, layers enough that no cache helps.
 void packed(CudaBackend& gpu, const char* format, std::initializer_list<int> row_counts, double copy) {
-  const FormatOps& ops = format_ops(format);
+  const Codec& codec = get_codec(format);
   struct Shape {
     const char* name;
     int64_t out, in;
@@ -301,10 +301,14 @@ void packed(CudaBackend& gpu, const char* format, std::initializer_list<int> row
   std::vector<float> values(14336);
   std::mt19937 random(1);
   for (float& v : values) v = std::uniform_real_distribution<float>(-0.02f, 0.02f)(random);
-  std::vector<std::byte> row(size_t(14336 / ops.format.group * ops.format.block_bytes));
-  ops.encode_row(values.data(), 14336, row.data());
+  std::vector<std::byte> row(size_t(codec.row_bytes(14336)));
+  codec.encode(values.data(), 14336, row.data());
   for (int i = 0; i < layers; i++)
-    for (const Shape& s : shapes) weights.push_back(gpu.place(ops, std::vector<const std::byte*>(size_t(s.out), row.data()), s.in, store));
+    for (const Shape& s : shapes) {
+      StoredWeight same(codec, s.in);
+      same.add(row.data(), s.out, [](int64_t) { return 0; });
+      weights.push_back(gpu.place(same, store));
+    }
   for (int rows : row_counts) {
     fmt::print("{} of {:<2} rows", format, rows);
     Steps keep(rows, 0, 1);

@@ -32,15 +32,20 @@ static double best_time(double budget_s, F f) {
   return best;
 }
 
-static Weight random_weight(const FormatOps& ops, int64_t out, int64_t in, WeightStore& store, ThreadPool& pool) {
+static Weight random_weight(const Codec& codec, int64_t out, int64_t in, WeightStore& store, ThreadPool& pool) {
   std::mt19937 rng(1);
-  std::normal_distribution<float> dist;
-  std::vector<float> row(static_cast<size_t>(in));
-  for (float& x : row) x = dist(rng);
-  std::vector<std::byte> stored(size_t(in / ops.format.group * ops.format.block_bytes));
-  ops.encode_row(row.data(), in, stored.data());
-  std::vector<const std::byte*> rows(size_t(out), stored.data());
-  return pack(ops, rows, in, store, pool);
+  std::vector<std::byte> row(size_t(codec.row_bytes(in)));
+  if (codec.encode) {
+    std::normal_distribution<float> dist;
+    std::vector<float> values(static_cast<size_t>(in));
+    for (float& x : values) x = dist(rng);
+    codec.encode(values.data(), in, row.data());
+  } else {
+    for (std::byte& b : row) b = std::byte(rng() % 60);  // scales stay finite
+  }
+  StoredWeight stored(codec, in);
+  stored.add(row.data(), out, [](int64_t) { return 0; });
+  return pack(stored, store, pool);
 }
 
 int main(int argc, char** argv) {
@@ -55,11 +60,11 @@ int main(int argc, char** argv) {
 
   for (Isa isa : available_isas()) {
     if (argc > 2 ? name_of(isa) != argv[2] : isa == Isa::scalar) continue;
-    for (const FormatOps* ops : formats()) {
-      if (argc > 3 && ops->format.name != argv[3]) continue;
-      auto rate_of = [&] { return ops->format.group > 1 ? quantized_rate(isa, pool) : float_rate(isa, pool); };
+    for (const Codec* codec : codecs()) {
+      if (argc > 3 && codec->name != argv[3]) continue;
+      auto rate_of = [&] { return codec->block > 1 ? quantized_rate(isa, pool) : float_rate(isa, pool); };
       double limit = rate_of();
-      std::printf("%-7s %-5s peak %4.0f GFLOP/s:", name_of(isa).data(), ops->format.name.data(), limit * 1e-9);
+      std::printf("%-7s %-5s peak %4.0f GFLOP/s:", name_of(isa).data(), codec->name.data(), limit * 1e-9);
       WeightStore store;
       LinearScratch scratch;
       // One row: a matrix far larger than the caches. Many rows: shapes of a small model's layers.
@@ -67,7 +72,7 @@ int main(int argc, char** argv) {
         int64_t rows, out, in;
       } cases[] = {{1, 1 << 17, 576}, {1, 1 << 16, 1536}, {512, 3072, 576}, {512, 576, 1536}, {8, 3072, 576}};
       for (auto [rows, out, in] : cases) {
-        Weight w = random_weight(*ops, out, in, store, pool);
+        Weight w = random_weight(*codec, out, in, store, pool);
         std::vector<float> x(size_t(rows * in), 0.5f), y(size_t(rows * out));
         double t = best_time(0.3, [&] {
           cpu_linear(view(y.data(), DType::f32, {rows, out}), view(x.data(), DType::f32, {rows, in}), w, {}, pool, linear_kernels(isa),

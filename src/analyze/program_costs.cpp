@@ -102,8 +102,8 @@ class Sum {
     o.product = true;
     if (!s_.renamed) {
       o.weights += bytes;
-      o.format = product_of(w.format().name);
-      return w.format().bytes_per_weight();
+      o.format = product_of(w.codec->name);
+      return w.codec->bytes_per_weight();
     }
     const double each = table ? s_.table : s_.block;
     o.weights += bytes * each * double(w.in * w.out) / double(w.bytes());

@@ -29,9 +29,7 @@ void Backend::carry_out(std::span<const UnitCopy> copies, const StateMemory& sta
   mr::carry_out(copies, state, host);
 }
 
-Weight Backend::place(const FormatOps& format, std::span<const std::byte* const> rows, int64_t in, WeightStore& store) {
-  return pack(format, rows, in, store, pool());
-}
+Weight Backend::place(const StoredWeight& stored, WeightStore& store) { return place_stored(stored, store, pool()); }
 
 // Pseudorandom value in [-1, 1) for element i of a stream (splitmix64).
 static float made_up_value(uint64_t seed, uint64_t i) {
@@ -42,16 +40,14 @@ static float made_up_value(uint64_t seed, uint64_t i) {
 }
 
 Weight Backend::make_up(int64_t out, int64_t in, uint64_t seed, WeightStore& store) {
-  const std::byte* const* none = nullptr;  // a store that only counts looks at the number of rows alone
-  if (store.mode() == WeightStore::Mode::counts) return place(format_ops("bf16"), {none, size_t(out)}, in, store);
-  std::vector<const std::byte*> rows(static_cast<size_t>(out));
+  const Codec& bf16 = get_codec("bf16");
+  if (store.mode() == WeightStore::Mode::counts) return place(StoredWeight(bf16, nullptr, out, in), store);  // which reads no rows
   std::vector<uint16_t> values(size_t(out * in));
   const float spread = std::sqrt(3.0f / float(in));
   pool().parallel(out, 64, [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin * in; i < end * in; i++) values[size_t(i)] = bf16_from_f32(spread * made_up_value(seed, uint64_t(i)));
   });
-  for (int64_t r = 0; r < out; r++) rows[size_t(r)] = reinterpret_cast<const std::byte*>(values.data() + r * in);
-  return place(format_ops("bf16"), rows, in, store);
+  return place(StoredWeight(bf16, values.data(), out, in), store);
 }
 
 void Backend::run_op(const Op& op, const Bound& at, const Batch& batch, const StateMemory& state) {

@@ -67,8 +67,9 @@ class Backend {
   virtual void copy_in(void* to, const void* host, size_t bytes);
   virtual void copy_out(void* host, const void* from, size_t bytes);
   virtual void carry_out(std::span<const UnitCopy>, const StateMemory&, const StateMemory& host);
-  // A weight whose stored rows lie at `rows`, in the layout that linear() reads; a store that only counts gets no data.
-  virtual Weight place(const FormatOps&, std::span<const std::byte* const> rows, int64_t in, WeightStore&);
+  // A weight in the layout that linear() reads: as it is stored, unless the backend has a better one. A store that only counts gets no
+  // data.
+  virtual Weight place(const StoredWeight&, WeightStore&);
   // Made-up bf16 values that give outputs of unit variance; the same on every backend.
   virtual Weight make_up(int64_t out, int64_t in, uint64_t seed, WeightStore&);
   // The batch as operations read it, until the next upload. `host` must live until the step's tokens are collected.

@@ -16,10 +16,10 @@ OpTime& OpTimes::note(const std::string& what) {
 
 // "linear q4_1 [960, 576]", "experts f16 8 x [64, 32]"; empty: not a product.
 static std::string product_name(const Op& op) {
-  if (auto* o = op.get<LinearOp>()) return fmt::format("linear {} [{}, {}]", o->weight->format().name, o->weight->out, o->weight->in);
+  if (auto* o = op.get<LinearOp>()) return fmt::format("linear {} [{}, {}]", o->weight->codec->name, o->weight->out, o->weight->in);
   if (auto* o = op.get<GroupedLinearOp>()) {
     const Weight& w = o->experts[0];
-    return fmt::format("experts {} {} x [{}, {}]", w.format().name, o->experts.size(), w.out, w.in);
+    return fmt::format("experts {} {} x [{}, {}]", w.codec->name, o->experts.size(), w.out, w.in);
   }
   return "";
 }

@@ -11,8 +11,7 @@ namespace mr {
 
 // What runs, and what to take instead of what does not.
 static std::string advice(const Checkpoint& files) {
-  std::string names;
-  for (const FormatOps* ops : formats()) names += (names.empty() ? "" : ", ") + std::string(ops->format.name);
+  std::string names = codec_names();
   names += " do. Take the model's BF16 safetensors, or a GGUF file in Q8_0, Q4_0 or Q4_1";
   return files.is_gguf() ? names + "; llama.cpp's `llama-quantize --allow-requantize IN.gguf OUT.gguf Q8_0` makes one of this file" : names;
 }
@@ -55,21 +54,14 @@ static int64_t paired_row(int64_t row, int head_dim) {
   return row - i + (i % half) * 2 + i / half;
 }
 
-Loader::Rows Loader::rows_of(const Part& part, int64_t in, Place at) {
+const StoredTensor& Loader::part_of(const Part& part, int64_t in, Place at) {
   const StoredTensor& t = get(part.role, ".weight", at);
   std::vector<int64_t> shape = t.shape;
   if (shape.size() == 3 && shape[1] == 1) shape.erase(shape.begin() + 1);  // a depthwise convolution
   check(shape == std::vector<int64_t>{part.rows, in}, "tensor {} has shape {}, but the configuration asks for [{}, {}]", t.name,
         shape_string(t.shape), part.rows, in);
-  const FormatOps* format = find_format(t.format);
-  check(format, "tensor {} is stored as {}, which does not run here: {}", t.name, t.format, advice(files_));
-  int64_t row_bytes = in / format->format.group * format->format.block_bytes;
-  Rows out{format, {}};
-  out.pointers.reserve(size_t(part.rows));
-  bool paired = names_.permuted_qk && part.head_dim;
-  for (int64_t r = 0; r < part.rows; r++) out.pointers.push_back(t.bytes.data() + (paired ? paired_row(r, part.head_dim) : r) * row_bytes);
-  used_.push_back(&t);
-  return out;
+  check(find_codec(t.format), "tensor {} is stored as {}, which does not run here: {}", t.name, t.format, advice(files_));
+  return t;
 }
 
 std::vector<Weight> Loader::weights(std::initializer_list<Part> parts, int64_t in, Place at) {
@@ -79,24 +71,23 @@ std::vector<Weight> Loader::weights(std::initializer_list<Part> parts, int64_t i
     return {made_up(rows, in)};
   }
   std::vector<Weight> weights;
-  Rows pending;
+  StoredWeight pending;
+  std::vector<const StoredTensor*> used;
   auto flush = [&] {
-    if (!pending.pointers.empty()) weights.push_back(backend_.place(*pending.format, pending.pointers, in, store_));
-    pending = {};
-    for (const StoredTensor* t : used_) done_with(*t);
-    used_.clear();
+    if (pending.out()) weights.push_back(backend_.place(pending, store_));
+    for (const StoredTensor* t : used) done_with(*t);
+    used.clear();
   };
   for (const Part& part : parts) {
-    size_t begin = used_.size();
-    Rows rows = rows_of(part, in, at);
-    if (!pending.pointers.empty() && pending.format != rows.format) {
-      std::vector<const StoredTensor*> keep(used_.begin() + int64_t(begin), used_.end());
-      used_.resize(begin);
+    const StoredTensor& t = part_of(part, in, at);
+    const Codec* codec = find_codec(t.format);
+    if (pending.codec != codec) {
       flush();
-      used_ = keep;
+      pending = {*codec, in};
     }
-    pending.format = rows.format;
-    pending.pointers.insert(pending.pointers.end(), rows.pointers.begin(), rows.pointers.end());
+    const bool paired = names_.permuted_qk && part.head_dim;
+    pending.add(t.bytes.data(), part.rows, [&](int64_t r) { return paired ? paired_row(r, part.head_dim) : r; });
+    used.push_back(&t);
   }
   flush();
   return weights;

@@ -42,15 +42,11 @@ class Loader {
   std::function<void(int64_t done, int64_t total)> progress;  // bytes of the files
 
  private:
-  struct Rows {
-    const FormatOps* format = nullptr;
-    std::vector<const std::byte*> pointers;
-  };
   const StoredTensor* find(std::string_view role, std::string_view suffix, Place) const;
   const StoredTensor& get(std::string_view role, std::string_view suffix, Place) const;
-  Rows rows_of(const Part&, int64_t in, Place);
+  const StoredTensor& part_of(const Part&, int64_t in, Place);  // checked
   Weight made_up(int64_t rows, int64_t in);
-  std::vector<Weight> weights(std::initializer_list<Part>, int64_t in, Place);  // one per run of equal formats
+  std::vector<Weight> weights(std::initializer_list<Part>, int64_t in, Place);  // one per run of equal codecs
   std::vector<float> values(std::string_view role, std::string_view suffix, std::initializer_list<int64_t> shape,
                             Place);  // none in an outline
   void read(Tensor out, const StoredTensor&);
@@ -63,7 +59,6 @@ class Loader {
   WeightStore& store_;
   std::optional<uint64_t> random_seed_;
   uint64_t random_stream_ = 0;
-  std::vector<const StoredTensor*> used_;
   int64_t bytes_done_ = 0, bytes_total_ = 0;
 };
 

@@ -51,7 +51,7 @@ class Counter {
  public:
   Counter(const Program& program, const BatchShape& shape) : program_(program), shape_(shape) {}
 
-  Cost operator()(const EmbedOp& o) const { return {.weights = rows(o.out) * double(o.table->in) * o.table->format().bytes_per_weight()}; }
+  Cost operator()(const EmbedOp& o) const { return {.weights = rows(o.out) * double(o.table->in) * o.table->codec->bytes_per_weight()}; }
   Cost operator()(const NormOp& o) const {
     return {.flops = (o.norm->kind == Norm::Kind::none ? 1 : 5) * values(o.x),
             .weights = double(o.norm->weight.bytes() + o.norm->bias.bytes())};

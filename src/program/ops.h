@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/tensor.h"
-#include "quant/format.h"
+#include "quant/weight.h"
 #include "state/state_spec.h"
 
 namespace mr {

@@ -112,7 +112,7 @@ class Printer {
     if (!w) return;
     line.weight = fmt::format("[{}, {}]", w->out, w->in);
     if (auto* o = op.get<GroupedLinearOp>()) line.weight = fmt::format("{} × {}", o->experts.size(), line.weight);
-    line.format = w->format().name;
+    line.format = w->codec->name;
   }
 
   std::string shape(const Value& v) const {

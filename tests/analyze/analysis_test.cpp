@@ -348,7 +348,7 @@ TEST(Formats, Ranges) {
   EXPECT_EQ(number_format("f16").smallest, double(f32_from_f16(0x0400)));
   EXPECT_EQ(number_format("bf16").largest, double(f32_from_bf16(0x7f7f)));
   EXPECT_EQ(number_format("bf16").step, double(f32_from_bf16(0x3f81)) - 1);
-  for (const FormatOps* f : formats()) EXPECT_EQ(number_format(f->format.name).bytes, f->format.bytes_per_weight()) << f->format.name;
+  for (const Codec* c : codecs()) EXPECT_EQ(number_format(c->name).bytes, c->bytes_per_weight()) << c->name;
 }
 
 }  // namespace

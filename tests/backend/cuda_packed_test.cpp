@@ -12,19 +12,17 @@ struct Blocks {
   WeightStore store;
   Weight weight;                // packed for the host
   std::vector<std::byte> file;  // its rows as a file has them
-  std::vector<const std::byte*> rows;
+  StoredWeight stored;
   Array values;
-  Blocks(const FormatOps& format, int64_t out, int64_t in, uint64_t name) : values({out, in}) {
+  Blocks(const Codec& codec, int64_t out, int64_t in, uint64_t name) : values({out, in}) {
     ThreadPool pool(1);
     values.fill(name);
-    const int64_t row_bytes = in / format.format.group * format.format.block_bytes;
+    const int64_t row_bytes = codec.row_bytes(in);
     file.resize(size_t(out * row_bytes));
-    for (int64_t r = 0; r < out; r++) {
-      rows.push_back(file.data() + r * row_bytes);
-      format.encode_row(values.view.row<float>(r), in, file.data() + r * row_bytes);
-    }
-    weight = pack(format, rows, in, store, pool);
-    format.decode_rows(weight, 0, out, values.data.data());
+    for (int64_t r = 0; r < out; r++) codec.encode(values.view.row<float>(r), in, file.data() + r * row_bytes);
+    stored = {codec, file.data(), out, in};
+    weight = pack(stored, store, pool);
+    weight.decode(0, out, values.data.data());
   }
 };
 
@@ -33,7 +31,7 @@ class CudaPacked : public testing::TestWithParam<const char*> {
   void SetUp() override {
     if (!cuda_available()) GTEST_SKIP() << "no GPU";
   }
-  const FormatOps& format() const { return format_ops(GetParam()); }
+  const Codec& format() const { return get_codec(GetParam()); }
   // Sums are f32; q4_1 adds 128 to each of its 16 values, as much as 9 times the largest of a block beside what it multiplies; where
   // the weight is rounded to bf16, half a step of each.
   double bound(const float* x, const float* w, int64_t n, int rows) const {
@@ -43,7 +41,7 @@ class CudaPacked : public testing::TestWithParam<const char*> {
       magnitude += std::abs(double(x[k]) * w[k]);
       spread += std::abs(double(x[k])) * 18 * largest;
     }
-    if (format().format.zero_point) magnitude += spread;
+    if (format().grid.minimum) magnitude += spread;
     return ((std::sqrt(double(n)) + 4) * 0x1p-22 + (rows > kPackedRows ? kHalfStep : 0)) * magnitude + 1e-6;
   }
 };
@@ -62,7 +60,7 @@ TEST_P(CudaPacked, linear) {
   OnDevice device(DType::bf16);
   for (auto [out, in] : {std::pair{1, 32}, {15, 64}, {17, 96}, {100, 288}, {333, 576}, {40, 4096}, {9, 14336}}) {
     Blocks w(format(), out, in, uint64_t(out * 10000 + in));
-    device.keep_form(w.weight, w.rows);
+    device.keep_form(w.weight, w.stored);
     for (int rows : {1, 3, 8, 9, 16, 17, 33, 64, 70})
       for (int parts = rows == 9 ? 1 : 0; parts < 8; parts += rows == 9 ? 2 : 7) {
         Array x({rows, in}, rows % 2 ? 8 : 3), bias({out}), residual({rows, out}), y({rows, out}, out % 8 ? 1 : 8);
@@ -96,7 +94,7 @@ TEST_P(CudaPacked, linear_gate) {
   OnDevice device(DType::bf16);
   for (auto [half, in] : {std::pair{16, 64}, {20, 96}, {336, 576}, {32, 4096}}) {
     Blocks w(format(), 2 * half, in, 77);
-    device.keep_form(w.weight, w.rows);
+    device.keep_form(w.weight, w.stored);
     for (int rows : {1, 9, 16, 33, 70}) {
       Array x({rows, in}), y({rows, half});
       x.fill(2);
@@ -122,7 +120,7 @@ TEST_P(CudaPacked, embed) {
   auto ref = make_ref_backend();
   for (int dim : {32, 96, 576}) {
     Blocks w(format(), 77, dim, 5);
-    device.keep_form(w.weight, w.rows);
+    device.keep_form(w.weight, w.stored);
     Rows rows;
     rows.add(0, 6);
     rows.token = {0, 76, 8, 15, 16, 33};
@@ -141,7 +139,7 @@ TEST_P(CudaPacked, experts) {
     for (int e = 0; e < n; e++) {
       made.push_back(std::make_unique<Blocks>(format(), out, in, uint64_t(100 + e)));
       weights.push_back(made.back()->weight);
-      device.keep_form(made.back()->weight, made.back()->rows);
+      device.keep_form(made.back()->weight, made.back()->stored);
     }
     std::vector<int32_t> id;
     for (int i = 0; i < rows * k; i++) id.push_back((i * i + i / 3) % n);
@@ -164,7 +162,7 @@ TEST_P(CudaPacked, deterministic) {
   OnDevice device(DType::bf16, {.deterministic = true});
   for (auto [out, in] : {std::pair{333, 576}, {128, 4096}}) {
     Blocks w(format(), out, in, 5);
-    device.keep_form(w.weight, w.rows);
+    device.keep_form(w.weight, w.stored);
     Array x({130, in}), all({130, out});
     x.fill(2);
     to_bf16(x);

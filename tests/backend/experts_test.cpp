@@ -47,18 +47,11 @@ struct Layer {
   ThreadPool pool{1};
   WeightStore store;
   std::vector<Weight> experts;
-  Layer(const FormatOps& format, int n, int64_t out, int64_t in) {
+  Layer(const Codec& codec, int n, int64_t out, int64_t in) {
     for (int e = 0; e < n; e++) {
       Array w({out, in});
       w.fill(100 + uint64_t(e));
-      std::vector<std::byte> stored(size_t(out * in / format.format.group * format.format.block_bytes));
-      std::vector<const std::byte*> rows;
-      for (int64_t r = 0; r < out; r++) {
-        std::byte* row = stored.data() + r * (in / format.format.group * format.format.block_bytes);
-        format.encode_row(w.view.row<float>(r), in, row);
-        rows.push_back(row);
-      }
-      experts.push_back(pack(format, rows, in, store, pool));
+      experts.push_back(pack(StoredRows(codec, w).weight, store, pool));
     }
   }
 };
@@ -86,7 +79,7 @@ TEST_P(Operations, experts_agree_with_ref) {
   if (on_gpu()) GTEST_SKIP() << "CudaPacked has the formats";
   for (const char* format : {"f32", "bf16", "q8_0", "q4_1"})
     for (auto [n, out, in] : {std::array{1, 5, 32}, {8, 40, 64}, {13, 17, 96}}) {
-      Layer layer(format_ops(format), n, out, in);
+      Layer layer(get_codec(format), n, out, in);
       for (int rows : {1, 2, 31}) {
         std::vector<uint64_t> names(static_cast<size_t>(rows));
         std::iota(names.begin(), names.end(), 1);
@@ -94,7 +87,7 @@ TEST_P(Operations, experts_agree_with_ref) {
           auto result = [&, k = std::min(n, 2)](Backend& b) { return run(b, layer, names, k, per_pair); };
           const std::string what = fmt::format("{}, {} experts, {} rows", format, n, rows);
           const bool split = GetParam().isa == Isa::amx && format == std::string_view("bf16");  // activations of two pieces of 8 bits
-          const bool rounded = split || format_ops(format).format.group > 1;                    // to about 16 bits
+          const bool rounded = split || get_codec(format).block > 1;                            // to about 16 bits
           const Nearness most{rounded ? 5e-4 : 1e-5, 1e-5};
           if (!split)
             expect_ref(what, most, result);
@@ -150,10 +143,8 @@ TEST_P(Operations, every_row_goes_to_its_own_expert) {
   std::vector<Weight> experts;
   for (int e = 0; e < n; e++) {
     std::vector<float> w(size_t(dim * dim), 0.0f);
-    std::vector<const std::byte*> rows;
     for (int i = 0; i < dim; i++) w[size_t(i * dim + i)] = float(e + 1);
-    for (int i = 0; i < dim; i++) rows.push_back(reinterpret_cast<const std::byte*>(w.data() + i * dim));
-    experts.push_back(pack(format_ops("f32"), rows, dim, store, pool));
+    experts.push_back(pack(StoredWeight(get_codec("f32"), w.data(), dim, dim), store, pool));
   }
   Array x({3, dim}), y({6, dim}), sum({3, dim});
   for (int i = 0; i < 3 * dim; i++) x.data[size_t(i)] = float(i);
@@ -173,7 +164,7 @@ TEST_P(Operations, every_row_goes_to_its_own_expert) {
 
 TEST(Experts, a_row_gives_the_same_bits_in_any_company) {
   for (const char* format : {"f32", "q4_0", "q8_0"}) {
-    Layer layer(format_ops(format), 5, 33, 64);
+    Layer layer(get_codec(format), 5, 33, 64);
     std::vector<uint64_t> names(40);
     std::iota(names.begin(), names.end(), 1);
     std::vector<std::vector<float>> alone;

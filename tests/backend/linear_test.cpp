@@ -1,4 +1,4 @@
-// cpu_linear against a double-precision product over decode_rows, and bit equality: across instruction sets, row counts,
+// cpu_linear against a double-precision product over decoded weights, and bit equality: across instruction sets, row counts,
 // thread counts. AMX is also run on tiles made of software, so that its kernels are tested where no tile unit is.
 #include "backend/cpu/linear.h"
 
@@ -40,19 +40,15 @@ struct Packed {
   std::vector<float> decoded;  // [out, in]
 };
 
-Packed make_weight(const FormatOps& ops, int64_t out, int64_t in, unsigned seed, ThreadPool& pool) {
+Packed make_weight(const Codec& codec, int64_t out, int64_t in, unsigned seed, ThreadPool& pool) {
   Packed p;
   auto w = normal(out * in, seed);
-  int64_t bytes = in / ops.format.group * ops.format.block_bytes;
+  const int64_t bytes = codec.row_bytes(in);
   std::vector<std::byte> stored(size_t(out * bytes));
-  std::vector<const std::byte*> rows;
-  for (int64_t r = 0; r < out; r++) {
-    ops.encode_row(w.data() + r * in, in, stored.data() + r * bytes);
-    rows.push_back(stored.data() + r * bytes);
-  }
-  p.weight = pack(ops, rows, in, p.store, pool);
+  for (int64_t r = 0; r < out; r++) codec.encode(w.data() + r * in, in, stored.data() + r * bytes);
+  p.weight = pack(StoredWeight(codec, stored.data(), out, in), p.store, pool);
   p.decoded.resize(size_t(out * in));
-  ops.decode_rows(p.weight, 0, out, p.decoded.data());
+  p.weight.decode(0, out, p.decoded.data());
   return p;
 }
 
@@ -124,7 +120,7 @@ double rounding_variance(const float* x, const float* w, int64_t in) {
 
 class LinearTest : public testing::TestWithParam<const char*> {
  protected:
-  const FormatOps& ops = format_ops(GetParam());
+  const Codec& codec = get_codec(GetParam());
   bool quantized = ops.format.group > 1;
   ThreadPool pool{2};
   std::vector<int64_t> ins() const {
@@ -147,14 +143,14 @@ class LinearTest : public testing::TestWithParam<const char*> {
   void expect_products(int64_t least, int64_t most) {
     for (int64_t in : ins())
       for (int64_t out : kOuts) {
-        Packed p = make_weight(ops, out, in, unsigned(in + out), pool);
+        Packed p = make_weight(codec, out, in, unsigned(in + out), pool);
         for (int64_t rows : kRowCounts) {
           if (rows * out * in <= least || rows * out * in > most) continue;
           auto x = activations(rows, in, unsigned(rows));
           std::vector<float> first[2];  // of vectors, of tiles with an arithmetic of their own
           for (const Variant& variant : variants()) {
             if (variant.soft && rows * out * in > 4'000'000) continue;
-            const bool split = variant.tiles && ops.format.name == "bf16";
+            const bool split = variant.tiles && codec.name == "bf16";
             auto y = run(variant, p.weight, x, pool);
             if (first[split].empty()) {
               first[split] = y;
@@ -182,7 +178,7 @@ TEST_P(LinearTest, IsTheProductOnEveryInstructionSet) { expect_products(20'000, 
 TEST_P(LinearTest, ErrorIsThatOfSixteenBitActivations) {
   if (!quantized) return;  // activations stay f32
   constexpr int64_t rows = 40, out = 100, in = 576;
-  Packed p = make_weight(ops, out, in, 21, pool);
+  Packed p = make_weight(codec, out, in, 21, pool);
   auto x = activations(rows, in, 22);
   auto y = run(variants().back(), p.weight, x, pool);
   double squares = 0, expected = 0;
@@ -199,7 +195,7 @@ TEST_P(LinearTest, ErrorIsThatOfSixteenBitActivations) {
 
 TEST_P(LinearTest, RowIsTheSameAloneAndAmongOthers) {
   for (int64_t in : {96, 576}) {
-    Packed p = make_weight(ops, 333, in, 3, pool);
+    Packed p = make_weight(codec, 333, in, 3, pool);
     auto x = activations(300, in, 4);
     for (const Variant& variant : variants()) {
       auto all = run(variant, p.weight, x, pool);
@@ -215,7 +211,7 @@ TEST_P(LinearTest, RowIsTheSameAloneAndAmongOthers) {
 }
 
 TEST_P(LinearTest, ThreadsDoNotMatter) {
-  Packed p = make_weight(ops, 1000, 576, 5, pool);
+  Packed p = make_weight(codec, 1000, 576, 5, pool);
   for (int64_t rows : {1, 7, 130}) {
     auto x = activations(rows, 576, 6);
     for (const Variant& variant : variants()) {
@@ -235,7 +231,7 @@ TEST_P(LinearTest, ThreadsDoNotMatter) {
 // elsewhere with a stride of its own.
 TEST_P(LinearTest, EpilogueAndStrides) {
   constexpr int64_t in = 96, out = 37, rows = 11, wide = 50, wider = 61;
-  Packed p = make_weight(ops, out, in, 8, pool);
+  Packed p = make_weight(codec, out, in, 8, pool);
   auto x = activations(rows, in, 9), bias = normal(out, 10), residual = normal(rows * wide, 11), elsewhere = normal(rows * wider, 12);
   std::vector<float> wide_x(size_t(rows * 2 * in), NAN);
   for (int64_t r = 0; r < rows; r++) std::copy_n(x.begin() + r * in, in, wide_x.begin() + r * 2 * in);
@@ -269,7 +265,7 @@ TEST_P(LinearTest, EpilogueAndStrides) {
 // NaN and infinity stay visible and stay in their row; tiny values become nothing rather than garbage.
 TEST_P(LinearTest, OddValuesStayInTheirRow) {
   constexpr int64_t in = 64, out = 33;
-  Packed p = make_weight(ops, out, in, 12, pool);
+  Packed p = make_weight(codec, out, in, 12, pool);
   for (const Variant& variant : variants()) {
     auto x = activations(6, in, 13);
     auto before = run(variant, p.weight, x, pool);
@@ -291,7 +287,7 @@ INSTANTIATE_TEST_SUITE_P(All, LinearTest, testing::Values("f32", "f16", "bf16", 
 
 TEST(Linear, WrongShapesAreNamed) {
   ThreadPool pool(1);
-  Packed p = make_weight(format_ops("f32"), 4, 8, 1, pool);
+  Packed p = make_weight(get_codec("f32"), 4, 8, 1, pool);
   auto x = normal(2 * 7, 1);
   std::vector<float> y(2 * 4);
   LinearScratch scratch;

@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "backend/cpu/panels.h"
 #include "backend/cuda/cuda_backend.h"
 #include "backend/programs.h"
 
@@ -17,9 +18,7 @@ struct Made {
   Made(int64_t out, int64_t in, uint64_t name, float scale = 1) : values({out, in}) {
     ThreadPool pool(1);
     whole(values.fill(name, scale));
-    std::vector<const std::byte*> rows;
-    for (int64_t r = 0; r < out; r++) rows.push_back(reinterpret_cast<const std::byte*>(values.view.row<float>(r)));
-    weight = pack(format_ops("f32"), rows, in, store, pool);
+    weight = pack(StoredWeight(get_codec("f32"), values.view.data, out, in), store, pool);
   }
 };
 
@@ -38,7 +37,7 @@ class OnDevice final : public Backend {
   }
 
   // Places this weight from its stored rows instead of its values.
-  void keep_form(const Weight& w, std::span<const std::byte* const> rows) { stored_[w.packed.data] = {rows.begin(), rows.end()}; }
+  void keep_form(const Weight& w, const StoredWeight& stored) { stored_[w.packed.data] = stored; }
 
   void embed(Tensor out, const Weight& table, float scale, const Batch& b) override {
     Call call(*this, b);
@@ -215,19 +214,17 @@ class OnDevice final : public Backend {
       return device;
     }
     Weight weight(const Weight& w) {
-      if (auto it = on.stored_.find(w.packed.data); it != on.stored_.end()) return on.gpu_->place(*w.ops, it->second, w.in, weights);
+      if (auto it = on.stored_.find(w.packed.data); it != on.stored_.end()) return on.gpu_->place(it->second, weights);
       std::vector<float> values(size_t(w.out * w.in));
-      w.ops->decode_rows(w, 0, w.out, values.data());
-      std::vector<const std::byte*> rows;
-      for (int64_t r = 0; r < w.out; r++) rows.push_back(reinterpret_cast<const std::byte*>(values.data() + r * w.in));
-      return on.gpu_->place(format_ops("f32"), rows, w.in, weights);
+      w.decode(0, w.out, values.data());
+      return on.gpu_->place(StoredWeight(get_codec("f32"), values.data(), w.out, w.in), weights);
     }
   };
 
   const Weight& placed(Net& net, const Weight& w) const {
-    if (auto it = stored_.find(w.packed.data); it != stored_.end()) return net.weight(*w.ops, it->second, w.in);
+    if (auto it = stored_.find(w.packed.data); it != stored_.end()) return net.weight(it->second);
     Array decoded({w.out, w.in});
-    w.ops->decode_rows(w, 0, w.out, decoded.data.data());
+    w.decode(0, w.out, decoded.data.data());
     return net.weight(decoded);
   }
   static void put(Tensor x, const std::vector<float>& all) {
@@ -282,7 +279,7 @@ class OnDevice final : public Backend {
   std::unique_ptr<CudaBackend> gpu_;
   Buffer memory_;
   size_t used_ = 0;
-  std::map<const void*, std::vector<const std::byte*>> stored_;
+  std::map<const void*, StoredWeight> stored_;
 };
 
 }  // namespace mr::test

@@ -257,9 +257,7 @@ TEST_P(Operations, embed_reads_rows_and_what_the_last_step_sampled) {
     Array table({vocab, dim});
     table.fill(1);
     if (on_gpu()) whole(table);  // whose weights are bf16
-    std::vector<const std::byte*> pointers;
-    for (int i = 0; i < vocab; i++) pointers.push_back(reinterpret_cast<const std::byte*>(table.view.row<float>(i)));
-    Weight weight = pack(format_ops("f32"), pointers, dim, store, pool);
+    Weight weight = pack(StoredWeight(get_codec("f32"), table.view.data, vocab, dim), store, pool);
     Rows sampling;
     sampling.add(0, 2);
     sampling.out_row = {0, 1};

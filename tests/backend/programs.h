@@ -22,16 +22,13 @@ inline Array& whole(Array& a) {  // rounds to bf16 values
 
 // Rows as stored in a file of the format.
 struct StoredRows {
-  const FormatOps& format;
   std::vector<std::byte> file;
-  std::vector<const std::byte*> rows;
-  StoredRows(const FormatOps& ops, const Array& values) : format(ops) {
-    const int64_t n = values.view.shape[0], in = values.view.shape[1], bytes = in / ops.format.group * ops.format.block_bytes;
+  StoredWeight weight;
+  StoredRows(const Codec& codec, const Array& values) {
+    const int64_t n = values.view.shape[0], in = values.view.shape[1], bytes = codec.row_bytes(in);
     file.resize(size_t(n * bytes));
-    for (int64_t r = 0; r < n; r++) {
-      rows.push_back(file.data() + r * bytes);
-      ops.encode_row(values.view.row<float>(r), in, file.data() + r * bytes);
-    }
+    for (int64_t r = 0; r < n; r++) codec.encode(values.view.row<float>(r), in, file.data() + r * bytes);
+    weight = {codec, file.data(), n, in};
   }
 };
 
@@ -40,7 +37,7 @@ class Net {
  public:
   explicit Net(Backend& backend, std::optional<DType> activation = {}, std::string_view format = "f32")
       : backend_(backend),
-        format_(format_ops(format)),
+        format_(get_codec(format)),
         store_(WeightStore::Mode::holds, [&backend](size_t n) { return backend.allocate(n); }) {
     program_.activation = activation.value_or(backend.activations());
   }
@@ -58,10 +55,8 @@ class Net {
     kept_.push_back(p);
     return *p;
   }
-  const Weight& weight(const FormatOps& format, std::span<const std::byte* const> rows, int64_t in) {
-    return keep(backend_.place(format, rows, in, store_));
-  }
-  const Weight& weight(const Array& values) { return weight(format_, StoredRows(format_, values).rows, values.view.shape[1]); }
+  const Weight& weight(const StoredWeight& stored) { return keep(backend_.place(stored, store_)); }
+  const Weight& weight(const Array& values) { return weight(StoredRows(format_, values).weight); }
   const Weight& weight(int64_t out, int64_t in, uint64_t name) { return weight(made(out, in, name)); }
   std::span<const Weight> weights(int n, int64_t out, int64_t in, uint64_t name) {
     std::vector<Weight> all;
@@ -186,7 +181,7 @@ class Net {
   }
 
   Backend& backend_;
-  const FormatOps& format_;
+  const Codec& format_;
   WeightStore store_;
   Program program_;
   Recorder recorder_{program_};

@@ -23,10 +23,10 @@ TEST_P(Rules, GiveTheBitsOfPlainOperations) {
   std::vector<NamedBackend> all = cpu_backends(2);
   all.push_back({"ref", make_ref_backend()});
   for (auto& [name, backend] : all)
-    for (const FormatOps* ops : formats()) {
-      const std::string_view format = ops->format.name;
+    for (const Codec* codec : codecs()) {
+      const std::string_view format = codec->name;
       const bool one = format == "f32", products = GetParam().rule <= Rule::gate_linear;  // which differ by format
-      if (!one && (name == "ref" || (!products && format != "q4_1") || (GetParam().floats && ops->format.group > 1))) continue;
+      if (!one && (name == "ref" || (!products && format != "q4_1") || (GetParam().floats && codec->block > 1))) continue;
       auto plain = net(*backend, {.fuse = false, .share = false}, format), marked = net(*backend, {.fuse = true, .share = false}, format),
            shared = net(*backend, {}, format);
       EXPECT_LE(shared->program().whole.slots.size(), marked->program().whole.slots.size());

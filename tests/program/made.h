@@ -24,7 +24,7 @@ class Made {
     kept_.push_back(p);
     return *p;
   }
-  const Weight& weight(int64_t out, int64_t in) { return keep(Weight{&format_ops("f32"), out, in}); }
+  const Weight& weight(int64_t out, int64_t in) { return keep(Weight{&get_codec("f32"), out, in}); }
   Value linear(Value x, int64_t out, ValueType type = ValueType::activation) {
     return r.linear(x, {&weight(out, x.cols), 1}, {.type = type});
   }
@@ -60,8 +60,8 @@ class Made {
     r.add(x, linear(y, kDim));
   }
   void moe(Value x) {
-    const auto& first = keep(std::vector<Weight>(4, Weight{&format_ops("f32"), 24, kDim}));
-    const auto& last = keep(std::vector<Weight>(4, Weight{&format_ops("f32"), kDim, 24}));
+    const auto& first = keep(std::vector<Weight>(4, Weight{&get_codec("f32"), 24, kDim}));
+    const auto& last = keep(std::vector<Weight>(4, Weight{&get_codec("f32"), kDim, 24}));
     const Value y = norm(x);
     const auto [expert, weight] = r.route(linear(y, 4, ValueType::f32), 2, true);
     const Value gate = r.grouped_linear(y, first, expert, ""), up = r.grouped_linear(y, first, expert, "");

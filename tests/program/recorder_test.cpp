@@ -17,7 +17,7 @@ TEST(Recorder, FoldsAnAddIntoTheProductThatWasJustRecorded) {
 TEST(Recorder, FoldsAnAddIntoProductsSideBySide) {
   Made m;
   const Value x = m.input(32, ValueType::f32), y = m.input(8);
-  const auto& weights = m.keep(std::vector<Weight>{{&format_ops("f32"), 20, 8}, {&format_ops("f32"), 12, 8}});
+  const auto& weights = m.keep(std::vector<Weight>{{&get_codec("f32"), 20, 8}, {&get_codec("f32"), 12, 8}});
   m.r.add(x, m.r.linear(y, weights));
   ASSERT_EQ(m.program.whole.ops.size(), 2u);
   EXPECT_EQ(m.program.whole.ops[0].get<LinearOp>()->residual, x.columns(0, 20));
@@ -57,7 +57,7 @@ TEST(Recorder, GivesEachPartItsOwnPartOfABias) {
   std::vector<float> values(32);
   for (float* data : {values.data(), static_cast<float*>(nullptr)}) {
     Made m;
-    const auto& weights = m.keep(std::vector<Weight>{{&format_ops("f32"), 20, 8}, {&format_ops("f32"), 12, 8}});
+    const auto& weights = m.keep(std::vector<Weight>{{&get_codec("f32"), 20, 8}, {&get_codec("f32"), 12, 8}});
     m.r.linear(m.input(8), weights, {.bias = view(data, DType::f32, {32})});
     const Tensor first = m.program.whole.ops[0].get<LinearOp>()->bias, second = m.program.whole.ops[1].get<LinearOp>()->bias;
     EXPECT_EQ(first.size(), 20);

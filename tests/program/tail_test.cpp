@@ -104,7 +104,7 @@ TEST(Tail, ComesAfterTheLastAttentionThoughItStoresNothing) {
 TEST(Tail, RowsOfExpertsDoNotCross) {
   Made m;
   const Value x = m.embed();
-  const auto& experts = m.keep(std::vector<Weight>(4, Weight{&format_ops("f32"), 24, Made::kDim}));
+  const auto& experts = m.keep(std::vector<Weight>(4, Weight{&get_codec("f32"), 24, Made::kDim}));
   const auto [expert, weight] = m.r.route(m.linear(x, 4, ValueType::f32), 2, true);
   const Value up = m.r.grouped_linear(x, experts, expert, "");
   m.attention(x, m.kv());

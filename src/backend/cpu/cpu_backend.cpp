@@ -75,11 +75,13 @@ class CpuBackend : public Backend {
     return int64_t(bytes) + sampling + linear_scratch_.bytes() + attention_.bytes() + expert_scratch_.bytes();
   }
 
+  Weight place(const StoredWeight& stored, WeightStore& store) override { return pack(stored, store, pool_); }
+
   void embed(Tensor out, const Weight& table, float scale, const Batch& batch) override {
     rows(batch.n_tokens, table.in, [&](int64_t r) {
       int32_t token = batch.token[r];
       if (token < 0) token = std::max(0, sampled_.at(size_t(-1 - token)));  // a row without finite logits has none
-      table.ops->decode_rows(table, token < table.out ? token : 0, 1, out.row<float>(r));
+      table.decode(token < table.out ? token : 0, 1, out.row<float>(r));
       if (scale != 1)
         for (int64_t i = 0; i < table.in; i++) out.row<float>(r)[i] *= scale;
     });

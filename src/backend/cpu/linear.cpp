@@ -24,10 +24,10 @@ const LinearKernels& linear_kernels(Isa isa) {
   }
 }
 
-static const LinearKernel& find_kernel(const LinearKernels& kernels, std::string_view format, int64_t rows) {
+static const LinearKernel& find_kernel(const LinearKernels& kernels, const Weight& w, int64_t rows) {
   for (int i = kernels.count - 1; i >= 0; i--)
-    if (format == kernels.table[i].format && rows >= kernels.table[i].from_rows) return kernels.table[i];
-  fail("the CPU has no kernel for weights in format '{}'", format);
+    if (w.layout->name == kernels.table[i].layout && rows >= kernels.table[i].from_rows) return kernels.table[i];
+  fail("the CPU has no kernel for weights laid out as '{}'", w.layout->name);
 }
 
 static void grow(Buffer& buffer, size_t bytes) {
@@ -37,7 +37,7 @@ static void grow(Buffer& buffer, size_t bytes) {
 static LinearCall make_call(Tensor out, Tensor x, const Weight& w, const Epilogue& e) {
   if (x.shape[x.rank - 1] != w.in || out.shape[out.rank - 1] != w.out || x.shape[0] != out.shape[0])
     fail("a [{}, {}] weight cannot take {} to {}", w.out, w.in, shape_string(x), shape_string(out));
-  LinearCall c{w.in, w.out, x.shape[0], w.packed.as<std::byte>()};
+  LinearCall c{w.in, w.out, x.shape[0], w.packed.as<std::byte>(), w.codec->decode, w.codec->row_bytes(w.in)};
   c.x = x.as<float>();
   c.x_stride = x.stride[0];
   c.y = out.as<float>();
@@ -51,7 +51,7 @@ static LinearCall make_call(Tensor out, Tensor x, const Weight& w, const Epilogu
 
 RoundAhead::RoundAhead(const Weight& reader, int64_t rows, const LinearKernels& kernels, LinearScratch& scratch) {
   if (rows == 0) return;
-  const LinearKernel& kernel = find_kernel(kernels, reader.format().name, rows);
+  const LinearKernel& kernel = find_kernel(kernels, reader, rows);
   if (!kernel.round) return;
   grow(scratch.ahead, size_t(kernel.rounded_bytes(reader.in, rows)));
   kernel_ = &kernel;
@@ -145,12 +145,12 @@ static PieceFloats floats_of(int64_t in, int64_t rows, int64_t group, int halves
 void LinearNeeds::count(const Weight& w, int64_t rows, const LinearKernels& kernels, int n_workers) {
   if (rows == 0 || w.out == 0) return;
   for (const LinearKernel& kernel : std::span(kernels.table, size_t(kernels.count))) {
-    if (w.format().name != kernel.format || rows < kernel.from_rows) continue;
+    if (w.layout->name != kernel.layout || rows < kernel.from_rows) continue;
     if (kernel.round) rounded_ = std::max(rounded_, kernel.rounded_bytes(w.in, rows));
     const int64_t chunk = std::min(rows, most_rows(w.in, kernel, kernels));
     for (int halves : {0, 2}) {  // a gated product's pieces are of both halves
-      const int64_t panels = halves ? w.panels() / 2 : w.panels(), share = (panels + n_workers - 1) / n_workers;
-      int64_t group = most_panels(share, w.packed.bytes() / w.panels());
+      const int64_t panels = halves ? panels_of(w) / 2 : panels_of(w), share = (panels + n_workers - 1) / n_workers;
+      int64_t group = most_panels(share, w.packed.bytes() / panels_of(w));
       if (stretched(kernel, w.in)) group = std::max(group, kernels.group_panels);
       group = std::max<int64_t>(std::min(group, panels), kPair);
       const int64_t floats = floats_of(w.in, chunk, group, halves, kernels).all;
@@ -164,7 +164,7 @@ void LinearNeeds::count(const Weight& w, int64_t rows, const LinearKernels& kern
 template <class F>
 static void run_pieces(const LinearCall& c, const Weight& w, int64_t panels, int64_t step, int halves, const LinearKernel& kernel,
                        ThreadPool& pool, const LinearKernels& kernels, LinearScratch& scratch, F f) {
-  const Pieces p = cut(c, panels, step, w.packed.bytes() / w.panels(), kernel, kernels, pool.size());
+  const Pieces p = cut(c, panels, step, w.packed.bytes() / panels_of(w), kernel, kernels, pool.size());
   const PieceFloats floats = floats_of(c.in, std::min(p.chunk, c.rows), p.group, halves, kernels);
   grow(scratch.workers, size_t(floats.all) * sizeof(float) * size_t(pool.size()));
   pool.parallel(p.chunks * p.groups, 1, [&](int64_t begin, int64_t end, int worker) {
@@ -181,9 +181,9 @@ void cpu_linear(Tensor out, Tensor x, const Weight& w, const Epilogue& e, Thread
                 LinearScratch& scratch, const RowsOfX& rows) {
   LinearCall c = make_call(out, x, w, e);
   if (c.rows == 0 || c.out == 0) return;
-  const LinearKernel& kernel = find_kernel(kernels, w.format().name, c.rows);
+  const LinearKernel& kernel = find_kernel(kernels, w, c.rows);
   make_rows(c, kernel, pool, scratch, rows);
-  run_pieces(c, w, w.panels(), 1, 0, kernel, pool, kernels, scratch,
+  run_pieces(c, w, panels_of(w), 1, 0, kernel, pool, kernels, scratch,
              [&](int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, float* floats, float*) {
                kernel.run(c, row, row_end, panel, panel_end, floats);
              });
@@ -198,7 +198,7 @@ RoundAhead cpu_linear_gate(Tensor out, Tensor x, const Weight& w, GateFunction g
   both.shape[1] = w.out;
   LinearCall c = make_call(both, x, w, {});
   if (c.rows == 0 || c.out == 0) return {};
-  const LinearKernel& kernel = find_kernel(kernels, w.format().name, c.rows);
+  const LinearKernel& kernel = find_kernel(kernels, w, c.rows);
   make_rows(c, kernel, pool, scratch, rows);
   const bool whole_blocks = half % kBlock == 0;
   const RoundAhead ahead = whole_blocks && reader ? RoundAhead(*reader, c.rows, kernels, scratch) : RoundAhead();

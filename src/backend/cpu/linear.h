@@ -3,6 +3,7 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/linear_kernels.h"
+#include "backend/cpu/panels.h"
 
 namespace mr {
 

@@ -15,9 +15,9 @@ constexpr int kPanel = 16, kBlock = 32, kPair = 2, kStretch = 512;
 
 // K blocking of products of many rows: stretches of about kStretch inputs, of equal length and whole blocks.
 constexpr int64_t kLongestStretch = kStretch / 2 * 3;
-constexpr int64_t stretch_of(int64_t in) {
+constexpr int64_t stretch_of(int64_t in, int64_t block = kBlock) {
   const int64_t n = in <= kLongestStretch ? 1 : (in + kStretch / 2 - 1) / kStretch;
-  return ((in + n - 1) / n + kBlock - 1) / kBlock * kBlock;
+  return ((in + n - 1) / n + block - 1) / block * block;
 }
 
 // Largest tiles that fit in registers; kQuantStretch 0: quantized products of many rows are not blocked over K.
@@ -233,6 +233,22 @@ void run_float(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel,
     };
     pairs(panel, panel_end, both, one);
   }
+}
+
+// Stored rows, decoded by stretch and panel; then as f32 weights.
+constexpr int64_t kStoredBlock = 256;  // every codec's block divides it
+inline void run_stored(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, float* scratch) {
+  float *copy = scratch, *decoded = copy + kLongestStretch * kPanel, *sums = scratch + kLongestStretch * kPair * kPanel;
+  const int64_t stretch = stretch_of(c.in, kStoredBlock);
+  for (int64_t p = panel; p < panel_end; p++)
+    for (int64_t k = 0; k < c.in; k += stretch) {
+      const int64_t end = k + stretch < c.in ? k + stretch : c.in, n = end - k, left = c.out - p * kPanel;
+      for (int64_t r = 0; r < kPanel; r++) {
+        if (r < left) c.decode(c.packed + (p * kPanel + r) * c.row_bytes + c.row_bytes * k / c.in, n, decoded);
+        for (int64_t i = 0; i < n; i++) copy[i * kPanel + r] = r < left ? decoded[i] : 0;
+      }
+      float_rows<F32, kFloatRows, 1, 1>(c, row, row_end, p, copy, {k, end, sums});
+    }
 }
 
 // Quantized weights. A packed block: f16 scales, (f16 minima), then vectors of 4 inputs x 16 rows. As int16 lanes, a vector's
@@ -461,20 +477,22 @@ void byte_row(const LinearCall& c, int64_t row, int64_t, int64_t panel, int64_t 
 }
 
 template <class W>
-constexpr mr::LinearKernel one_row_kernel(const char* format) {
+constexpr mr::LinearKernel one_row_kernel(const char* layout) {
   static_assert(W::kLargest <= kBytesUpTo);
-  return {format, 1, round_to_bytes<W>, rounded_bytes, byte_row<W>, 0};
+  return {layout, 1, round_to_bytes<W>, rounded_bytes, byte_row<W>, 0};
 }
 #endif
 
 template <class W>
-constexpr mr::LinearKernel float_kernel(const char* format) {
-  return {format, 1, nullptr, nullptr, run_float<W>, kStretch};
+constexpr mr::LinearKernel float_kernel(const char* layout) {
+  return {layout, 1, nullptr, nullptr, run_float<W>, kStretch};
 }
 template <class W>
-constexpr mr::LinearKernel quant_kernel(const char* format) {
-  return {format, W::kLargest <= kBytesUpTo ? 2 : 1, round_part<W>, rounded_bytes, run_quant<W>, kQuantStretch};
+constexpr mr::LinearKernel quant_kernel(const char* layout) {
+  return {layout, W::kLargest <= kBytesUpTo ? 2 : 1, round_part<W>, rounded_bytes, run_quant<W>, kQuantStretch};
 }
+
+constexpr mr::LinearKernel kStoredKernel{"stored", 1, nullptr, nullptr, run_stored, kStretch};
 
 constexpr int kTileRows = 24;  // every tile height divides it
 
@@ -484,14 +502,20 @@ constexpr int64_t scratch_floats(int64_t, int64_t rows, int64_t panels) {
 }
 
 constexpr mr::LinearKernel kTable[] = {
-    float_kernel<F32>("f32"),     float_kernel<F16>("f16"),     float_kernel<Bf16>("bf16"),
+    kStoredKernel,
+    float_kernel<F32>("f32"),
+    float_kernel<F16>("f16"),
+    float_kernel<Bf16>("bf16"),
 #if defined(__AVX512F__)
-    one_row_kernel<Q4_0>("q4_0"), one_row_kernel<Q4_1>("q4_1"),
+    one_row_kernel<Q4_0>("int4"),
+    one_row_kernel<Q4_1>("int4 + minimum"),
 #endif
 #if defined(__AVX512VNNI__)
-    one_row_kernel<Q8_0>("q8_0"),
+    one_row_kernel<Q8_0>("int8"),
 #endif
-    quant_kernel<Q8_0>("q8_0"),   quant_kernel<Q4_0>("q4_0"),   quant_kernel<Q4_1>("q4_1"),
+    quant_kernel<Q8_0>("int8"),
+    quant_kernel<Q4_0>("int4"),
+    quant_kernel<Q4_1>("int4 + minimum"),
 };
 constexpr mr::LinearKernels kKernels{kTable, sizeof(kTable) / sizeof(kTable[0]), scratch_floats, kTileRows, 192 << 10, 16};
 

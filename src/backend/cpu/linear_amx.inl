@@ -319,26 +319,27 @@ inline void run_bf16_row(const LinearCall& c, int64_t row, int64_t, int64_t pane
 }
 
 template <class T, class W>
-constexpr mr::LinearKernel quant_kernel(const char* format) {
-  return {format, kFewRows, round_part<W>, split_rounded_bytes, run_quant<T, W>, 0};
+constexpr mr::LinearKernel quant_kernel(const char* layout) {
+  return {layout, kFewRows, round_part<W>, split_rounded_bytes, run_quant<T, W>, 0};
 }
 
 template <class T>
 struct Kernels {
   static constexpr mr::LinearKernel table[] = {
+      linear::kStoredKernel,
       linear::float_kernel<linear::F32>("f32"),
       linear::float_kernel<linear::F16>("f16"),
       {"bf16", 1, split_row_part, row_bytes, run_bf16_row, 0},
       {"bf16", 2, split_part, split_bytes, run_bf16<T>, linear::kStretch},
-      linear::one_row_kernel<linear::Q8_0>("q8_0"),
-      linear::one_row_kernel<linear::Q4_0>("q4_0"),
-      linear::one_row_kernel<linear::Q4_1>("q4_1"),
-      linear::quant_kernel<linear::Q8_0>("q8_0"),
-      linear::quant_kernel<linear::Q4_0>("q4_0"),
-      linear::quant_kernel<linear::Q4_1>("q4_1"),
-      quant_kernel<T, linear::Q8_0>("q8_0"),
-      quant_kernel<T, linear::Q4_0>("q4_0"),
-      quant_kernel<T, linear::Q4_1>("q4_1"),
+      linear::one_row_kernel<linear::Q8_0>("int8"),
+      linear::one_row_kernel<linear::Q4_0>("int4"),
+      linear::one_row_kernel<linear::Q4_1>("int4 + minimum"),
+      linear::quant_kernel<linear::Q8_0>("int8"),
+      linear::quant_kernel<linear::Q4_0>("int4"),
+      linear::quant_kernel<linear::Q4_1>("int4 + minimum"),
+      quant_kernel<T, linear::Q8_0>("int8"),
+      quant_kernel<T, linear::Q4_0>("int4"),
+      quant_kernel<T, linear::Q4_1>("int4 + minimum"),
   };
   // Widened panels (bf16: a stretch of two, and partial sums), or the scratch of vector kernels, if larger.
   static int64_t scratch_floats(int64_t in, int64_t rows, int64_t panels) {

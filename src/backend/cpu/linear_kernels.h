@@ -1,9 +1,9 @@
-// The matrix product kernels of one instruction set: a table with a row per weight format.
+// The matrix product kernels of one instruction set: a table with a row per layout of weights.
 //
-// The arithmetic is fixed, so that every instruction set, row count and thread count gives the same bits. Float weights:
-// one fma chain over the inputs, ascending, from 0 (bf16 weights on AMX have a different arithmetic, equally independent of
-// row and thread counts: linear_amx.inl). Quantized weights: activations are rounded to int16 per block of 32
-// (RoundedBlock), a block's dot product is exact in int32, and blocks are added in ascending order:
+// The arithmetic is fixed, so that every instruction set, row count and thread count gives the same bits. Float weights,
+// and those that are decoded from their stored rows: one fma chain over the inputs, ascending, from 0 (bf16 weights on AMX have a different
+// arithmetic, equally independent of row and thread counts: linear_amx.inl). Quantized weights: activations are rounded to int16 per block
+// of 32 (RoundedBlock), a block's dot product is exact in int32, and blocks are added in ascending order:
 //   acc = fma(float(dot), weight_scale * x_scale, acc);   q4_1 then   acc = fma(minimum, x_scale * sum(q), acc)
 // Then out = residual + scale * (acc + bias), each step rounded, absent parts skipped.
 #pragma once
@@ -29,8 +29,10 @@ struct RoundedBlock {
 
 struct LinearCall {
   int64_t in, out, rows;
-  const std::byte* packed;  // format.h says how
-  const float* x;           // [rows, in], for float weights
+  const std::byte* packed;                                       // panels.h says how
+  void (*decode)(const std::byte* row, int64_t in, float* out);  // of stored rows
+  int64_t row_bytes;
+  const float* x;  // [rows, in], for float weights
   int64_t x_stride;
   const std::byte* rounded;  // all rows, as the kernel's `round` left them
   float* y;                  // [rows, out]
@@ -42,8 +44,8 @@ struct LinearCall {
 };
 
 struct LinearKernel {
-  const char* format;
-  int64_t from_rows;  // products of fewer rows use an earlier entry of the format
+  const char* layout;
+  int64_t from_rows;  // products of fewer rows use an earlier entry of the layout
   // Rounds inputs [first, first + n) of row `row`, at x, into the buffer of rounded_bytes(in, rows) bytes for all rows of a product;
   // first is a multiple of 32, and so is n unless it reaches the end of the row. Null: the kernel reads f32 activations.
   void (*round)(const float* x, int64_t in, int64_t row, int64_t first, int64_t n, std::byte* rounded);

@@ -92,18 +92,18 @@ class Cuda final : public CudaBackend {
     copy_units(at_.stream, copies, state, host);
   }
 
-  Weight place(const FormatOps& format, std::span<const std::byte* const> rows, int64_t in, WeightStore& store) override {
-    if (const auto packing = packing_of(format)) {
-      check(in % kBlock == 0, "a {} weight has rows of {} inputs: a multiple of {} is needed", format.format.name, in, kBlock);
-      const Staging::Room room = Staging::room(*packing, int64_t(rows.size()), in);
-      Weight w{&format, int64_t(rows.size()), in};
+  Weight place(const StoredWeight& stored, WeightStore& store) override {
+    stored.check_shape();
+    if (const auto packing = packing_of(*stored.codec)) {
+      const Staging::Room room = Staging::room(*packing, stored.out(), stored.in);
+      Weight w{stored.codec, stored.out(), stored.in, &kTiles};
       w.packed = view(store.take(size_t(room.quants)), DType::u8, {room.quants}, Device::cuda);
       w.scale = view(store.take(size_t(room.scales)), DType::u8, {room.scales}, Device::cuda);
-      if (w.packed) staging_->send_packed(w.packed.as<std::byte>(), w.scale.as<std::byte>(), *packing, rows, in);
+      if (w.packed) staging_->send_packed(w.packed.as<std::byte>(), w.scale.as<std::byte>(), *packing, stored);
       return w;
     }
-    Weight w = empty_weight(int64_t(rows.size()), in, store);
-    if (w.packed) staging_->send(w.packed.as<std::byte>(), format, rows, in);
+    Weight w = empty_weight(stored.out(), stored.in, store);
+    if (w.packed) staging_->send(w.packed.as<std::byte>(), stored);
     return w;
   }
   Weight make_up(int64_t out, int64_t in, uint64_t seed, WeightStore& store) override {
@@ -127,7 +127,7 @@ class Cuda final : public CudaBackend {
   bool queues() const override { return true; }
 
   void embed(Tensor out, const Weight& table, float scale, const Batch& batch) override {
-    if (packing_of(*table.ops))
+    if (packing_of(*table.codec))
       return embed_packed(at_, matrix(out), packed(table), scale, batch.token, gpu_.sampled(direct_, batch.n_out));
     cuda::embed(at_, matrix(out), table.packed.data, table.out, table.in, scale, batch.token, gpu_.sampled(direct_, batch.n_out));
   }
@@ -247,8 +247,10 @@ class Cuda final : public CudaBackend {
   void log_launches(std::function<void(const std::string&)> sink) override { gpu_.log.to(std::move(sink)); }
 
  private:
+  static constexpr Layout kRows{"rows of bf16", nullptr}, kTiles{"packed tiles", nullptr};
+
   static Weight empty_weight(int64_t out, int64_t in, WeightStore& store) {
-    Weight w{&format_ops("bf16"), out, in};
+    Weight w{&get_codec("bf16"), out, in, &kRows};
     w.packed = view(store.take(size_t(out * in) * 2), DType::bf16, {out, in}, Device::cuda);
     return w;
   }

@@ -94,7 +94,7 @@ void Gpu::multiply_alone(const Launch& at, const Product& p) const {
 }
 
 void Gpu::multiply(Lane& lane, Product p, const Weight& weight, Tensor both) {
-  const bool blocks = packing_of(*weight.ops).has_value();
+  const bool blocks = packing_of(*weight.codec).has_value();
   if (p.x.dtype != DType::bf16 || blocks) p.x = as_bf16(lane, p.x);
   if (blocks) {
     const Packed w = packed(weight);

@@ -102,7 +102,7 @@ void ListRun::multiply(int writer, const Product& p, const Weight& weight, Tenso
 
 // In deterministic mode norms are always split this way, so that a row's bits do not depend on which kernels do the halves.
 bool ListRun::share_norm(int norm, Product& p, const Weight& weight) {
-  if (packing_of(*weight.ops) || gpu_.to_library(p) || !shape_fits(p)) return false;
+  if (packing_of(*weight.codec) || gpu_.to_library(p) || !shape_fits(p)) return false;
   const bool done = half_.norm == norm && half_.x.rows == p.x.rows;
   if (!done && !(gpu_.options.deterministic && halve(norm))) return false;
   p.x = half_.x;
@@ -288,7 +288,7 @@ bool ListRun::route(const Mark& mark) {
                        router.packed.data,
                        int(router.out),
                        o.renormalize};
-  if (n.kind != Norm::Kind::rms || n.bias || packing_of(*router.ops) || x.shape[0] > kFewRows || gpu_.options.deterministic ||
+  if (n.kind != Norm::Kind::rms || n.bias || packing_of(*router.codec) || x.shape[0] > kFewRows || gpu_.options.deterministic ||
       !can_route(call))
     return false;
   listed_ = -1;
@@ -302,7 +302,7 @@ bool ListRun::route(const Mark& mark) {
 }
 
 bool ListRun::one_row_of(Tensor x, Tensor expert, const Weight& w) const {
-  return expert.shape[0] == 1 && !gpu_.options.deterministic && !packing_of(*w.ops) && w.in % 8 == 0 && x.dtype == DType::bf16 &&
+  return expert.shape[0] == 1 && !gpu_.options.deterministic && !packing_of(*w.codec) && w.in % 8 == 0 && x.dtype == DType::bf16 &&
          aligned(matrix(x));
 }
 
@@ -318,7 +318,7 @@ bool ListRun::experts_gate(const Mark& mark) {
   const GroupedLinearOp &gates = *op<GroupedLinearOp>(mark.first), &ups = *op<GroupedLinearOp>(mark.first + 1);
   const Activation act = op<GateOp>(mark.first + 2)->act;
   const Weight& w = gates.experts[0];
-  if (w.in % 8 || w.out % 16 || w.ops != ups.experts[0].ops) return false;
+  if (w.in % 8 || w.out % 16 || w.codec != ups.experts[0].codec) return false;
   const Tensor out = bound_(ups.out), x = bound_(gates.x), expert = bound_(gates.expert);
   if (!one_row_of(x, expert, w)) {
     gpu_.multiply_grouped(*this, out, x, gates.experts, ups.experts, expert, act);

@@ -40,7 +40,7 @@ class Counter {
   }
 
   void linear(const LinearOp& o) {
-    const bool blocks = packing_of(*o.weight->ops).has_value();
+    const bool blocks = packing_of(*o.weight->codec).has_value();
     copied(o.x, blocks);
     const bool many = rows(o.x) > kPackedRows && !gpu_.options.deterministic;
     if (blocks && (many || o.weight->out % 32)) need(Scratch::unpacked, o.weight->out * o.weight->in * 2);

@@ -12,14 +12,14 @@ class Staging {
  public:
   Staging(cudaStream_t, ThreadPool&);
   ~Staging();
-  // Stored rows of any format to bf16 [rows, in]. When it returns the rows are no longer needed; the copies are in the stream.
-  void send(std::byte* device, const FormatOps&, std::span<const std::byte* const> rows, int64_t in);
-  // Stored rows of blocks in packed.cu's layout.
+  // Stored rows of any codec to bf16 [out, in]. When it returns the rows are no longer needed; the copies are in the stream.
+  void send(std::byte* device, const StoredWeight&);
+  // Codes in packed.cu's layout.
   struct Room {
     int64_t quants, scales;  // bytes
   };
   static Room room(Packing, int64_t out, int64_t in);
-  void send_packed(std::byte* quants, std::byte* scales, Packing, std::span<const std::byte* const> rows, int64_t in);
+  void send_packed(std::byte* quants, std::byte* scales, Packing, const StoredWeight&);
 
  private:
   static constexpr size_t kBytes = size_t(16) << 20;

@@ -24,7 +24,7 @@ const Packed* Tables::experts(std::span<const Weight> experts) {
     std::vector<Packed> list;
     for (const Weight& w : experts) {
       list.push_back(packed(w));
-      check(w.ops == experts[0].ops, "experts of {} and of {} cannot be run together", experts[0].format().name, w.format().name);
+      check(w.codec == experts[0].codec, "experts of {} and of {} cannot be run together", experts[0].codec->name, w.codec->name);
     }
     it = experts_.emplace(key, keep(list)).first;
   }

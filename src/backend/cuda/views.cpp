@@ -15,14 +15,16 @@ const float* floats(Tensor t) { return t.as<const float>(); }
 
 bool aligned(const Matrix& m) { return reinterpret_cast<uintptr_t>(m.data) % 16 == 0 && m.stride * size_of(m.dtype) % 16 == 0; }
 
-std::optional<Packing> packing_of(const FormatOps& format) {
-  if (format.format.name == "q8_0") return Packing::q8_0;
-  if (format.format.name == "q4_0") return Packing::q4_0;
-  if (format.format.name == "q4_1") return Packing::q4_1;
+std::optional<Packing> packing_of(const Codec& codec) {
+  const Grid& grid = codec.grid;
+  if (grid.group != 32 || grid.table || grid.levels || grid.scale != Grid::Scale::f16) return std::nullopt;
+  if (grid.bits == 8 && grid.offset == 128 && !grid.minimum) return Packing::q8_0;
+  if (grid.bits == 4 && grid.offset == 8 && !grid.minimum) return Packing::q4_0;
+  if (grid.bits == 4 && grid.offset == 0 && grid.minimum) return Packing::q4_1;
   return std::nullopt;
 }
 
-Packed packed(const Weight& w) { return {packing_of(*w.ops).value_or(Packing::bf16), w.packed.data, w.scale.data, w.out, w.in}; }
+Packed packed(const Weight& w) { return {packing_of(*w.codec).value_or(Packing::bf16), w.packed.data, w.scale.data, w.out, w.in}; }
 
 Product product_of(Tensor out, Tensor x, const Weight& weight, const Epilogue& e) {
   Product p{weight.packed.data, weight.out, weight.in, matrix(x), matrix(out), floats(e.bias), floats(e.residual), 0, e.scale};
@@ -94,7 +96,7 @@ bool suits_many(const Product& p) {
 }
 
 std::optional<SelectCall> select_call(Tensor out, Tensor u, Tensor z, const Selection& select, const DiagScan& scan) {
-  if (packing_of(*select.x->ops) || packing_of(*select.low->ops)) return std::nullopt;
+  if (packing_of(*select.x->codec) || packing_of(*select.low->codec)) return std::nullopt;
   SelectCall s{.rows = {.out = matrix(out), .x = matrix(u), .dt_bias = floats(select.dt_bias), .gate = matrix(z)},
                .low = select.low->packed.data,
                .rank = int(select.low->in),

@@ -13,7 +13,7 @@ Matrix matrix(Tensor);
 Heads heads(Tensor);  // [T, dim] counts as one head
 const float* floats(Tensor);
 
-std::optional<Packing> packing_of(const FormatOps&);  // nothing: rows of bf16
+std::optional<Packing> packing_of(const Codec&);  // nothing: rows of bf16
 Packed packed(const Weight&);
 
 Product product_of(Tensor out, Tensor x, const Weight&, const Epilogue&);

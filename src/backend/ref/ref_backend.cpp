@@ -105,7 +105,7 @@ class RefBackend : public Backend {
     for (int r = 0; r < batch.n_tokens; r++) {
       int32_t token = batch.token[r];
       if (token < 0) token = std::max(0, sampled_.at(size_t(-1 - token)));  // a row without finite logits has none
-      table.ops->decode_rows(table, token < table.out ? token : 0, 1, out.row<float>(r));
+      table.decode(token < table.out ? token : 0, 1, out.row<float>(r));
       for (int64_t i = 0; i < table.in; i++) out.row<float>(r)[i] *= scale;
     }
   }
@@ -136,7 +136,7 @@ class RefBackend : public Backend {
   void linear(Tensor out, Tensor x, const Weight& weight, const Epilogue& e) override {
     pool_.parallel(weight.out, 16, [&](int64_t begin, int64_t end, int) {
       std::vector<float> w(size_t((end - begin) * weight.in));
-      weight.ops->decode_rows(weight, begin, end - begin, w.data());
+      weight.decode(begin, end - begin, w.data());
       for (int64_t t = 0; t < x.shape[0]; t++) {
         for (int64_t o = begin; o < end; o++) {
           double sum = dot(w.data() + (o - begin) * weight.in, x.row<float>(t), weight.in);

@@ -1,6 +1,9 @@
-#include <algorithm>
+#include "quant/weight.h"
 
-#include "quant/format.h"
+#include <algorithm>
+#include <cstring>
+
+#include "core/thread_pool.h"
 
 namespace mr {
 
@@ -33,6 +36,25 @@ size_t WeightStore::bytes() const {
   size_t n = counted_;
   for (const Chunk& c : chunks_) n += c.used;
   return n;
+}
+
+static void decode_stored(const Weight& w, int64_t row, int64_t n, float* out) {
+  const int64_t bytes = w.codec->row_bytes(w.in);
+  for (int64_t r = row; r < row + n; r++, out += w.in) w.codec->decode(w.packed.as<std::byte>() + r * bytes, w.in, out);
+}
+
+const Layout kStoredLayout{"stored", decode_stored};
+
+Weight place_stored(const StoredWeight& stored, WeightStore& store, ThreadPool& pool) {
+  stored.check_shape();
+  const int64_t bytes = stored.codec->row_bytes(stored.in);
+  Weight w{stored.codec, stored.out(), stored.in, &kStoredLayout};
+  w.packed = view(store.take(size_t(w.out * bytes)), DType::u8, {w.out * bytes});
+  if (!w.packed) return w;
+  pool.parallel(w.out, std::max<int64_t>(1, (256 << 10) / bytes), [&](int64_t begin, int64_t end, int) {
+    for (int64_t r = begin; r < end; r++) std::memcpy(w.packed.as<std::byte>() + r * bytes, stored.row(r), size_t(bytes));
+  });
+  return w;
 }
 
 }  // namespace mr

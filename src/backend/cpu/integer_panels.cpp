@@ -1,0 +1,158 @@
+// Panels of integers: one packing and one decoding for every grid.
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+
+#include "backend/cpu/panels.h"
+
+namespace mr {
+
+namespace {
+
+struct Plane {
+  int bits, shift;  // of a code
+};
+struct Planes {
+  Plane plane[2];
+  int n;
+};
+Planes planes_of(int bits) {
+  switch (bits) {
+    case 3:
+    case 5:
+      return {{{bits - 1, 0}, {1, bits - 1}}, 2};
+    case 6:
+      return {{{4, 0}, {2, 4}}, 2};
+    default:
+      return {{{bits, 0}}, 1};
+  }
+}
+
+// Offsets within a block of a panel.
+struct Shape {
+  const Codec& codec;
+  int64_t blocks, groups, scale, head, group_bytes, bytes;  // blocks, groups: of 32 inputs in one of the codec's, of a scale in 32
+  explicit Shape(const Codec& c)
+      : codec(c),
+        blocks(c.block / kBlock),
+        groups(kBlock / c.grid.group),
+        scale(c.grid.scale == Grid::Scale::f16 ? 2 : 1),
+        head(kPanel * (scale + (c.grid.minimum ? 2 : 0))),
+        group_bytes(c.grid.levels ? kPanel * groups * (c.grid.minimum ? 2 : 1) : 0),
+        bytes(head + blocks * (group_bytes + c.grid.bits * 64)) {}
+  int64_t minimum_at(int64_t row) const { return kPanel * scale + 2 * row; }
+  int64_t groups_at(int64_t block) const { return head + block * (group_bytes + codec.grid.bits * 64); }
+  int64_t codes_at(int64_t block) const { return groups_at(block) + group_bytes; }
+};
+
+constexpr uint32_t kBytes = 0x01010101;
+
+// 32 codes of one row to its words of the planes, 64 bytes apart, and back.
+void pack_codes(int bits, const uint8_t* code, std::byte* to) {
+  uint32_t quad[8];
+  std::memcpy(quad, code, sizeof(quad));
+  const Planes planes = planes_of(bits);
+  for (int i = 0; i < planes.n; i++) {
+    const Plane p = planes.plane[i];
+    for (int v = 0; v < p.bits; v++, to += 64) {
+      uint32_t word = 0;
+      for (int g = v, shift = 0; g < 8; g += p.bits, shift += p.bits) word |= (quad[g] >> p.shift & ((1u << p.bits) - 1) * kBytes) << shift;
+      std::memcpy(to, &word, 4);
+    }
+  }
+}
+void unpack_codes(int bits, const std::byte* from, uint8_t* code) {
+  uint32_t quad[8] = {};
+  const Planes planes = planes_of(bits);
+  for (int i = 0; i < planes.n; i++) {
+    const Plane p = planes.plane[i];
+    for (int v = 0; v < p.bits; v++, from += 64) {
+      uint32_t word;
+      std::memcpy(&word, from, 4);
+      for (int g = v, shift = 0; g < 8; g += p.bits, shift += p.bits) quad[g] |= (word >> shift & ((1u << p.bits) - 1) * kBytes) << p.shift;
+    }
+  }
+  std::memcpy(code, quad, sizeof(quad));
+}
+
+void pack_block(const Shape& s, const BlockCodes& b, int64_t row, std::byte* to) {
+  const Grid& grid = s.codec.grid;
+  std::memcpy(to + s.scale * row, &b.scale, size_t(s.scale));  // little-endian: the low byte of an e8m0
+  if (grid.minimum) std::memcpy(to + s.minimum_at(row), &b.minimum, 2);
+  for (int64_t j = 0; j < s.blocks; j++) {
+    for (int64_t g = 0; grid.levels && g < s.groups; g++) {
+      std::byte* group = to + s.groups_at(j) + g * kPanel + row;
+      group[0] = std::byte(b.group_scale[j * s.groups + g]);
+      if (grid.minimum) group[s.groups * kPanel] = std::byte(b.group_minimum[j * s.groups + g]);
+    }
+    pack_codes(grid.bits, b.code + j * kBlock, to + s.codes_at(j) + 4 * row);
+  }
+}
+
+void unpack_block(const Shape& s, const std::byte* from, int64_t row, BlockCodes& b) {
+  const Grid& grid = s.codec.grid;
+  std::memcpy(&b.scale, from + s.scale * row, size_t(s.scale));
+  if (grid.minimum) std::memcpy(&b.minimum, from + s.minimum_at(row), 2);
+  for (int64_t j = 0; j < s.blocks; j++) {
+    for (int64_t g = 0; grid.levels && g < s.groups; g++) {
+      const std::byte* group = from + s.groups_at(j) + g * kPanel + row;
+      b.group_scale[j * s.groups + g] = int8_t(group[0]);
+      if (grid.minimum) b.group_minimum[j * s.groups + g] = int8_t(group[s.groups * kPanel]);
+    }
+    unpack_codes(grid.bits, from + s.codes_at(j) + 4 * row, b.code + j * kBlock);
+  }
+}
+
+int64_t bytes(const Codec& codec, int64_t out, int64_t in) { return (out + kPanel - 1) / kPanel * (in / codec.block) * Shape(codec).bytes; }
+
+void pack_panel(std::byte* packed, int64_t panel, const StoredWeight& w) {
+  const Shape shape(*w.codec);
+  const int64_t blocks = w.in / w.codec->block, first = panel * kPanel, rows = std::min<int64_t>(kPanel, w.out() - first);
+  std::byte* to = packed + panel * blocks * shape.bytes;
+  for (int64_t b = 0; b < blocks; b++, to += shape.bytes)
+    for (int64_t r = 0; r < kPanel; r++) {
+      static constexpr BlockCodes none{};
+      BlockCodes codes;
+      if (r < rows) w.codec->codes(w.row(first + r) + b * w.codec->block_bytes, codes);
+      pack_block(shape, r < rows ? codes : none, r, to);
+    }
+}
+
+void decode(const Weight& w, int64_t row, int64_t n, float* out) {
+  const Shape shape(*w.codec);
+  const int64_t blocks = w.in / w.codec->block;
+  for (int64_t r = row; r < row + n; r++) {
+    const std::byte* from = w.packed.as<std::byte>() + r / kPanel * blocks * shape.bytes;
+    for (int64_t b = 0; b < blocks; b++, from += shape.bytes, out += w.codec->block) {
+      BlockCodes codes;
+      unpack_block(shape, from, r % kPanel, codes);
+      values_of(w.codec->grid, int(w.codec->block), codes, out);
+    }
+  }
+}
+
+// What the kernels of linear.inl read; a row for each of its types.
+struct Known {
+  Grid grid;
+  PanelLayout layout;
+};
+constexpr PanelLayout named(std::string_view name) { return {{name, decode}, bytes, pack_panel}; }
+const Known kKnown[] = {
+    {{.bits = 8, .group = 32, .offset = 128}, named("int8")},
+    {{.bits = 4, .group = 32, .offset = 8}, named("int4")},
+    {{.bits = 4, .group = 32, .minimum = true}, named("int4 + minimum")},
+};
+
+bool same(const Grid& a, const Grid& b) {
+  return a.bits == b.bits && a.group == b.group && a.offset == b.offset && a.table == b.table && a.scale == b.scale &&
+         a.levels == b.levels && a.minimum == b.minimum;
+}
+
+}  // namespace
+
+const PanelLayout* integer_panels(const Grid& grid) {
+  const Known* known = std::find_if(std::begin(kKnown), std::end(kKnown), [&](const Known& k) { return same(k.grid, grid); });
+  return known == std::end(kKnown) ? nullptr : &known->layout;
+}
+
+}  // namespace mr

@@ -1,0 +1,70 @@
+// The CPU's layouts against the codecs they were packed from: the same values to the bit.
+#include "backend/cpu/panels.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+#include "core/thread_pool.h"
+
+namespace mr {
+namespace {
+
+// Stored rows of any bytes whose values are finite.
+std::vector<std::byte> finite_rows(const Codec& codec, int64_t out, int64_t in, unsigned seed) {
+  std::mt19937 rng(seed);
+  std::vector<std::byte> stored(size_t(out * codec.row_bytes(in)));
+  std::vector<float> values(static_cast<size_t>(codec.block));
+  for (size_t at = 0; at < stored.size(); at += size_t(codec.block_bytes)) {
+    auto finite = [&] {
+      codec.decode(stored.data() + at, codec.block, values.data());
+      for (float v : values)
+        if (!(std::abs(v) < 1e30f)) return false;
+      return true;
+    };
+    do {
+      for (int64_t i = 0; i < codec.block_bytes; i++) stored[at + size_t(i)] = std::byte(rng());
+    } while (!finite());
+  }
+  return stored;
+}
+
+class PanelsTest : public testing::TestWithParam<const Codec*> {};
+
+TEST_P(PanelsTest, DecodeToTheBitsOfTheirCodec) {
+  const Codec& codec = *GetParam();
+  ThreadPool pool(2);
+  for (int64_t in : codec.block > 1 ? std::vector<int64_t>{codec.block, 3 * codec.block} : std::vector<int64_t>{1, 5, 96})
+    for (int64_t out : {1, 15, 16, 17, 23, 40}) {
+      WeightStore store;
+      const auto stored = finite_rows(codec, 40, in, unsigned(in + out));
+      StoredWeight w(codec, in);
+      w.add(stored.data(), out, [](int64_t r) { return r * 7 % 40; });  // in any order
+      const Weight packed = pack(w, store, pool);
+      ASSERT_EQ(packed.out, out);
+      std::vector<float> want(static_cast<size_t>(in)), got(size_t(in * out));
+      packed.decode(0, out, got.data());
+      for (int64_t r = 0; r < out; r++) {
+        codec.decode(w.row(r), in, want.data());
+        ASSERT_EQ(std::memcmp(got.data() + r * in, want.data(), size_t(in) * 4), 0)
+            << packed.layout->name << ", row " << r << " of " << out;
+      }
+    }
+}
+
+// A layout takes hardly more memory than the file: panels are whole, and scales of 6 bits become bytes.
+TEST_P(PanelsTest, TakeTheBytesOfTheFile) {
+  const Codec& codec = *GetParam();
+  ThreadPool pool(1);
+  WeightStore store(WeightStore::Mode::counts);
+  const int64_t out = 64, in = 1024;
+  pack(StoredWeight(codec, nullptr, out, in), store, pool);
+  EXPECT_LE(double(store.bytes()), 1.05 * double(out * codec.row_bytes(in)));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PanelsTest, testing::ValuesIn(codecs().begin(), codecs().end()),
+                         [](const auto& info) { return std::string(info.param->name); });
+
+}  // namespace
+}  // namespace mr
