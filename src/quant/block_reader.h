@@ -1,0 +1,43 @@
+// Reading the fields of a stored block, whose bytes have no alignment.
+#pragma once
+
+#include <cstring>
+
+#include "core/dtype.h"
+#include "quant/gguf_blocks.h"
+
+namespace mr {
+
+class BlockReader {
+ public:
+  explicit BlockReader(const std::byte* block) : block_(block) {}
+
+  uint8_t u8(int at) const { return uint8_t(block_[at]); }
+  int8_t i8(int at) const { return int8_t(block_[at]); }
+  uint16_t u16(int at) const { return load<uint16_t>(at); }
+  uint32_t u32(int at) const { return load<uint32_t>(at); }
+  float f16(int at) const { return f32_from_f16(u16(at)); }
+  int low4(int at) const { return u8(at) & 15; }
+  int high4(int at) const { return u8(at) >> 4; }
+  int nibble(int at, int i) const { return u8(at + i / 2) >> i % 2 * 4 & 15; }  // i of a list, the low one of a byte first
+  int bits2(int at, int i) const { return u8(at + i / 4) >> i % 4 * 2 & 3; }    // the same for pairs of bits
+  bool bit(int at, int i) const { return u8(at + i / 8) >> i % 8 & 1; }
+
+ private:
+  template <class T>
+  T load(int at) const {
+    T value;
+    std::memcpy(&value, block_ + at, sizeof(T));
+    return value;
+  }
+
+  const std::byte* block_;
+};
+
+// Calls decode(block, out) for each block of a row.
+template <int Weights, int Bytes, class Decode>
+void for_each_block(const std::byte* row, int64_t in, float* out, Decode decode) {
+  for (int64_t b = 0; b < in / Weights; b++) decode(BlockReader(row + b * Bytes), out + b * Weights);
+}
+
+}  // namespace mr
