@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include "core/error.h"
+#include "quant/codec.h"
 
 namespace mr {
 
@@ -36,7 +37,8 @@ const NumberFormat& number_format(std::string_view name) {
 NumberFormat::Product product_of(std::string_view format) {
   for (const NumberFormat& f : number_formats())
     if (f.name == format) return f.product;
-  return NumberFormat::Product::bf16;
+  const Codec* codec = find_codec(format);
+  return codec && codec->grid.bits ? NumberFormat::Product::quantized : NumberFormat::Product::bf16;
 }
 
 double product_rate(const Chip& chip, NumberFormat::Product product) {

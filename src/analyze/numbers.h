@@ -20,7 +20,7 @@ struct NumberFormat {
 std::span<const NumberFormat> number_formats();
 const NumberFormat& number_format(std::string_view name);  // throws, listing the known ones
 
-NumberFormat::Product product_of(std::string_view format);  // of weights in that format; bf16 if it is not in the table
+NumberFormat::Product product_of(std::string_view format);  // of weights in that format; bf16 if it is no grid of integers
 
 // Flops a second of such a product; bf16's where the chip has no such unit.
 double product_rate(const Chip&, NumberFormat::Product);

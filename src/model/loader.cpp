@@ -12,7 +12,7 @@ namespace mr {
 // What runs, and what to take instead of what does not.
 static std::string advice(const Checkpoint& files) {
   std::string names = codec_names();
-  names += " do. Take the model's BF16 safetensors, or a GGUF file in Q8_0, Q4_0 or Q4_1";
+  names += " do. Take the model's BF16 safetensors, or a GGUF file in Q8_0, Q6_K or Q4_K_M";
   return files.is_gguf() ? names + "; llama.cpp's `llama-quantize --allow-requantize IN.gguf OUT.gguf Q8_0` makes one of this file" : names;
 }
 

@@ -1,10 +1,10 @@
-// Reading the fields of a stored block, whose bytes have no alignment.
+// Fields of a stored block, whose bytes have no alignment.
 #pragma once
 
 #include <cstring>
 
 #include "core/dtype.h"
-#include "quant/gguf_blocks.h"
+#include "quant/codec.h"
 
 namespace mr {
 
@@ -22,6 +22,10 @@ class BlockReader {
   int nibble(int at, int i) const { return u8(at + i / 2) >> i % 2 * 4 & 15; }  // i of a list, the low one of a byte first
   int bits2(int at, int i) const { return u8(at + i / 4) >> i % 4 * 2 & 3; }    // the same for pairs of bits
   bool bit(int at, int i) const { return u8(at + i / 8) >> i % 8 & 1; }
+  void nibbles(int at, uint8_t* code) const {  // 32 codes in 16 bytes: the first 16 low, the others high
+    for (int i = 0; i < 16; i++) code[i] = uint8_t(low4(at + i));
+    for (int i = 0; i < 16; i++) code[i + 16] = uint8_t(high4(at + i));
+  }
 
  private:
   template <class T>
@@ -33,6 +37,11 @@ class BlockReader {
 
   const std::byte* block_;
 };
+
+inline void put_f16(std::byte* at, float x) {
+  const uint16_t half = f16_from_f32(x);
+  std::memcpy(at, &half, 2);
+}
 
 // Calls decode(block, out) for each block of a row.
 template <int Weights, int Bytes, class Decode>

@@ -3,23 +3,29 @@
 #include <string>
 
 #include "core/error.h"
+#include "quant/gguf_blocks.h"
 #include "quant/table.h"
 
 namespace mr {
 
-static const Codec* const kCodecs[] = {&kF32, &kF16, &kBf16, &kQ8_0, &kQ4_0, &kQ4_1};
-
-std::span<const Codec* const> codecs() { return kCodecs; }
+std::span<const Codec* const> codecs() {
+  static const std::vector<const Codec*> all = [] {
+    std::vector<const Codec*> list{&kF32, &kF16, &kBf16, &kQ8_0, &kQ4_0, &kQ4_1};
+    for (const Codec& codec : gguf_codecs()) list.push_back(&codec);
+    return list;
+  }();
+  return all;
+}
 
 const Codec* find_codec(std::string_view name) {
-  for (const Codec* codec : kCodecs)
+  for (const Codec* codec : codecs())
     if (codec->name == name) return codec;
   return nullptr;
 }
 
 std::string codec_names() {
   std::string names;
-  for (const Codec* codec : kCodecs) names.append(names.empty() ? "" : ", ").append(codec->name);
+  for (const Codec* codec : codecs()) names.append(names.empty() ? "" : ", ").append(codec->name);
   return names;
 }
 

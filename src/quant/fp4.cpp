@@ -3,12 +3,11 @@
 #include <bit>
 
 #include "quant/block_reader.h"
+#include "quant/gguf_blocks.h"
 
 namespace mr {
 
-static constexpr float kE2m1Doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-
-static float half_of_e8m0(uint8_t e) { return std::bit_cast<float>(e < 2 ? 0x00200000u << e : uint32_t(e - 1) << 23); }
+const int8_t kE2m1Doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 // E4M3 whose sign is not looked at; 0x7f stands for 0.
 static float half_of_e4m3(uint8_t x) {
@@ -18,14 +17,10 @@ static float half_of_e4m3(uint8_t x) {
   return exponent == 0 ? mantissa * 0x1p-10f : (8 + mantissa) * std::bit_cast<float>(uint32_t(exponent + 116) << 23);
 }
 
-void decode_mxfp4(const std::byte* row, int64_t in, float* out) {  // E8M0, then nibbles: 0..15 low, 16..31 high
-  for_each_block<32, 17>(row, in, out, [](const BlockReader& b, float* y) {
-    const float scale = half_of_e8m0(b.u8(0));
-    for (int i = 0; i < 16; i++) {
-      y[i] = scale * kE2m1Doubled[b.low4(1 + i)];
-      y[i + 16] = scale * kE2m1Doubled[b.high4(1 + i)];
-    }
-  });
+void codes_mxfp4(const std::byte* block, BlockCodes& c) {  // E8M0, then nibbles: 0..15 low, 16..31 high
+  const BlockReader b(block);
+  c.scale = b.u8(0);
+  b.nibbles(1, c.code);
 }
 
 void decode_nvfp4(const std::byte* row, int64_t in, float* out) {  // four E4M3, then four groups of nibbles: 0..7 low, 8..15 high
@@ -33,8 +28,8 @@ void decode_nvfp4(const std::byte* row, int64_t in, float* out) {  // four E4M3,
     for (int group = 0; group < 4; group++) {
       const float scale = half_of_e4m3(b.u8(group));
       for (int i = 0; i < 8; i++) {
-        y[16 * group + i] = scale * kE2m1Doubled[b.low4(4 + 8 * group + i)];
-        y[16 * group + i + 8] = scale * kE2m1Doubled[b.high4(4 + 8 * group + i)];
+        y[16 * group + i] = scale * float(kE2m1Doubled[b.low4(4 + 8 * group + i)]);
+        y[16 * group + i + 8] = scale * float(kE2m1Doubled[b.high4(4 + 8 * group + i)]);
       }
     }
   });

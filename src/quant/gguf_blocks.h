@@ -1,40 +1,35 @@
-// The block types of GGUF files as their definition: a row of weights is a list of blocks, and a decoder reads a stored row to f32
-// with the arithmetic of the `gguf` package, equal to the bit.
+// The block types of GGUF files: what their bytes mean, with the arithmetic of the `gguf` package, equal to the bit. Types whose values
+// are a grid are defined by their codes, the others by a decoder of rows.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <span>
-#include <string_view>
+
+#include "quant/codec.h"
 
 namespace mr {
 
-// `row` holds in / weights blocks; `in` is a multiple of the block's weights. Rows need no alignment.
+std::span<const Codec> gguf_codecs();  // beside those that can also be encoded: q8_0, q4_0, q4_1
+
+// in a row of whole blocks, at any address
 using DecodeRow = void(const std::byte* row, int64_t in, float* out);
-
-struct GgufBlock {
-  std::string_view name;  // as in StoredTensor::format
-  int type;               // ggml's number
-  int weights, bytes;     // a block
-  DecodeRow* decode;
-};
-
-std::span<const GgufBlock> gguf_blocks();
-const GgufBlock* find_gguf_block(std::string_view name);  // null if unknown
+using BlockToCodes = void(const std::byte* block, BlockCodes&);
 
 // One scale a block (f16), with a minimum in those that end in 1.
-DecodeRow decode_q5_0, decode_q5_1;
+BlockToCodes codes_q5_0, codes_q5_1;
 // Super-blocks of 256: scales of 4 to 8 bits for groups of 16 or 32, themselves scaled by an f16.
-DecodeRow decode_q2_k, decode_q3_k, decode_q4_k, decode_q5_k, decode_q6_k;
+BlockToCodes codes_q2_k, codes_q3_k, codes_q4_k, codes_q5_k, codes_q6_k;
 // 4 bits that choose from a table of 16 values.
-DecodeRow decode_iq4_nl, decode_iq4_xs;
+extern const int8_t kIq4[16];
+BlockToCodes codes_iq4_nl, codes_iq4_xs;
+// E2M1 under scales of 8 bits: E8M0 a block of 32, E4M3 a group of 16.
+extern const int8_t kE2m1Doubled[16];
+BlockToCodes codes_mxfp4;
+DecodeRow decode_nvfp4;
 // Codebooks: an index names 4 or 8 magnitudes at once (quant/iq_grids.h), signs beside it.
 DecodeRow decode_iq2_xxs, decode_iq2_xs, decode_iq2_s, decode_iq3_xxs, decode_iq3_s;
 // Codebooks of -1, 0, 1, moved by an eighth.
 DecodeRow decode_iq1_s, decode_iq1_m;
 // -1, 0, 1, five to a byte or four.
 DecodeRow decode_tq1_0, decode_tq2_0;
-// E2M1 under scales of 8 bits: E8M0 a block of 32, E4M3 a group of 16.
-DecodeRow decode_mxfp4, decode_nvfp4;
 
 }  // namespace mr

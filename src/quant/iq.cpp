@@ -3,11 +3,12 @@
 #include <bit>
 
 #include "quant/block_reader.h"
+#include "quant/gguf_blocks.h"
 #include "quant/iq_grids.h"
 
 namespace mr {
 
-static constexpr int8_t kIq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+const int8_t kIq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
 // Seven signs are stored, the eighth makes their number even.
 static uint8_t even_signs(uint32_t seven) { return uint8_t(seven | uint32_t(std::popcount(seven) & 1) << 7); }
@@ -18,27 +19,19 @@ static void put_signed(const std::array<int8_t, N>& grid, float scale, int signs
   for (size_t i = 0; i < N; i++) y[i] = scale * float(grid[i]) * (signs >> i & 1 ? -1.0f : 1.0f);
 }
 
-void decode_iq4_nl(const std::byte* row, int64_t in, float* out) {
-  for_each_block<32, 18>(row, in, out, [](const BlockReader& b, float* y) {
-    const float scale = b.f16(0);
-    for (int i = 0; i < 16; i++) {
-      y[i] = scale * float(kIq4[b.low4(2 + i)]);
-      y[i + 16] = scale * float(kIq4[b.high4(2 + i)]);
-    }
-  });
+void codes_iq4_nl(const std::byte* block, BlockCodes& c) {  // f16, values
+  const BlockReader b(block);
+  c.scale = b.u16(0);
+  b.nibbles(2, c.code);
 }
 
-void decode_iq4_xs(const std::byte* row, int64_t in, float* out) {  // f16, high pairs of bits of 8 scales, their nibbles, values
-  for_each_block<256, 136>(row, in, out, [](const BlockReader& b, float* y) {
-    const float d = b.f16(0);
-    for (int group = 0; group < 8; group++, y += 32) {
-      const float scale = d * float((b.nibble(4, group) | b.bits2(2, group) << 4) - 32);
-      for (int i = 0; i < 16; i++) {
-        y[i] = scale * float(kIq4[b.low4(8 + 16 * group + i)]);
-        y[i + 16] = scale * float(kIq4[b.high4(8 + 16 * group + i)]);
-      }
-    }
-  });
+void codes_iq4_xs(const std::byte* block, BlockCodes& c) {  // f16, high pairs of bits of 8 scales, their nibbles, values
+  const BlockReader b(block);
+  c.scale = b.u16(0);
+  for (int g = 0; g < 8; g++) {
+    c.group_scale[g] = int8_t((b.nibble(4, g) | b.bits2(2, g) << 4) - 32);
+    b.nibbles(8 + 16 * g, c.code + 32 * g);
+  }
 }
 
 void decode_iq2_xxs(const std::byte* row, int64_t in, float* out) {  // a group of 32: four indices, a word of 4 × 7 signs and a scale

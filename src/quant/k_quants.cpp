@@ -1,6 +1,7 @@
 // Q2_K to Q6_K: super-blocks of 256 values in groups of 16 or 32, whose scales (and minima) are integers under one f16.
 // Values of b bits lie in runs: 32 bytes hold 32 values of every shift, one group of 32 after the other.
 #include "quant/block_reader.h"
+#include "quant/gguf_blocks.h"
 
 namespace mr {
 
@@ -24,59 +25,57 @@ static ScaleMin scale_min(const BlockReader& b, int at, int group) {
   return {b.low4(at + 8 + k) | b.u8(at + k) >> 6 << 4, b.high4(at + 8 + k) | b.u8(at + 4 + k) >> 6 << 4};
 }
 
-void decode_q2_k(const std::byte* row, int64_t in, float* out) {  // 16 bytes of scale and minimum, values, f16 scale, f16 minimum
-  for_each_block<256, 84>(row, in, out, [](const BlockReader& b, float* y) {
-    const float d = b.f16(80), d_min = b.f16(82);
-    for (int i = 0; i < 256; i++) {
-      const float scale = d * float(b.low4(i / 16)), minimum = d_min * float(b.high4(i / 16));
-      y[i] = scale * float(run2(b, 16, i)) - minimum;
-    }
-  });
+void codes_q2_k(const std::byte* block, BlockCodes& c) {  // 16 bytes of scale and minimum, values, f16 scale, f16 minimum
+  const BlockReader b(block);
+  c.scale = b.u16(80);
+  c.minimum = b.u16(82);
+  for (int g = 0; g < 16; g++) {
+    c.group_scale[g] = int8_t(b.low4(g));
+    c.group_minimum[g] = int8_t(b.high4(g));
+  }
+  for (int i = 0; i < 256; i++) c.code[i] = uint8_t(run2(b, 16, i));
 }
 
-void decode_q3_k(const std::byte* row, int64_t in, float* out) {  // high bits, low pairs of bits, 12 bytes of scales, f16 scale
-  for_each_block<256, 110>(row, in, out, [](const BlockReader& b, float* y) {
-    const float d = b.f16(108);
-    for (int i = 0; i < 256; i++) {
-      const int group = i / 16, at = 96 + group % 8;
-      const int low = group < 8 ? b.low4(at) : b.high4(at), high = b.u8(104 + group % 4) >> group / 4 * 2 & 3;
-      const float scale = d * float((low | high << 4) - 32);
-      y[i] = scale * float(run2(b, 32, i) - (run1(b, 0, i) ? 0 : 4));
-    }
-  });
+void codes_q3_k(const std::byte* block, BlockCodes& c) {  // high bits, low pairs of bits, 12 bytes of scales, f16 scale
+  const BlockReader b(block);
+  c.scale = b.u16(108);
+  for (int g = 0; g < 16; g++) {
+    const int at = 96 + g % 8, low = g < 8 ? b.low4(at) : b.high4(at), high = b.u8(104 + g % 4) >> g / 4 * 2 & 3;
+    c.group_scale[g] = int8_t((low | high << 4) - 32);
+  }
+  for (int i = 0; i < 256; i++) c.code[i] = uint8_t(run2(b, 32, i) | run1(b, 0, i) << 2);
 }
 
-void decode_q4_k(const std::byte* row, int64_t in, float* out) {  // f16 scale, f16 minimum, 12 bytes of scales and minima, values
-  for_each_block<256, 144>(row, in, out, [](const BlockReader& b, float* y) {
-    const float d = b.f16(0), d_min = b.f16(2);
-    for (int group = 0; group < 8; group++) {
-      const ScaleMin s = scale_min(b, 4, group);
-      const float scale = d * float(s.scale), minimum = d_min * float(s.minimum);
-      for (int i = 32 * group; i < 32 * group + 32; i++) y[i] = scale * float(run4(b, 16, i)) - minimum;
-    }
-  });
+static void six_bit_scales(const BlockReader& b, BlockCodes& c) {  // of q4_k and q5_k: f16 scale, f16 minimum, 12 bytes
+  c.scale = b.u16(0);
+  c.minimum = b.u16(2);
+  for (int g = 0; g < 8; g++) {
+    const ScaleMin s = scale_min(b, 4, g);
+    c.group_scale[g] = int8_t(s.scale);
+    c.group_minimum[g] = int8_t(s.minimum);
+  }
 }
 
-void decode_q5_k(const std::byte* row, int64_t in, float* out) {  // as q4_k, with a fifth bit of all values before the nibbles
-  for_each_block<256, 176>(row, in, out, [](const BlockReader& b, float* y) {
-    const float d = b.f16(0), d_min = b.f16(2);
-    for (int group = 0; group < 8; group++) {
-      const ScaleMin s = scale_min(b, 4, group);
-      const float scale = d * float(s.scale), minimum = d_min * float(s.minimum);
-      for (int i = 32 * group; i < 32 * group + 32; i++) y[i] = scale * float(run4(b, 48, i) | run1(b, 16, i) << 4) - minimum;
-    }
-  });
+void codes_q4_k(const std::byte* block, BlockCodes& c) {  // scales, then values
+  const BlockReader b(block);
+  six_bit_scales(b, c);
+  for (int i = 0; i < 256; i++) c.code[i] = uint8_t(run4(b, 16, i));
 }
 
-void decode_q6_k(const std::byte* row, int64_t in, float* out) {  // nibbles in runs of 64, high pairs of bits, int8 scales, f16 scale
-  for_each_block<256, 210>(row, in, out, [](const BlockReader& b, float* y) {
-    const float d = b.f16(208);
-    for (int i = 0; i < 256; i++) {
-      const float scale = d * float(b.i8(192 + i / 16));
-      const int low = b.u8(i / 128 * 64 + i % 64) >> i / 64 % 2 * 4 & 15;
-      y[i] = scale * float((low | run2(b, 128, i) << 4) - 32);
-    }
-  });
+void codes_q5_k(const std::byte* block, BlockCodes& c) {  // as q4_k, with a fifth bit of all values before the nibbles
+  const BlockReader b(block);
+  six_bit_scales(b, c);
+  for (int i = 0; i < 256; i++) c.code[i] = uint8_t(run4(b, 48, i) | run1(b, 16, i) << 4);
+}
+
+void codes_q6_k(const std::byte* block, BlockCodes& c) {  // nibbles in runs of 64, high pairs of bits, int8 scales, f16 scale
+  const BlockReader b(block);
+  c.scale = b.u16(208);
+  for (int g = 0; g < 16; g++) c.group_scale[g] = b.i8(192 + g);
+  for (int i = 0; i < 256; i++) {
+    const int low = b.u8(i / 128 * 64 + i % 64) >> i / 64 % 2 * 4 & 15;
+    c.code[i] = uint8_t(low | run2(b, 128, i) << 4);
+  }
 }
 
 }  // namespace mr

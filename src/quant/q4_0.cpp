@@ -1,16 +1,17 @@
 // q4_0: 32 values of 4 bits and one f16 scale; real = scale * (value - 8). Byte j holds input j low and input j + 16 high.
 #include <cmath>
 
-#include "quant/block_fields.h"
+#include "quant/block_reader.h"
 #include "quant/table.h"
 
 namespace mr {
 
 static constexpr Grid kGrid{.bits = 4, .group = 32, .offset = 8};
 
-static void codes(const std::byte* block, BlockCodes& b) {
-  b.scale = get_u16(block);
-  get_nibbles(block + 2, b.code);
+static void codes(const std::byte* block, BlockCodes& c) {
+  const BlockReader b(block);
+  c.scale = b.u16(0);
+  b.nibbles(2, c.code);
 }
 
 // The value of largest magnitude (the first of equals) becomes exactly -8 steps.

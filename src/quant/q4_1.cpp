@@ -1,17 +1,18 @@
 // q4_1: 32 values of 4 bits, one f16 scale, one f16 minimum; real = scale * value + minimum. Nibbles lie as in q4_0.
 #include <cmath>
 
-#include "quant/block_fields.h"
+#include "quant/block_reader.h"
 #include "quant/table.h"
 
 namespace mr {
 
 static constexpr Grid kGrid{.bits = 4, .group = 32, .minimum = true};
 
-static void codes(const std::byte* block, BlockCodes& b) {
-  b.scale = get_u16(block);
-  b.minimum = get_u16(block + 2);
-  get_nibbles(block + 4, b.code);
+static void codes(const std::byte* block, BlockCodes& c) {
+  const BlockReader b(block);
+  c.scale = b.u16(0);
+  c.minimum = b.u16(2);
+  b.nibbles(4, c.code);
 }
 
 static void encode(const float* row, int64_t in, std::byte* stored) {

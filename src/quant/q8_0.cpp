@@ -1,16 +1,17 @@
 // q8_0: 32 signed bytes and one f16 scale; real = scale * value. Codes are value + 128.
 #include <cmath>
 
-#include "quant/block_fields.h"
+#include "quant/block_reader.h"
 #include "quant/table.h"
 
 namespace mr {
 
 static constexpr Grid kGrid{.bits = 8, .group = 32, .offset = 128};
 
-static void codes(const std::byte* block, BlockCodes& b) {
-  b.scale = get_u16(block);
-  for (int i = 0; i < 32; i++) b.code[i] = uint8_t(block[2 + i]) ^ 0x80;
+static void codes(const std::byte* block, BlockCodes& c) {
+  const BlockReader b(block);
+  c.scale = b.u16(0);
+  for (int i = 0; i < 32; i++) c.code[i] = b.u8(2 + i) ^ 0x80;
 }
 
 static void encode(const float* row, int64_t in, std::byte* stored) {

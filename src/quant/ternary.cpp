@@ -1,5 +1,6 @@
 // TQ1_0 and TQ2_0: 256 values of -1, 0, 1 under one f16 scale at the end of the block.
 #include "quant/block_reader.h"
+#include "quant/gguf_blocks.h"
 
 namespace mr {
 

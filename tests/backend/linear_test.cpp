@@ -8,6 +8,7 @@
 #include <cstring>
 #include <random>
 
+#include "backend/random_blocks.h"
 #include "backend/soft_tiles.h"
 #include "core/error.h"
 
@@ -43,9 +44,7 @@ struct Packed {
 Packed make_weight(const Codec& codec, int64_t out, int64_t in, unsigned seed, ThreadPool& pool) {
   Packed p;
   auto w = normal(out * in, seed);
-  const int64_t bytes = codec.row_bytes(in);
-  std::vector<std::byte> stored(size_t(out * bytes));
-  for (int64_t r = 0; r < out; r++) codec.encode(w.data() + r * in, in, stored.data() + r * bytes);
+  const auto stored = test::stored_rows(codec, w.data(), out, in, seed);
   p.weight = pack(StoredWeight(codec, stored.data(), out, in), p.store, pool);
   p.decoded.resize(size_t(out * in));
   p.weight.decode(0, out, p.decoded.data());
@@ -81,10 +80,11 @@ std::vector<float> run(const Variant& variant, const Weight& w, std::vector<floa
 }
 
 // The largest error that the arithmetic may make for one output. Each of `steps` roundings is at most 2^-24 of the terms' sum
-// of magnitudes. Float weights: a step per input. Quantized weights: two steps a block and four in making a term; q4_1's two
+// of magnitudes. Float weights: a step per input. Quantized weights: two steps a group and four in making a term; with a minimum the two
 // terms of a block are at most 2 and 1 times max|w| sum|x|; and every activation is off by half of max|x| / 32639, hardly more.
 // Split into two bf16: off by 2^-17 of itself, and two steps an input.
-double bound(const float* x, const float* w, int64_t in, bool quantized, bool split) {
+double bound(const float* x, const float* w, int64_t in, int groups, bool split) {
+  const bool quantized = groups > 0;
   double magnitude = 0, rounding = 0;
   for (int64_t b = 0; b < in; b += kBlock) {
     double products = 0, largest_x = 0, largest_w = 0, sum_x = 0, sum_w = 0;
@@ -100,7 +100,7 @@ double bound(const float* x, const float* w, int64_t in, bool quantized, bool sp
     if (quantized) rounding += 1.01 * 0.5 * largest_x / 32639 * sum_w;
     if (split) rounding += 0x1p-17 * products;
   }
-  int64_t steps = quantized ? in / kBlock * 2 + 4 : split ? 2 * in : in;
+  int64_t steps = quantized ? in / kBlock * groups * 2 + 4 : split ? 2 * in : in;
   return double(steps) * 0x1p-24 * magnitude + rounding + 1e-30;
 }
 
@@ -118,16 +118,19 @@ double rounding_variance(const float* x, const float* w, int64_t in) {
   return variance;
 }
 
-class LinearTest : public testing::TestWithParam<const char*> {
+class LinearTest : public testing::TestWithParam<const Codec*> {
  protected:
-  const Codec& codec = get_codec(GetParam());
-  bool quantized = ops.format.group > 1;
+  const Codec& codec = *GetParam();
+  bool floats = codec.block == 1, quantized = !floats && panel_layout(codec);  // else activations stay f32
+  int groups = quantized ? kBlock / codec.grid.group : 0;                      // of 32 inputs
   ThreadPool pool{2};
   std::vector<int64_t> ins() const {
+    if (codec.block > kBlock) return {codec.block, 2 * codec.block, 768, 1280, 1536};
     std::vector<int64_t> v{32, 64, 96, 576, 1536};
-    if (!quantized) v.insert(v.end(), {1, 5, 33, 100, 1061});
+    if (floats) v.insert(v.end(), {1, 5, 33, 100, 1061});
     return v;
   }
+  int64_t whole(int64_t in) const { return (in + codec.block - 1) / codec.block * codec.block; }
   void expect_product(const std::vector<float>& y, const std::vector<float>& x, const Packed& p, int64_t rows, bool split) {
     const int64_t in = p.weight.in, out = p.weight.out;
     for (int64_t r = 0; r<rows; r += rows> 64 ? 13 : 1)
@@ -135,7 +138,7 @@ class LinearTest : public testing::TestWithParam<const char*> {
         const float *xr = x.data() + r * in, *wn = p.decoded.data() + n * in;
         double exact = 0;
         for (int64_t k = 0; k < in; k++) exact += double(xr[k]) * wn[k];
-        ASSERT_NEAR(y[size_t(r * out + n)], exact, bound(xr, wn, in, quantized, split))
+        ASSERT_NEAR(y[size_t(r * out + n)], exact, bound(xr, wn, in, groups, split))
             << rows << " rows, [" << out << ", " << in << "], row " << r << " output " << n;
       }
   }
@@ -177,7 +180,7 @@ TEST_P(LinearTest, IsTheProductOnEveryInstructionSet) { expect_products(20'000, 
 // The bound above is for the worst case; here errors are as large as rounding to 16 bits makes them, and no larger.
 TEST_P(LinearTest, ErrorIsThatOfSixteenBitActivations) {
   if (!quantized) return;  // activations stay f32
-  constexpr int64_t rows = 40, out = 100, in = 576;
+  const int64_t rows = 40, out = 100, in = whole(576);
   Packed p = make_weight(codec, out, in, 21, pool);
   auto x = activations(rows, in, 22);
   auto y = run(variants().back(), p.weight, x, pool);
@@ -194,7 +197,7 @@ TEST_P(LinearTest, ErrorIsThatOfSixteenBitActivations) {
 }
 
 TEST_P(LinearTest, RowIsTheSameAloneAndAmongOthers) {
-  for (int64_t in : {96, 576}) {
+  for (int64_t in : {whole(96), whole(576)}) {
     Packed p = make_weight(codec, 333, in, 3, pool);
     auto x = activations(300, in, 4);
     for (const Variant& variant : variants()) {
@@ -211,9 +214,10 @@ TEST_P(LinearTest, RowIsTheSameAloneAndAmongOthers) {
 }
 
 TEST_P(LinearTest, ThreadsDoNotMatter) {
-  Packed p = make_weight(codec, 1000, 576, 5, pool);
+  const int64_t in = whole(576);
+  Packed p = make_weight(codec, 1000, in, 5, pool);
   for (int64_t rows : {1, 7, 130}) {
-    auto x = activations(rows, 576, 6);
+    auto x = activations(rows, in, 6);
     for (const Variant& variant : variants()) {
       if (variant.soft && rows > 24) continue;  // slow
       ThreadPool one(1);
@@ -230,7 +234,7 @@ TEST_P(LinearTest, ThreadsDoNotMatter) {
 // The epilogue's definition, step by step in f32, over the plain product; strided tensors; a residual that is the output itself, or lies
 // elsewhere with a stride of its own.
 TEST_P(LinearTest, EpilogueAndStrides) {
-  constexpr int64_t in = 96, out = 37, rows = 11, wide = 50, wider = 61;
+  const int64_t in = whole(96), out = 37, rows = 11, wide = 50, wider = 61;
   Packed p = make_weight(codec, out, in, 8, pool);
   auto x = activations(rows, in, 9), bias = normal(out, 10), residual = normal(rows * wide, 11), elsewhere = normal(rows * wider, 12);
   std::vector<float> wide_x(size_t(rows * 2 * in), NAN);
@@ -264,7 +268,7 @@ TEST_P(LinearTest, EpilogueAndStrides) {
 
 // NaN and infinity stay visible and stay in their row; tiny values become nothing rather than garbage.
 TEST_P(LinearTest, OddValuesStayInTheirRow) {
-  constexpr int64_t in = 64, out = 33;
+  const int64_t in = whole(64), out = 33;
   Packed p = make_weight(codec, out, in, 12, pool);
   for (const Variant& variant : variants()) {
     auto x = activations(6, in, 13);
@@ -282,8 +286,8 @@ TEST_P(LinearTest, OddValuesStayInTheirRow) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, LinearTest, testing::Values("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1"),
-                         [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(All, LinearTest, testing::ValuesIn(codecs().begin(), codecs().end()),
+                         [](const auto& info) { return std::string(info.param->name); });
 
 TEST(Linear, WrongShapesAreNamed) {
   ThreadPool pool(1);

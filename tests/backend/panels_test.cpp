@@ -4,31 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <random>
 
+#include "backend/random_blocks.h"
 #include "core/thread_pool.h"
 
 namespace mr {
 namespace {
-
-// Stored rows of any bytes whose values are finite.
-std::vector<std::byte> finite_rows(const Codec& codec, int64_t out, int64_t in, unsigned seed) {
-  std::mt19937 rng(seed);
-  std::vector<std::byte> stored(size_t(out * codec.row_bytes(in)));
-  std::vector<float> values(static_cast<size_t>(codec.block));
-  for (size_t at = 0; at < stored.size(); at += size_t(codec.block_bytes)) {
-    auto finite = [&] {
-      codec.decode(stored.data() + at, codec.block, values.data());
-      for (float v : values)
-        if (!(std::abs(v) < 1e30f)) return false;
-      return true;
-    };
-    do {
-      for (int64_t i = 0; i < codec.block_bytes; i++) stored[at + size_t(i)] = std::byte(rng());
-    } while (!finite());
-  }
-  return stored;
-}
 
 class PanelsTest : public testing::TestWithParam<const Codec*> {};
 
@@ -38,7 +19,7 @@ TEST_P(PanelsTest, DecodeToTheBitsOfTheirCodec) {
   for (int64_t in : codec.block > 1 ? std::vector<int64_t>{codec.block, 3 * codec.block} : std::vector<int64_t>{1, 5, 96})
     for (int64_t out : {1, 15, 16, 17, 23, 40}) {
       WeightStore store;
-      const auto stored = finite_rows(codec, 40, in, unsigned(in + out));
+      const auto stored = test::random_blocks(codec, 40 * in / codec.block, unsigned(in + out), 1e-6f, 1e6f);
       StoredWeight w(codec, in);
       w.add(stored.data(), out, [](int64_t r) { return r * 7 % 40; });  // in any order
       const Weight packed = pack(w, store, pool);

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 
+#include "backend/random_blocks.h"
 #include "backend/world.h"
 #include "core/arena.h"
 #include "program/recorder.h"
@@ -25,9 +26,8 @@ struct StoredRows {
   std::vector<std::byte> file;
   StoredWeight weight;
   StoredRows(const Codec& codec, const Array& values) {
-    const int64_t n = values.view.shape[0], in = values.view.shape[1], bytes = codec.row_bytes(in);
-    file.resize(size_t(n * bytes));
-    for (int64_t r = 0; r < n; r++) codec.encode(values.view.row<float>(r), in, file.data() + r * bytes);
+    const int64_t n = values.view.shape[0], in = values.view.shape[1];
+    file = stored_rows(codec, values.data.data(), n, in, unsigned(n + in));
     weight = {codec, file.data(), n, in};
   }
 };

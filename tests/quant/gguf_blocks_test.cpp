@@ -20,17 +20,17 @@ std::vector<char> read(const std::string& name) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-class GgufBlocks : public testing::TestWithParam<GgufBlock> {};
+class GgufBlocks : public testing::TestWithParam<Codec> {};
 
 TEST_P(GgufBlocks, DecodeWhatGgufDecodes) {
-  const GgufBlock& type = GetParam();
-  auto stored = read(std::string(type.name) + ".bin"), expected = read(std::string(type.name) + ".f32");
-  const int64_t row_bytes = kIn / type.weights * type.bytes;
+  const Codec& codec = GetParam();
+  auto stored = read(std::string(codec.name) + ".bin"), expected = read(std::string(codec.name) + ".f32");
+  const int64_t row_bytes = codec.row_bytes(kIn);
   ASSERT_EQ(stored.size(), size_t(kRows * row_bytes));
   ASSERT_EQ(expected.size(), size_t(kRows * kIn * 4));
   for (int64_t row = 0; row < kRows; row++) {
     float got[kIn], want[kIn];
-    type.decode(reinterpret_cast<const std::byte*>(stored.data()) + row * row_bytes, kIn, got);
+    codec.decode(reinterpret_cast<const std::byte*>(stored.data()) + row * row_bytes, kIn, got);
     std::memcpy(want, expected.data() + row * kIn * 4, sizeof(want));
     for (int64_t i = 0; i < kIn; i++)
       ASSERT_EQ(std::memcmp(&got[i], &want[i], 4), 0) << got[i] << ", not " << want[i] << ", at " << i << " of row " << row;
@@ -38,21 +38,16 @@ TEST_P(GgufBlocks, DecodeWhatGgufDecodes) {
 }
 
 TEST_P(GgufBlocks, DecodeARowOfOneBlock) {
-  const GgufBlock& type = GetParam();
-  auto stored = read(std::string(type.name) + ".bin"), expected = read(std::string(type.name) + ".f32");
-  std::vector<float> got(size_t(type.weights) + 1, -1);
-  type.decode(reinterpret_cast<const std::byte*>(stored.data()) + type.bytes, type.weights, got.data());
-  EXPECT_EQ(std::memcmp(got.data(), expected.data() + 4 * type.weights, 4 * size_t(type.weights)), 0);
+  const Codec& codec = GetParam();
+  auto stored = read(std::string(codec.name) + ".bin"), expected = read(std::string(codec.name) + ".f32");
+  std::vector<float> got(size_t(codec.block) + 1, -1);
+  codec.decode(reinterpret_cast<const std::byte*>(stored.data()) + codec.block_bytes, codec.block, got.data());
+  EXPECT_EQ(std::memcmp(got.data(), expected.data() + 4 * codec.block, 4 * size_t(codec.block)), 0);
   EXPECT_EQ(got.back(), -1);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, GgufBlocks, testing::ValuesIn(gguf_blocks().begin(), gguf_blocks().end()),
+INSTANTIATE_TEST_SUITE_P(All, GgufBlocks, testing::ValuesIn(gguf_codecs().begin(), gguf_codecs().end()),
                          [](const auto& info) { return std::string(info.param.name); });
-
-TEST(GgufBlockTable, IsFoundByName) {
-  for (const GgufBlock& type : gguf_blocks()) EXPECT_EQ(find_gguf_block(type.name), &type);
-  EXPECT_EQ(find_gguf_block("q9_k"), nullptr);
-}
 
 TEST(IqGrids, AreTheCodebooksOfGguf) {
   auto expected = read("codebooks.bin");
