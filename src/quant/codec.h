@@ -23,6 +23,7 @@ struct Grid {
   const int8_t* table = nullptr;
   enum class Scale : uint8_t { f16, e8m0_half } scale = Scale::f16;  // of a block; e8m0_half: 2^(byte - 128)
   bool levels = false;
+  int group_bits = 8;  // of a group's scale and minimum; 4 if both fit
   bool minimum = false;
 };
 

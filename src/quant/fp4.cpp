@@ -4,10 +4,9 @@
 
 #include "quant/block_reader.h"
 #include "quant/gguf_blocks.h"
+#include "quant/value_tables.h"
 
 namespace mr {
-
-const int8_t kE2m1Doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 // E4M3 whose sign is not looked at; 0x7f stands for 0.
 static float half_of_e4m3(uint8_t x) {

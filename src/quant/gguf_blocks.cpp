@@ -1,10 +1,12 @@
 #include "quant/gguf_blocks.h"
 
+#include "quant/value_tables.h"
+
 namespace mr {
 
 static constexpr Grid kQ5_0{.bits = 5, .group = 32, .offset = 16};
 static constexpr Grid kQ5_1{.bits = 5, .group = 32, .minimum = true};
-static constexpr Grid kQ2K{.bits = 2, .group = 16, .levels = true, .minimum = true};
+static constexpr Grid kQ2K{.bits = 2, .group = 16, .levels = true, .group_bits = 4, .minimum = true};
 static constexpr Grid kQ3K{.bits = 3, .group = 16, .offset = 4, .levels = true};
 static constexpr Grid kQ4K{.bits = 4, .group = 32, .levels = true, .minimum = true};
 static constexpr Grid kQ5K{.bits = 5, .group = 32, .levels = true, .minimum = true};

@@ -19,10 +19,8 @@ BlockToCodes codes_q5_0, codes_q5_1;
 // Super-blocks of 256: scales of 4 to 8 bits for groups of 16 or 32, themselves scaled by an f16.
 BlockToCodes codes_q2_k, codes_q3_k, codes_q4_k, codes_q5_k, codes_q6_k;
 // 4 bits that choose from a table of 16 values.
-extern const int8_t kIq4[16];
 BlockToCodes codes_iq4_nl, codes_iq4_xs;
 // E2M1 under scales of 8 bits: E8M0 a block of 32, E4M3 a group of 16.
-extern const int8_t kE2m1Doubled[16];
 BlockToCodes codes_mxfp4;
 DecodeRow decode_nvfp4;
 // Codebooks: an index names 4 or 8 magnitudes at once (quant/iq_grids.h), signs beside it.

@@ -8,8 +8,6 @@
 
 namespace mr {
 
-const int8_t kIq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-
 // Seven signs are stored, the eighth makes their number even.
 static uint8_t even_signs(uint32_t seven) { return uint8_t(seven | uint32_t(std::popcount(seven) & 1) << 7); }
 

@@ -64,7 +64,7 @@ void round_part(const float* x, int64_t in, int64_t row, int64_t first, int64_t 
     store(out, high);
     store(out + kTileBytes, low);
     scaling[b].scale[row % kTile] = block.scale;
-    scaling[b].sum[row % kTile] = block.sum;
+    if constexpr (W::kMinimum) scaling[b].sum[row % kTile] = block.sum[0];
   }
 }
 
@@ -117,11 +117,11 @@ inline void widen_bf16(const uint16_t* panel, int64_t in, int64_t block, uint8_t
 }
 
 // Dequantize pairs of stored values to pairs of bf16.
-struct Small {  // values below 16: table lookup
+struct Small {  // values below 32: table lookup
   __m512i table;
   explicit Small(int offset) {
-    alignas(64) uint16_t values[32] = {};
-    for (int i = 0; i < 16; i++) values[i] = uint16_t(__builtin_bit_cast(uint32_t, float(i - offset)) >> 16);
+    alignas(64) uint16_t values[32];
+    for (int i = 0; i < 32; i++) values[i] = uint16_t(__builtin_bit_cast(uint32_t, float(i - offset)) >> 16);
     table = _mm512_load_si512(values);
   }
   __m512i operator()(__m512i pair) const { return _mm512_permutexvar_epi16(pair, table); }
@@ -140,12 +140,12 @@ struct Byte {  // values below 256: the low mantissa bits of the float 2^23 + va
 };
 template <class W>
 struct Widen {
-  static constexpr bool kSmall = W::kBytes < kPanel * 32;  // 4 bits a weight
-  using Map = std::conditional_t<kSmall, Small, Byte>;
+  using Map = std::conditional_t < W::kLargest<32, Small, Byte>;
   static void panel(const uint8_t* w, int64_t blocks, uint8_t* tiles) {
     const Map map(W::kOffset);
-    for (int64_t b = 0; b < blocks; b++, w += W::kBytes, tiles += kTileBytes)
-      W::pairs(w, [&](IVec pair, int at) { _mm512_storeu_si512(tiles + 32 * at, map(pair.v)); });
+    for (int64_t b = 0; b < blocks; b += W::kBlocks, w += W::kBytes)
+      for (int j = 0; j < W::kBlocks; j++, tiles += kTileBytes)
+        W::template pairs<0>(w, j, [&](IVec pair, int at) { _mm512_storeu_si512(tiles + 32 * at, map(pair.v)); });
   }
 };
 

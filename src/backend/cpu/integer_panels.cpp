@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "backend/cpu/panels.h"
+#include "quant/value_tables.h"
 
 namespace mr {
 
@@ -31,14 +32,17 @@ Planes planes_of(int bits) {
 // Offsets within a block of a panel.
 struct Shape {
   const Codec& codec;
-  int64_t blocks, groups, scale, head, group_bytes, bytes;  // blocks, groups: of 32 inputs in one of the codec's, of a scale in 32
+  int64_t blocks, groups, scale, head;  // blocks, groups: of 32 inputs in one of the codec's, of a scale in 32
+  bool nibbles;                         // a group's scale and minimum share a byte
+  int64_t group_bytes, bytes;
   explicit Shape(const Codec& c)
       : codec(c),
         blocks(c.block / kBlock),
         groups(kBlock / c.grid.group),
         scale(c.grid.scale == Grid::Scale::f16 ? 2 : 1),
         head(kPanel * (scale + (c.grid.minimum ? 2 : 0))),
-        group_bytes(c.grid.levels ? kPanel * groups * (c.grid.minimum ? 2 : 1) : 0),
+        nibbles(c.grid.minimum && c.grid.group_bits == 4),
+        group_bytes(c.grid.levels ? kPanel * groups * (c.grid.minimum && !nibbles ? 2 : 1) : 0),
         bytes(head + blocks * (group_bytes + c.grid.bits * 64)) {}
   int64_t minimum_at(int64_t row) const { return kPanel * scale + 2 * row; }
   int64_t groups_at(int64_t block) const { return head + block * (group_bytes + codec.grid.bits * 64); }
@@ -82,8 +86,9 @@ void pack_block(const Shape& s, const BlockCodes& b, int64_t row, std::byte* to)
   for (int64_t j = 0; j < s.blocks; j++) {
     for (int64_t g = 0; grid.levels && g < s.groups; g++) {
       std::byte* group = to + s.groups_at(j) + g * kPanel + row;
-      group[0] = std::byte(b.group_scale[j * s.groups + g]);
-      if (grid.minimum) group[s.groups * kPanel] = std::byte(b.group_minimum[j * s.groups + g]);
+      const int8_t scale = b.group_scale[j * s.groups + g], minimum = b.group_minimum[j * s.groups + g];
+      group[0] = std::byte(s.nibbles ? scale | minimum << 4 : scale);
+      if (grid.minimum && !s.nibbles) group[s.groups * kPanel] = std::byte(minimum);
     }
     pack_codes(grid.bits, b.code + j * kBlock, to + s.codes_at(j) + 4 * row);
   }
@@ -96,8 +101,9 @@ void unpack_block(const Shape& s, const std::byte* from, int64_t row, BlockCodes
   for (int64_t j = 0; j < s.blocks; j++) {
     for (int64_t g = 0; grid.levels && g < s.groups; g++) {
       const std::byte* group = from + s.groups_at(j) + g * kPanel + row;
-      b.group_scale[j * s.groups + g] = int8_t(group[0]);
-      if (grid.minimum) b.group_minimum[j * s.groups + g] = int8_t(group[s.groups * kPanel]);
+      int8_t &scale = b.group_scale[j * s.groups + g], &minimum = b.group_minimum[j * s.groups + g];
+      scale = s.nibbles ? int8_t(uint8_t(group[0]) & 15) : int8_t(group[0]);
+      if (grid.minimum) minimum = s.nibbles ? int8_t(uint8_t(group[0]) >> 4) : int8_t(group[s.groups * kPanel]);
     }
     unpack_codes(grid.bits, from + s.codes_at(j) + 4 * row, b.code + j * kBlock);
   }
@@ -141,11 +147,21 @@ const Known kKnown[] = {
     {{.bits = 8, .group = 32, .offset = 128}, named("int8")},
     {{.bits = 4, .group = 32, .offset = 8}, named("int4")},
     {{.bits = 4, .group = 32, .minimum = true}, named("int4 + minimum")},
+    {{.bits = 5, .group = 32, .offset = 16}, named("int5")},
+    {{.bits = 5, .group = 32, .minimum = true}, named("int5 + minimum")},
+    {{.bits = 4, .group = 32, .levels = true, .minimum = true}, named("int4 of two levels")},
+    {{.bits = 5, .group = 32, .levels = true, .minimum = true}, named("int5 of two levels")},
+    {{.bits = 6, .group = 16, .offset = 32, .levels = true}, named("int6 of two levels")},
+    {{.bits = 3, .group = 16, .offset = 4, .levels = true}, named("int3 of two levels")},
+    {{.bits = 2, .group = 16, .levels = true, .group_bits = 4, .minimum = true}, named("int2 of two levels")},
+    {{.bits = 4, .group = 32, .table = kIq4}, named("iq4")},
+    {{.bits = 4, .group = 32, .table = kIq4, .levels = true}, named("iq4 of two levels")},
+    {{.bits = 4, .group = 32, .table = kE2m1Doubled, .scale = Grid::Scale::e8m0_half}, named("e2m1")},
 };
 
 bool same(const Grid& a, const Grid& b) {
   return a.bits == b.bits && a.group == b.group && a.offset == b.offset && a.table == b.table && a.scale == b.scale &&
-         a.levels == b.levels && a.minimum == b.minimum;
+         a.levels == b.levels && a.group_bits == b.group_bits && a.minimum == b.minimum;
 }
 
 }  // namespace

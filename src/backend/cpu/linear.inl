@@ -3,311 +3,15 @@
 // every output is one chain over the inputs in any tile, so results do not depend on the tiling.
 #pragma once
 
-#include "backend/cpu/linear_ivec.h"
+#include "backend/cpu/linear_codes.inl"
+#include "backend/cpu/linear_float.inl"
 #include "backend/cpu/linear_kernels.h"
 
 namespace {
 namespace linear {
 
-using mr::LinearCall;
-
-constexpr int kPanel = 16, kBlock = 32, kPair = 2, kStretch = 512;
-
-// K blocking of products of many rows: stretches of about kStretch inputs, of equal length and whole blocks.
-constexpr int64_t kLongestStretch = kStretch / 2 * 3;
-constexpr int64_t stretch_of(int64_t in, int64_t block = kBlock) {
-  const int64_t n = in <= kLongestStretch ? 1 : (in + kStretch / 2 - 1) / kStretch;
-  return ((in + n - 1) / n + block - 1) / block * block;
-}
-
-// Largest tiles that fit in registers; kQuantStretch 0: quantized products of many rows are not blocked over K.
-#if defined(__AVX512F__)
-constexpr int kFloatRows = 8, kFloatPanels = 2, kQuantRows = 8, kQuantStretch = kStretch;
-#elif defined(__AVX2__)
-constexpr int kFloatRows = 6, kFloatPanels = 1, kQuantRows = 4, kQuantStretch = kStretch;
-#else
-constexpr int kFloatRows = 4, kFloatPanels = 1, kQuantRows = 4, kQuantStretch = 0;
-#endif
-
-template <int N>
-inline void finish_n(const LinearCall& c, int64_t row, int64_t column, Vec sum, int n) {
-  auto get = [&](const float* p) { return N ? load_n(p, n) : load(p); };
-  if (c.bias) sum = add(sum, get(c.bias + column));
-  if (c.scale != 1) sum = mul(set1(c.scale), sum);
-  if (c.residual) sum = add(get(c.residual + row * c.residual_stride + column), sum);
-  float* y = c.y + row * c.y_stride + column;
-  if (N)
-    store_n(y, sum, n);
-  else
-    store(y, sum);
-}
-
-inline void finish(const LinearCall& c, int64_t row, int64_t panel, Vec sum) {
-  int64_t column = panel * kPanel, left = c.out - column;
-  if (left >= kPanel)
-    finish_n<0>(c, row, column, sum, kPanel);
-  else
-    finish_n<1>(c, row, column, sum, int(left));
-}
-
-// Prefetches the output lines into L1 while a tile is computed: rows are far apart, and each would be a miss.
-template <int Rows, int Panels>
-inline void fetch_outputs(const LinearCall& c, int64_t row, int64_t panel) {
-  if constexpr (Rows > 1)
-    for (int r = 0; r < Rows; r++)
-      for (int p = 0; p < Panels; p++) __builtin_prefetch(c.y + (row + r) * c.y_stride + (panel + p) * kPanel, 1, 3);
-}
-
-// One row: software prefetch distance in bytes, for processors whose hardware prefetcher does not run far enough ahead.
-#if defined(__AMX_BF16__)
-constexpr int64_t kAhead = 4096;
-#else
-constexpr int64_t kAhead = 0;
-#endif
-template <int64_t Bytes>
-inline void fetch_ahead(const void* weights) {
-  if constexpr (kAhead > 0)
-    for (int64_t i = 0; i < Bytes; i += 64) __builtin_prefetch((const char*)weights + kAhead + i, 0, 2);
-}
-
-// Float weights.
-
-struct F32 {
-  using Stored = float;
-  static Vec get(const float* p) { return load(p); }
-};
-struct F16 {
-  using Stored = uint16_t;
-  static Vec get(const uint16_t* p) { return load_f16(p); }
-};
-struct Bf16 {
-  using Stored = uint16_t;
-  static Vec get(const uint16_t* p) { return load_bf16(p); }
-};
-
 template <class W>
-constexpr int kInputs = 4 / sizeof(typename W::Stored);  // in a vector of 64 bytes
-template <class W>
-inline const typename W::Stored* panel_of(const LinearCall& c, int64_t panel) {
-  const int64_t vectors = (c.in + kInputs<W> - 1) / kInputs<W>;
-  return (const typename W::Stored*)c.packed + (panel / kPair * kPair * vectors + panel % kPair) * (kInputs<W> * kPanel);
-}
-
-// Inputs [begin, end) of a product of many rows, one K block: activations, weights and partial sums stay in cache. Partial sums are
-// carried from stretch to stretch.
-struct Stretch {
-  int64_t begin, end;
-  float* sums = nullptr;  // [row][16], of the tile's first row and panel
-  int64_t next_panel = 0;
-};
-inline Vec sum_before(const Stretch& s, int r, int p = 0) { return s.begin ? load(s.sums + p * s.next_panel + r * kPanel) : zero(); }
-inline void keep_sum(const LinearCall& c, const Stretch& s, int64_t row, int64_t panel, int r, int p, Vec sum) {
-  if (s.end == c.in)
-    finish(c, row + r, panel + p, sum);
-  else
-    store(s.sums + p * s.next_panel + r * kPanel, sum);
-}
-
-// Vectors of the two panels of a pair are interleaved; a panel's next vector is Step further.
-template <class W, int Rows, int Panels, int Step>
-void float_tile(const LinearCall& c, int64_t row, int64_t panel, const typename W::Stored* w, const Stretch& s) {
-  constexpr int kVector = kInputs<W> * kPanel;
-  Vec acc[Rows][Panels];
-  for (int r = 0; r < Rows; r++)
-    for (int p = 0; p < Panels; p++) acc[r][p] = sum_before(s, r, p);
-  if (s.end == c.in) fetch_outputs<Rows, Panels>(c, row, panel);
-  const float* x = c.x + row * c.x_stride;
-  const int64_t end = s.end, stride = c.x_stride;
-  auto input = [&](int64_t k, int i) {
-    Vec wk[Panels];
-    for (int p = 0; p < Panels; p++) wk[p] = W::get(w + p * kVector + i * kPanel);
-    for (int r = 0; r < Rows; r++) {
-      Vec xk = set1(x[r * stride + k + i]);
-      for (int p = 0; p < Panels; p++) acc[r][p] = in_register(fma(xk, wk[p], acc[r][p]));
-    }
-  };
-  int64_t k = s.begin;
-  for (; k + kInputs<W> <= end; k += kInputs<W>, w += Step * kVector) {
-    if constexpr (Rows == 1) fetch_ahead<64 * Panels>(w);
-    for (int i = 0; i < kInputs<W>; i++) input(k, i);
-  }
-  if (k < end) input(k, 0);
-  for (int r = 0; r < Rows; r++)
-    for (int p = 0; p < Panels; p++) keep_sum(c, s, row, panel, r, p, acc[r][p]);
-}
-
-// Tile height: the fewest tiles of at most `most` rows, as equal as possible: 9 rows are 5 + 4, not 8 + 1.
-inline int64_t tile_rows(int64_t rows, int most) {
-  int64_t tiles = (rows + most - 1) / most;
-  return (rows + tiles - 1) / tiles;
-}
-
-// Rows [row, row_end) of one group of panels, in tiles of at most Rows rows.
-template <class W, int Rows, int Panels, int Step>
-void float_rows(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, const typename W::Stored* w, Stretch s) {
-  if (tile_rows(row_end - row, Rows) == Rows)
-    for (; row + Rows <= row_end; row += Rows, s.sums += Rows * kPanel) float_tile<W, Rows, Panels, Step>(c, row, panel, w, s);
-  if constexpr (Rows > 1)
-    if (row < row_end) float_rows<W, Rows - 1, Panels, Step>(c, row, row_end, panel, w, s);
-}
-
-// The same, from an f32 copy of the panels if there are many rows: weights are widened once instead of once per tile.
-template <class W, int Rows, int Panels>
-void float_panels(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, const Stretch& s, float* copy) {
-  const auto* w = panel_of<W>(c, panel) + s.begin * kPair * kPanel;
-  if (sizeof(*w) == sizeof(float) || row_end - row <= 2 * kFloatRows)
-    return float_rows<W, Rows, Panels, kPair>(c, row, row_end, panel, w, s);
-  for (int64_t k = 0; k < s.end - s.begin; k++)
-    for (int p = 0; p < Panels; p++)
-      store(copy + (k * Panels + p) * kPanel, W::get(w + ((k / kInputs<W> * kPair + p) * kInputs<W> + k % kInputs<W>)*kPanel));
-  float_rows<F32, Rows, Panels, Panels>(c, row, row_end, panel, copy, s);
-}
-
-#if defined(__AVX512F__)
-// A vector holds two inputs: a permutation moves 16 of its words into the upper halves of lanes, which widens them to f32.
-template <int Panels>
-void bf16_row_tile(const LinearCall& c, int64_t row, int64_t panel, const uint16_t* w) {
-  const __m512i first = _mm512_slli_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0), 16);
-  const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(16 << 16));
-  auto widen = [](__m512i order, __m512i two) { return Vec{_mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaa, order, two))}; };
-  Vec acc[Panels];
-  for (Vec& a : acc) a = zero();
-  const float* x = c.x + row * c.x_stride;
-  int64_t k = 0;
-  for (; k + 2 <= c.in; k += 2, w += kPair * 2 * kPanel) {
-    fetch_ahead<64 * Panels>(w);
-    Vec x0 = set1(x[k]), x1 = set1(x[k + 1]);
-    for (int p = 0; p < Panels; p++) {
-      __m512i two = _mm512_loadu_si512(w + p * 2 * kPanel);
-      acc[p] = fma(x1, widen(second, two), fma(x0, widen(first, two), acc[p]));
-    }
-  }
-  if (k < c.in)
-    for (int p = 0; p < Panels; p++) acc[p] = fma(set1(x[k]), load_bf16(w + p * 2 * kPanel), acc[p]);
-  for (int p = 0; p < Panels; p++) finish(c, row, panel + p, acc[p]);
-}
-#endif
-
-template <class W, int Panels>
-void row_tile(const LinearCall& c, int64_t row, int64_t panel) {
-  const auto* w = panel_of<W>(c, panel);
-#if defined(__AVX512F__)
-  if constexpr (__is_same(W, Bf16)) return bf16_row_tile<Panels>(c, row, panel, w);
-#endif
-  float_tile<W, 1, Panels, kPair>(c, row, panel, w, {0, c.in});
-}
-
-// Calls both(panel) for every whole pair in [panel, panel_end), one(panel) for a panel whose pair is cut by the range.
-template <class Both, class One>
-inline void pairs(int64_t panel, int64_t panel_end, Both both, One one) {
-  while (panel < panel_end) {
-    if (panel % kPair == 0 && panel + kPair <= panel_end) {
-      both(panel);
-      panel += kPair;
-    } else {
-      one(panel);
-      panel++;
-    }
-  }
-}
-
-template <class W>
-void run_float(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, float* scratch) {
-  if (row_end - row == 1)
-    return pairs(
-        panel, panel_end, [&](int64_t p) { row_tile<W, kPair>(c, row, p); }, [&](int64_t p) { row_tile<W, 1>(c, row, p); });
-  const int64_t rows = row_end - row, stretch = rows > 2 * kFloatRows ? stretch_of(c.in) : c.in;
-  float *copy = scratch, *sums = scratch + kLongestStretch * kPair * kPanel;
-  for (int64_t k = 0; k < c.in; k += stretch) {
-    auto at = [&](int64_t p) {
-      return Stretch{k, k + stretch < c.in ? k + stretch : c.in, sums + (p - panel) * rows * kPanel, rows * kPanel};
-    };
-    auto one = [&](int64_t p) { float_panels<W, kFloatRows, 1>(c, row, row_end, p, at(p), copy); };
-    auto both = [&](int64_t p) {
-      if constexpr (kFloatPanels == kPair) {
-        float_panels<W, kFloatRows, kPair>(c, row, row_end, p, at(p), copy);
-      } else {
-        one(p);
-        one(p + 1);
-      }
-    };
-    pairs(panel, panel_end, both, one);
-  }
-}
-
-// Stored rows, decoded by stretch and panel; then as f32 weights.
-constexpr int64_t kStoredBlock = 256;  // every codec's block divides it
-inline void run_stored(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, float* scratch) {
-  float *copy = scratch, *decoded = copy + kLongestStretch * kPanel, *sums = scratch + kLongestStretch * kPair * kPanel;
-  const int64_t stretch = stretch_of(c.in, kStoredBlock);
-  for (int64_t p = panel; p < panel_end; p++)
-    for (int64_t k = 0; k < c.in; k += stretch) {
-      const int64_t end = k + stretch < c.in ? k + stretch : c.in, n = end - k, left = c.out - p * kPanel;
-      for (int64_t r = 0; r < kPanel; r++) {
-        if (r < left) c.decode(c.packed + (p * kPanel + r) * c.row_bytes + c.row_bytes * k / c.in, n, decoded);
-        for (int64_t i = 0; i < n; i++) copy[i * kPanel + r] = r < left ? decoded[i] : 0;
-      }
-      float_rows<F32, kFloatRows, 1, 1>(c, row, row_end, p, copy, {k, end, sums});
-    }
-}
-
-// Quantized weights. A packed block: f16 scales, (f16 minima), then vectors of 4 inputs x 16 rows. As int16 lanes, a vector's
-// even bytes are inputs 0 and 2 of each row and its odd bytes inputs 1 and 3: the pairs of a RoundedBlock. A block's pairs(use)
-// calls use(weights, at) for each: `weights` multiply the two activations at q[at]. quads(use) passes a vector's bytes unchanged.
-
-template <int Offset, int Headers, int Vectors>
-struct Packed {
-  static constexpr int kOffset = Offset, kBytes = kPanel * (2 * Headers + 4 * Vectors);
-  static constexpr bool kMinimum = Headers == 2;
-  static Vec scale(const uint8_t* block) { return load_f16((const uint16_t*)block); }
-  static Vec minimum(const uint8_t* block) { return load_f16((const uint16_t*)block + kPanel); }
-  static IVec vector(const uint8_t* block, int g) { return load_bytes(block + 2 * kPanel * Headers + 64 * g); }
-};
-
-struct Q8_0 : Packed<128, 1, 8> {
-  static constexpr int kLargest = 255;  // as stored
-  template <class F>
-  static void pairs(const uint8_t* block, F use) {
-    for (int g = 0; g < 8; g++) {
-      IVec v = vector(block, g);
-      use(and16(v, 0xff), 4 * g);
-      use(shift16<8>(v), 4 * g + 2);
-    }
-  }
-#if defined(__AVX512F__)
-  template <class F>
-  static void quads(const uint8_t* block, F use) {
-    for (int g = 0; g < 8; g++) use(vector(block, g), 4 * g);
-  }
-#endif
-};
-
-template <int Offset, int Headers>
-struct Q4 : Packed<Offset, Headers, 4> {
-  static constexpr int kLargest = 15;
-  template <class F>
-  static void pairs(const uint8_t* block, F use) {
-    for (int g = 0; g < 4; g++) {
-      IVec v = Packed<Offset, Headers, 4>::vector(block, g);
-      use(and16(v, 15), 4 * g);
-      use(and16(shift16<8>(v), 15), 4 * g + 2);
-      use(and16(shift16<4>(v), 15), 16 + 4 * g);
-      use(shift16<12>(v), 16 + 4 * g + 2);
-    }
-  }
-#if defined(__AVX512F__)
-  template <class F>
-  static void quads(const uint8_t* block, F use) {
-    for (int g = 0; g < 4; g++) {
-      IVec v = Packed<Offset, Headers, 4>::vector(block, g);
-      use(and_bytes(v, 15), 4 * g);
-      use(and_bytes(shift16<4>(v), 15), 16 + 4 * g);
-    }
-  }
-#endif
-};
-using Q4_0 = Q4<8, 1>;
-using Q4_1 = Q4<0, 2>;
+constexpr int64_t kInputsOf = W::kBlocks * kBlock;  // in a block
 
 inline int64_t rounded_bytes(int64_t in, int64_t rows) { return rows * (in / kBlock) * int64_t(sizeof(RoundedBlock)); }
 
@@ -319,20 +23,39 @@ void round_part(const float* x, int64_t in, int64_t row, int64_t first, int64_t 
     float largest = __builtin_bit_cast(float, bits);
     bool none = bits < 0x0d800000u;  // below 2^-100: flushed to 0
     bool bad = bits >= 0x7f800000u;
+    int32_t sums[2] = {};
     if (none || bad) {
       for (int i = 0; i < kBlock; i++) out->q[i] = 0;
-      out->scale = out->sum = bad ? __builtin_nanf("") : 0;
-      out->start = 0;
-      continue;
+      out->scale = bad ? __builtin_nanf("") : 0;
+    } else {
+      sums[0] = round_32(x, 32639.0f / largest, out->q);
+      out->scale = largest / 32639.0f;
+      if constexpr (W::kGroups == 2) {
+        for (int i = kBlock / 2; i < kBlock; i++) sums[1] += out->q[i];
+        sums[0] -= sums[1];
+      }
     }
-    int32_t sum = round_32(x, 32639.0f / largest, out->q);
-    out->scale = largest / 32639.0f;
-    out->start = -W::kOffset * sum;
-    out->sum = out->scale * float(sum);
+    for (int h = 0; h < W::kGroups; h++) {
+      if constexpr (W::kMinimum)
+        out->sum[h] = (W::kSubtracts ? -out->scale : out->scale) * float(sums[h]);
+      else
+        out->start[h] = -W::kOffset * sums[h];
+    }
   }
 }
 
-// w: the panel's blocks from the beginning of the stretch.
+// Adds scaled dots, and minima, of one group to the sums. Rounded rows are `blocks` apart.
+template <class W, int Rows, int H>
+[[gnu::always_inline]] inline void add_dots(Vec* acc, const IVec* dots, const uint8_t* w, int j, const RoundedBlock* x, int64_t blocks) {
+  Vec scale = W::scale(w, j, H);
+  for (int r = 0; r < Rows; r++) acc[r] = fma(to_float(dots[r]), mul(scale, set1(x[r * blocks].scale)), acc[r]);
+  if constexpr (W::kMinimum) {
+    Vec minimum = W::minimum(w, j, H);
+    for (int r = 0; r < Rows; r++) acc[r] = fma(minimum, set1(x[r * blocks].sum[H]), acc[r]);
+  }
+}
+
+// w: the panel's blocks from the beginning of the stretch, which is whole blocks.
 template <class W, int Rows>
 void quant_tile(const LinearCall& c, int64_t row, int64_t panel, const uint8_t* w, const Stretch& s) {
   const int64_t blocks = c.in / kBlock;
@@ -340,27 +63,25 @@ void quant_tile(const LinearCall& c, int64_t row, int64_t panel, const uint8_t* 
   Vec acc[Rows];
   for (int r = 0; r < Rows; r++) acc[r] = sum_before(s, r);
   if (s.end == c.in) fetch_outputs<Rows, 1>(c, row, panel);
-  for (int64_t k = s.begin; k < s.end; k += kBlock, w += W::kBytes, x++) {
-    IVec sum[Rows];
-    for (int r = 0; r < Rows; r++) sum[r] = set_all(x[r * blocks].start);
-    W::pairs(w, [&](IVec pair, int at) {
-      for (int r = 0; r < Rows; r++) sum[r] = dot(sum[r], pair, load_pair(x[r * blocks].q + at));
-    });
-    Vec scale = W::scale(w);
-    for (int r = 0; r < Rows; r++) acc[r] = fma(to_float(sum[r]), mul(scale, set1(x[r * blocks].scale)), acc[r]);
-    if constexpr (W::kMinimum) {
-      Vec minimum = W::minimum(w);
-      for (int r = 0; r < Rows; r++) acc[r] = fma(minimum, set1(x[r * blocks].sum), acc[r]);
-    }
-  }
+  for (int64_t k = s.begin; k < s.end; k += W::kBlocks * kBlock, w += W::kBytes)
+    for (int j = 0; j < W::kBlocks; j++, x++)
+      W::halves([&]<int H>(std::integral_constant<int, H>) __attribute__((always_inline)) {
+        IVec sum[Rows];
+        for (int r = 0; r < Rows; r++) sum[r] = set_all(W::kMinimum ? 0 : x[r * blocks].start[H]);
+        W::template pairs<H>(
+            w, j, [&](IVec pair, int at) __attribute__((always_inline)) {
+              for (int r = 0; r < Rows; r++) sum[r] = dot(sum[r], pair, load_pair(x[r * blocks].q + at));
+            });
+        add_dots<W, Rows, H>(acc, sum, w, j, x, blocks);
+      });
   for (int r = 0; r < Rows; r++) keep_sum(c, s, row, panel, r, 0, acc[r]);
 }
 
 // A tile's activations stay in L1 while the panels stream through.
 template <class W, int Rows>
 void quant_rows(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, Stretch s) {
-  const int64_t bytes = c.in / kBlock * W::kBytes;
-  const uint8_t* w = (const uint8_t*)c.packed + s.begin / kBlock * W::kBytes;
+  const int64_t bytes = c.in / kInputsOf<W> * W::kBytes;
+  const uint8_t* w = (const uint8_t*)c.packed + s.begin / kInputsOf<W> * W::kBytes;
   if (tile_rows(row_end - row, Rows) == Rows)
     for (; row + Rows <= row_end; row += Rows, s.sums += Rows * kPanel) {
       Stretch at = s;
@@ -377,8 +98,12 @@ constexpr int kWideRows = 6;
 
 template <class W>
 void widen_pairs(const uint8_t* block, int64_t blocks, uint8_t* copy) {
-  for (int64_t b = 0; b < blocks; b++, block += W::kBytes, copy += 16 * 64)
-    W::pairs(block, [&](IVec pair, int at) { store_bytes(copy + 32 * at, sub16(pair, W::kOffset)); });
+  for (int64_t b = 0; b < blocks; b++, block += W::kBytes)
+    for (int j = 0; j < W::kBlocks; j++, copy += 16 * 64)
+      W::halves([&]<int H>(std::integral_constant<int, H>) __attribute__((always_inline)) {
+        W::template pairs<H>(
+            block, j, [&](IVec pair, int at) __attribute__((always_inline)) { store_bytes(copy + 32 * at, sub16(pair, W::kOffset)); });
+      });
 }
 
 template <class W, int Rows>
@@ -388,22 +113,20 @@ void wide_tile(const LinearCall& c, int64_t row, int64_t panel, const uint8_t* w
   Vec acc[Rows];
   for (int r = 0; r < Rows; r++) acc[r] = sum_before(s, r);
   if (s.end == c.in) fetch_outputs<Rows, 1>(c, row, panel);
-  for (int64_t k = s.begin; k < s.end; k += kBlock, w += W::kBytes, copy += 16 * 64, x++) {
-    IVec sum[Rows];
-    IVec first = load_bytes(copy);
-    for (int r = 0; r < Rows; r++) sum[r] = dot(first, load_pair(x[r * blocks].q));
+  for (int64_t k = s.begin; k < s.end; k += kInputsOf<W>, w += W::kBytes)
+    for (int j = 0; j < W::kBlocks; j++, copy += 16 * 64, x++)
+      W::halves([&]<int H>(std::integral_constant<int, H>) __attribute__((always_inline)) {
+        constexpr int kFirst = H * 8, kEnd = kFirst + 16 / W::kGroups;
+        IVec sum[Rows];
+        IVec first = load_bytes(copy + 64 * kFirst);
+        for (int r = 0; r < Rows; r++) sum[r] = dot(first, load_pair(x[r * blocks].q + 2 * kFirst));
 #pragma GCC unroll 15
-    for (int i = 1; i < 16; i++) {
-      IVec pair = load_bytes(copy + 64 * i);
-      for (int r = 0; r < Rows; r++) sum[r] = dot(sum[r], pair, load_pair(x[r * blocks].q + 2 * i));
-    }
-    Vec scale = W::scale(w);
-    for (int r = 0; r < Rows; r++) acc[r] = fma(to_float(sum[r]), mul(scale, set1(x[r * blocks].scale)), acc[r]);
-    if constexpr (W::kMinimum) {
-      Vec minimum = W::minimum(w);
-      for (int r = 0; r < Rows; r++) acc[r] = fma(minimum, set1(x[r * blocks].sum), acc[r]);
-    }
-  }
+        for (int i = kFirst + 1; i < kEnd; i++) {
+          IVec pair = load_bytes(copy + 64 * i);
+          for (int r = 0; r < Rows; r++) sum[r] = dot(sum[r], pair, load_pair(x[r * blocks].q + 2 * i));
+        }
+        add_dots<W, Rows, H>(acc, sum, w, j, x, blocks);
+      });
   for (int r = 0; r < Rows; r++) keep_sum(c, s, row, panel, r, 0, acc[r]);
 }
 
@@ -417,15 +140,15 @@ void wide_rows(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel,
 
 template <class W>
 void run_wide(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, float* scratch) {
-  const int64_t bytes = c.in / kBlock * W::kBytes, rows = row_end - row;
+  const int64_t bytes = c.in / kInputsOf<W> * W::kBytes, rows = row_end - row;
   auto* copy = (uint8_t*)scratch;
   float* sums = scratch + kLongestStretch * kPair * kPanel;
-  const int64_t stretch = stretch_of(c.in);
+  const int64_t stretch = stretch_of(c.in, kInputsOf<W>);
   for (int64_t k = 0; k < c.in; k += stretch)
     for (int64_t p = panel; p < panel_end; p++) {
-      const uint8_t* w = (const uint8_t*)c.packed + p * bytes + k / kBlock * W::kBytes;
+      const uint8_t* w = (const uint8_t*)c.packed + p * bytes + k / kInputsOf<W> * W::kBytes;
       const Stretch s{k, k + stretch < c.in ? k + stretch : c.in, sums + (p - panel) * rows * kPanel};
-      widen_pairs<W>(w, (s.end - k) / kBlock, copy);
+      widen_pairs<W>(w, (s.end - k) / kInputsOf<W>, copy);
       wide_rows<W, kWideRows>(c, row, row_end, p, w, copy, s);
     }
 }
@@ -436,7 +159,7 @@ void run_quant(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel,
 #if defined(__AVX2__) && !defined(__AVX512F__)
   if (row_end - row > 2 * kWideRows) return run_wide<W>(c, row, row_end, panel, panel_end, scratch);
 #endif
-  const int64_t rows = row_end - row, stretch = kQuantStretch && rows > 2 * kQuantRows ? stretch_of(c.in) : c.in;
+  const int64_t rows = row_end - row, stretch = kQuantStretch && rows > 2 * kQuantRows ? stretch_of(c.in, kInputsOf<W>) : c.in;
   for (int64_t k = 0; k < c.in; k += stretch)
     quant_rows<W, kQuantRows>(c, row, row_end, panel, panel_end, {k, k + stretch < c.in ? k + stretch : c.in, scratch, rows * kPanel});
 }
@@ -460,18 +183,22 @@ void round_to_bytes(const float* x, int64_t in, int64_t row, int64_t first, int6
 
 template <class W>
 void byte_row(const LinearCall& c, int64_t row, int64_t, int64_t panel, int64_t panel_end, float*) {
-  const int64_t blocks = c.in / kBlock;
+  const int64_t blocks = c.in / kInputsOf<W>;
   const uint8_t* w = (const uint8_t*)c.packed + panel * blocks * W::kBytes;
   for (; panel < panel_end; panel++) {
-    const RoundedBlock* x = (const RoundedBlock*)c.rounded + row * blocks;
+    const RoundedBlock* x = (const RoundedBlock*)c.rounded + row * (c.in / kBlock);
     Vec acc = zero();
-    for (int64_t b = 0; b < blocks; b++, w += W::kBytes, x++) {
-      fetch_ahead<W::kBytes>(w);
-      ByteSum sum;
-      W::quads(w, [&](IVec quad, int at) { sum.add(quad, *x, at); });
-      acc = fma(to_float(sum.total(x->start)), mul(W::scale(w), set1(x->scale)), acc);
-      if constexpr (W::kMinimum) acc = fma(W::minimum(w), set1(x->sum), acc);
-    }
+    for (int64_t b = 0; b < blocks; b++, w += W::kBytes)
+      for (int j = 0; j < W::kBlocks; j++, x++) {
+        fetch_ahead<W::kBytes / W::kBlocks>(w + j * (W::kBytes / W::kBlocks));
+        W::halves([&]<int H>(std::integral_constant<int, H>) __attribute__((always_inline)) {
+          ByteSum sum;
+          W::template quads<H>(
+              w, j, [&](IVec quad, int at) __attribute__((always_inline)) { sum.add(quad, *x, at); });
+          const IVec dot = sum.total(W::kMinimum ? 0 : x->start[H]);
+          add_dots<W, 1, H>(&acc, &dot, w, j, x, 0);
+        });
+      }
     finish(c, row, panel, acc);
   }
 }
@@ -507,15 +234,35 @@ constexpr mr::LinearKernel kTable[] = {
     float_kernel<F16>("f16"),
     float_kernel<Bf16>("bf16"),
 #if defined(__AVX512F__)
-    one_row_kernel<Q4_0>("int4"),
-    one_row_kernel<Q4_1>("int4 + minimum"),
+    one_row_kernel<Int4>("int4"),
+    one_row_kernel<Int4Min>("int4 + minimum"),
+    one_row_kernel<Int4Levels>("int4 of two levels"),
+    one_row_kernel<Int3Levels>("int3 of two levels"),
+    one_row_kernel<Int2Levels>("int2 of two levels"),
 #endif
 #if defined(__AVX512VNNI__)
-    one_row_kernel<Q8_0>("int8"),
+    one_row_kernel<Int8>("int8"),
+    one_row_kernel<Int5>("int5"),
+    one_row_kernel<Int5Min>("int5 + minimum"),
+    one_row_kernel<Int5Levels>("int5 of two levels"),
+    one_row_kernel<Int6Levels>("int6 of two levels"),
+    one_row_kernel<Iq4>("iq4"),
+    one_row_kernel<Iq4Levels>("iq4 of two levels"),
+    one_row_kernel<E2m1>("e2m1"),
 #endif
-    quant_kernel<Q8_0>("int8"),
-    quant_kernel<Q4_0>("int4"),
-    quant_kernel<Q4_1>("int4 + minimum"),
+    quant_kernel<Int8>("int8"),
+    quant_kernel<Int4>("int4"),
+    quant_kernel<Int4Min>("int4 + minimum"),
+    quant_kernel<Int5>("int5"),
+    quant_kernel<Int5Min>("int5 + minimum"),
+    quant_kernel<Int4Levels>("int4 of two levels"),
+    quant_kernel<Int5Levels>("int5 of two levels"),
+    quant_kernel<Int6Levels>("int6 of two levels"),
+    quant_kernel<Int3Levels>("int3 of two levels"),
+    quant_kernel<Int2Levels>("int2 of two levels"),
+    quant_kernel<Iq4>("iq4"),
+    quant_kernel<Iq4Levels>("iq4 of two levels"),
+    quant_kernel<E2m1>("e2m1"),
 };
 constexpr mr::LinearKernels kKernels{kTable, sizeof(kTable) / sizeof(kTable[0]), scratch_floats, kTileRows, 192 << 10, 16};
 

@@ -24,8 +24,9 @@ constexpr int64_t kScratchPanels = 4;  // most widened panels of quantized weigh
 template <class T, class W, bool Full>
 void quant_tile(const std::byte* x, const Scaling* scaling, const uint8_t* w, const uint8_t* tiles, int n_rows, int64_t block,
                 int64_t block_end, float* sums) {
-  // A sum of 32 products of 4 by 16 bits stays below 2^24, so one accumulator takes both pieces; 8 bits need one for each.
-  constexpr bool kOneSum = Widen<W>::kSmall;
+  // A sum of 32 products of 4 by 16 bits stays below 2^24, so one accumulator takes both pieces; more bits need one for each.
+  static_assert(W::kGroups == 1);
+  constexpr bool kOneSum = W::kOffset <= 16 && W::kLargest - W::kOffset <= 16;
   constexpr int kSums = kOneSum ? 1 : 2;
   // Loading what a tile has just stored stalls: a block's sums are read kLag blocks later, while the tiles work on.
   constexpr int kLag = 2, kBuffers = kLag + 1;
@@ -54,10 +55,11 @@ void quant_tile(const std::byte* x, const Scaling* scaling, const uint8_t* w, co
     }
     if (b < block + kLag) continue;
     const int64_t done = b - kLag;
-    const uint8_t* stored = w + done * W::kBytes;
-    const Vec scale = W::scale(stored);
+    const uint8_t* stored = w + done / W::kBlocks * W::kBytes;
+    const int within = int(done % W::kBlocks);
+    const Vec scale = W::scale(stored, within, 0);
     [[maybe_unused]] Vec minimum;
-    if constexpr (W::kMinimum) minimum = W::minimum(stored);
+    if constexpr (W::kMinimum) minimum = W::minimum(stored, within, 0);
     const float(*dot)[kTile * kPanel] = dots[read];
     read = read + 1 == kBuffers ? 0 : read + 1;
 #pragma GCC unroll 16
@@ -79,12 +81,13 @@ void quant_row_tile(const LinearCall& c, int64_t row, int n_rows, int64_t panel,
   const int64_t blocks = c.in / kBlock;
   const std::byte* x = c.rounded + row / kTile * scaled_tile_bytes(c.in);
   const auto* scaling = (const Scaling*)(x + blocks * kPairBytes);
-  const auto* w = (const uint8_t*)c.packed + panel * blocks * W::kBytes;
+  const int64_t panel_bytes = blocks / W::kBlocks * W::kBytes;
+  const auto* w = (const uint8_t*)c.packed + panel * panel_bytes;
   alignas(64) float sums[kScratchPanels][kTile * kPanel] = {};
   for (int64_t b = 0; b < blocks; b += kNear)
     for (int p = 0; p < n_panels; p++) {
       auto tile = n_rows == kTile ? quant_tile<T, W, true> : quant_tile<T, W, false>;
-      tile(x, scaling, w + p * blocks * W::kBytes, tiles + p * blocks * kTileBytes, n_rows, b, least(b + kNear, blocks), sums[p]);
+      tile(x, scaling, w + p * panel_bytes, tiles + p * blocks * kTileBytes, n_rows, b, least(b + kNear, blocks), sums[p]);
     }
   for (int p = 0; p < n_panels; p++)
     for (int r = 0; r < n_rows; r++) finish(c, row + r, panel + p, load(sums[p] + r * kPanel));
@@ -102,7 +105,7 @@ void run_quant(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel,
   for (int64_t p = panel; p < panel_end; p += most) {
     const int64_t n = least(most, panel_end - p);
     for (int64_t i = 0; i < n; i++)
-      Widen<W>::panel((const uint8_t*)c.packed + (p + i) * blocks * W::kBytes, blocks, tiles + i * blocks * kTileBytes);
+      Widen<W>::panel((const uint8_t*)c.packed + (p + i) * (blocks / W::kBlocks * W::kBytes), blocks, tiles + i * blocks * kTileBytes);
     for (int64_t r = row; r < row_end; r += kTile) {
       const int64_t rows = least(kTile, row_end - r);
       if (rows != configured) configure<T>(rows, rows), configured = rows;
@@ -331,15 +334,42 @@ struct Kernels {
       linear::float_kernel<linear::F16>("f16"),
       {"bf16", 1, split_row_part, row_bytes, run_bf16_row, 0},
       {"bf16", 2, split_part, split_bytes, run_bf16<T>, linear::kStretch},
-      linear::one_row_kernel<linear::Q8_0>("int8"),
-      linear::one_row_kernel<linear::Q4_0>("int4"),
-      linear::one_row_kernel<linear::Q4_1>("int4 + minimum"),
-      linear::quant_kernel<linear::Q8_0>("int8"),
-      linear::quant_kernel<linear::Q4_0>("int4"),
-      linear::quant_kernel<linear::Q4_1>("int4 + minimum"),
-      quant_kernel<T, linear::Q8_0>("int8"),
-      quant_kernel<T, linear::Q4_0>("int4"),
-      quant_kernel<T, linear::Q4_1>("int4 + minimum"),
+      linear::one_row_kernel<linear::Int8>("int8"),
+      linear::one_row_kernel<linear::Int4>("int4"),
+      linear::one_row_kernel<linear::Int4Min>("int4 + minimum"),
+      linear::one_row_kernel<linear::Int5>("int5"),
+      linear::one_row_kernel<linear::Int5Min>("int5 + minimum"),
+      linear::one_row_kernel<linear::Int4Levels>("int4 of two levels"),
+      linear::one_row_kernel<linear::Int5Levels>("int5 of two levels"),
+      linear::one_row_kernel<linear::Int6Levels>("int6 of two levels"),
+      linear::one_row_kernel<linear::Int3Levels>("int3 of two levels"),
+      linear::one_row_kernel<linear::Int2Levels>("int2 of two levels"),
+      linear::one_row_kernel<linear::Iq4>("iq4"),
+      linear::one_row_kernel<linear::Iq4Levels>("iq4 of two levels"),
+      linear::one_row_kernel<linear::E2m1>("e2m1"),
+      linear::quant_kernel<linear::Int8>("int8"),
+      linear::quant_kernel<linear::Int4>("int4"),
+      linear::quant_kernel<linear::Int4Min>("int4 + minimum"),
+      linear::quant_kernel<linear::Int5>("int5"),
+      linear::quant_kernel<linear::Int5Min>("int5 + minimum"),
+      linear::quant_kernel<linear::Int4Levels>("int4 of two levels"),
+      linear::quant_kernel<linear::Int5Levels>("int5 of two levels"),
+      linear::quant_kernel<linear::Int6Levels>("int6 of two levels"),
+      linear::quant_kernel<linear::Int3Levels>("int3 of two levels"),
+      linear::quant_kernel<linear::Int2Levels>("int2 of two levels"),
+      linear::quant_kernel<linear::Iq4>("iq4"),
+      linear::quant_kernel<linear::Iq4Levels>("iq4 of two levels"),
+      linear::quant_kernel<linear::E2m1>("e2m1"),
+      quant_kernel<T, linear::Iq4>("iq4"),
+      quant_kernel<T, linear::Iq4Levels>("iq4 of two levels"),
+      quant_kernel<T, linear::E2m1>("e2m1"),
+      quant_kernel<T, linear::Int8>("int8"),
+      quant_kernel<T, linear::Int4>("int4"),
+      quant_kernel<T, linear::Int4Min>("int4 + minimum"),
+      quant_kernel<T, linear::Int5>("int5"),
+      quant_kernel<T, linear::Int5Min>("int5 + minimum"),
+      quant_kernel<T, linear::Int4Levels>("int4 of two levels"),
+      quant_kernel<T, linear::Int5Levels>("int5 of two levels"),
   };
   // Widened panels (bf16: a stretch of two, and partial sums), or the scratch of vector kernels, if larger.
   static int64_t scratch_floats(int64_t in, int64_t rows, int64_t panels) {

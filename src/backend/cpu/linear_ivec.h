@@ -27,10 +27,20 @@ using Pair = __m512i;  // two int16 of one row, in every lane
 inline IVec load_bytes(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
 inline IVec set_all(int32_t x) { return {_mm512_set1_epi32(x)}; }
 inline Pair load_pair(const int16_t* p) { return _mm512_set1_epi32(word_at(p)); }
+inline IVec and_bytes(IVec a, int8_t mask) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(mask))}; }
 inline IVec and16(IVec a, int16_t mask) { return {_mm512_and_si512(a.v, _mm512_set1_epi16(mask))}; }
 template <int N>
 inline IVec shift16(IVec a) {
   return {_mm512_srli_epi16(a.v, N)};
+}
+template <int N>
+inline IVec left16(IVec a) {
+  return {_mm512_slli_epi16(a.v, N)};
+}
+inline IVec either(IVec a, IVec b) { return {_mm512_or_si512(a.v, b.v)}; }
+// table[a] of every byte, below 16.
+inline IVec lookup(IVec a, const uint8_t* table) {
+  return {_mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)table)), a.v)};
 }
 inline IVec dot(IVec acc, IVec w, Pair q) {  // acc + w[0] q[0] + w[1] q[1]
 #if defined(__AVX512VNNI__)
@@ -41,7 +51,6 @@ inline IVec dot(IVec acc, IVec w, Pair q) {  // acc + w[0] q[0] + w[1] q[1]
 }
 inline Vec to_float(IVec a) { return {_mm512_cvtepi32_ps(a.v)}; }
 
-inline IVec and_bytes(IVec a, int8_t mask) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(mask))}; }
 inline __m512i load_quad(const int8_t* p) {
   int32_t four;
   __builtin_memcpy(&four, p, 4);
@@ -115,6 +124,10 @@ inline IVec set_all(int32_t x) {
   return {v, v};
 }
 inline Pair load_pair(const int16_t* p) { return _mm256_set1_epi32(word_at(p)); }
+inline IVec and_bytes(IVec x, int8_t mask) {
+  __m256i m = _mm256_set1_epi8(mask);
+  return {_mm256_and_si256(x.a, m), _mm256_and_si256(x.b, m)};
+}
 inline IVec and16(IVec x, int16_t mask) {
   __m256i m = _mm256_set1_epi16(mask);
   return {_mm256_and_si256(x.a, m), _mm256_and_si256(x.b, m)};
@@ -122,6 +135,15 @@ inline IVec and16(IVec x, int16_t mask) {
 template <int N>
 inline IVec shift16(IVec x) {
   return {_mm256_srli_epi16(x.a, N), _mm256_srli_epi16(x.b, N)};
+}
+template <int N>
+inline IVec left16(IVec x) {
+  return {_mm256_slli_epi16(x.a, N), _mm256_slli_epi16(x.b, N)};
+}
+inline IVec either(IVec x, IVec y) { return {_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)}; }
+inline IVec lookup(IVec x, const uint8_t* table) {
+  __m256i t = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)table));
+  return {_mm256_shuffle_epi8(t, x.a), _mm256_shuffle_epi8(t, x.b)};
 }
 inline IVec dot(IVec acc, IVec w, Pair q) {
   acc = {_mm256_add_epi32(acc.a, _mm256_madd_epi16(w.a, q)), _mm256_add_epi32(acc.b, _mm256_madd_epi16(w.b, q))};
@@ -166,7 +188,7 @@ inline int32_t round_32(const float* x, float inverse, int16_t* q) {
 
 #else
 
-struct IVec {
+struct IVec {  // functions are calls: inlined into every tile they would take minutes to compile
   uint32_t v[kLanes];
 };
 struct Pair {
@@ -179,7 +201,7 @@ inline IVec ilanes(F f) {
   for (int i = 0; i < kLanes; i++) r.v[i] = f(i);
   return r;
 }
-inline IVec load_bytes(const uint8_t* p) {
+[[gnu::noinline]] IVec load_bytes(const uint8_t* p) {
   return ilanes(
       [=](int i) { return p[4 * i] | uint32_t(p[4 * i + 1]) << 8 | uint32_t(p[4 * i + 2]) << 16 | uint32_t(p[4 * i + 3]) << 24; });
 }
@@ -190,14 +212,31 @@ inline Pair load_pair(const int16_t* p) {
   int32_t w = word_at(p);  // one load: gcc 12 vectorizes two, and reads beyond the last row
   return {int16_t(w), int16_t(w >> 16)};
 }
-inline IVec and16(IVec a, int16_t mask) {
+[[gnu::noinline]] IVec and_bytes(IVec a, int8_t mask) {
+  return ilanes([&](int i) { return a.v[i] & uint8_t(mask) * 0x1010101u; });
+}
+[[gnu::noinline]] IVec and16(IVec a, int16_t mask) {
   return ilanes([&](int i) { return a.v[i] & uint16_t(mask) * 0x10001u; });
 }
 template <int N>
-inline IVec shift16(IVec a) {
+[[gnu::noinline]] IVec shift16(IVec a) {
   return ilanes([&](int i) { return (a.v[i] >> N & 0xffff0000u) | (a.v[i] & 0xffffu) >> N; });
 }
-inline IVec dot(IVec acc, IVec w, Pair q) {
+template <int N>
+[[gnu::noinline]] IVec left16(IVec a) {
+  return ilanes([&](int i) { return (a.v[i] & 0xffff0000u) << N | (a.v[i] << N & 0xffffu); });
+}
+[[gnu::noinline]] IVec either(IVec a, IVec b) {
+  return ilanes([&](int i) { return a.v[i] | b.v[i]; });
+}
+[[gnu::noinline]] IVec lookup(IVec a, const uint8_t* table) {
+  return ilanes([&](int i) {
+    uint32_t r = 0;
+    for (int b = 0; b < 32; b += 8) r |= uint32_t(table[a.v[i] >> b & 15]) << b;
+    return r;
+  });
+}
+[[gnu::noinline]] IVec dot(IVec acc, IVec w, Pair q) {
   return ilanes([&](int i) { return acc.v[i] + uint32_t(int16_t(w.v[i]) * q.first + int16_t(w.v[i] >> 16) * q.second); });
 }
 inline Vec to_float(IVec a) {

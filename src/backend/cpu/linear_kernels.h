@@ -4,7 +4,9 @@
 // and those that are decoded from their stored rows: one fma chain over the inputs, ascending, from 0 (bf16 weights on AMX have a different
 // arithmetic, equally independent of row and thread counts: linear_amx.inl). Quantized weights: activations are rounded to int16 per block
 // of 32 (RoundedBlock), a block's dot product is exact in int32, and blocks are added in ascending order:
-//   acc = fma(float(dot), weight_scale * x_scale, acc);   q4_1 then   acc = fma(minimum, x_scale * sum(q), acc)
+//   acc = fma(float(dot), weight_scale * x_scale, acc);   with a minimum then   acc = fma(minimum, x_scale * sum(q), acc)
+// Weights with a scale for every 16 do so for one half of a block and then for the other. Scales and minima of two levels are multiplied
+// first.
 // Then out = residual + scale * (acc + bias), each step rounded, absent parts skipped.
 #pragma once
 
@@ -21,9 +23,12 @@ struct RoundedBlock {
     int16_t q[32];
     int8_t bytes[2][32];  // q = 256 * bytes[0] + bytes[1]
   };
-  float scale;    // max |x| / 32639; q is x * (32639 / max |x|) rounded to nearest even
-  int32_t start;  // -offset * sum of q: initial value of an integer dot with weights stored as value + offset
-  float sum;      // scale * sum of q
+  float scale;  // max |x| / 32639; q is x * (32639 / max |x|) rounded to nearest even
+  // Of all 32, or of each 16 where weights have a scale for 16:
+  union {
+    int32_t start[2];  // -offset * sum of q: initial value of an integer dot with weights stored as value + offset
+    float sum[2];      // scale * sum of q, for weights with a minimum; negative for one that is subtracted
+  };
   int32_t unused;
 };
 

@@ -3,9 +3,10 @@
 //   floats     [pair of panels][vector][2], a vector being 64 bytes: an input of 16 outputs, or two inputs of 16 bits (of which the last
 //              may be missing). A product of one row takes two panels at once: so it reads one stream of memory.
 //   integers   [panel][in / codec's block]: scales of the block [16], minima [16] if there are any; then for every 32 inputs the
-//              groups' scales, if there are two levels, [groups][16] bytes, their minima alike, and the codes.
-//              Codes are planes of 8, 4, 2 or 1 bits: 8; 4; 5 = 4 + 1; 6 = 4 + 2, low bits first. A plane of p bits is p vectors of 64
-//              bytes; byte [row * 4 + i] of vector v holds, from its low bits up, inputs 4 g + i of the row for g = v, v + p, v + 2 p …
+//              groups' scales, if there are two levels, [groups][16] bytes, their minima alike (or both in one byte, scale low), and the
+//              codes. Codes are planes of 8, 4, 2 or 1 bits: 8; 4; 2; 3 = 2 + 1; 5 = 4 + 1; 6 = 4 + 2, low bits first. A plane of p bits is
+//              p vectors of 64 bytes; byte [row * 4 + i] of vector v holds, from its low bits up, inputs 4 g + i of the row for g = v, v +
+//              p, v + 2 p …
 //   stored     a codec with no grid, or one that has no kernel: its stored rows.
 #pragma once
 

@@ -30,6 +30,16 @@ inline Vec load_f16(const uint16_t* p) { return {_mm512_cvtph_ps(_mm256_loadu_si
 inline Vec load_bf16(const uint16_t* p) {
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16))};
 }
+inline __m512i load_u8(const uint8_t* p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p)); }
+inline Vec load_low4(const uint8_t* p) { return {_mm512_cvtepi32_ps(_mm512_and_si512(load_u8(p), _mm512_set1_epi32(15)))}; }
+inline Vec load_high4(const uint8_t* p) { return {_mm512_cvtepi32_ps(_mm512_srli_epi32(load_u8(p), 4))}; }
+// 2^(byte - 128), subnormal for 0 and 1
+inline Vec load_e8m0_half(const uint8_t* p) {
+  __m512i e = load_u8(p), normal = _mm512_slli_epi32(_mm512_sub_epi32(e, _mm512_set1_epi32(1)), 23);
+  __m512i tiny = _mm512_sllv_epi32(_mm512_set1_epi32(0x00200000), e);
+  return {_mm512_castsi512_ps(_mm512_mask_blend_epi32(_mm512_cmplt_epi32_mask(e, _mm512_set1_epi32(2)), normal, tiny))};
+}
+inline Vec load_i8(const uint8_t* p) { return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)))}; }
 inline void store_f16(uint16_t* p, Vec a) { _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT)); }
 inline Vec add(Vec a, Vec b) { return {_mm512_add_ps(a.v, b.v)}; }
 inline Vec sub(Vec a, Vec b) { return {_mm512_sub_ps(a.v, b.v)}; }
@@ -81,6 +91,23 @@ inline Vec load_f16(const uint16_t* p) {
 inline Vec load_bf16(const uint16_t* p) {
   __m256i lo = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), hi = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)(p + 8)));
   return {_mm256_castsi256_ps(_mm256_slli_epi32(lo, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(hi, 16))};
+}
+inline __m256i load_u8x8(const uint8_t* p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p)); }
+inline Vec load_low4(const uint8_t* p) {
+  __m256i m = _mm256_set1_epi32(15);
+  return {_mm256_cvtepi32_ps(_mm256_and_si256(load_u8x8(p), m)), _mm256_cvtepi32_ps(_mm256_and_si256(load_u8x8(p + 8), m))};
+}
+inline Vec load_high4(const uint8_t* p) {
+  return {_mm256_cvtepi32_ps(_mm256_srli_epi32(load_u8x8(p), 4)), _mm256_cvtepi32_ps(_mm256_srli_epi32(load_u8x8(p + 8), 4))};
+}
+inline __m256 e8m0_half8(__m256i e) {
+  __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23), tiny = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e);
+  return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, tiny, _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e)));
+}
+inline Vec load_e8m0_half(const uint8_t* p) { return {e8m0_half8(load_u8x8(p)), e8m0_half8(load_u8x8(p + 8))}; }
+inline Vec load_i8(const uint8_t* p) {
+  __m128i bytes = _mm_loadu_si128((const __m128i*)p);
+  return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))};
 }
 inline void store_f16(uint16_t* p, Vec v) {
   _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph(v.a, _MM_FROUND_TO_NEAREST_INT));
@@ -138,6 +165,12 @@ inline Vec load_n(const float* p, int n) { return lanes([=](int i) { return i < 
 inline void store_n(float* p, Vec a, int n) { for (int i = 0; i < n && i < kLanes; i++) p[i] = a.v[i]; }
 inline Vec load_f16(const uint16_t* p) { return lanes([=](int i) { return mr::f32_from_f16(p[i]); }); }
 inline Vec load_bf16(const uint16_t* p) { return lanes([=](int i) { return mr::f32_from_bf16(p[i]); }); }
+inline Vec load_low4(const uint8_t* p) { return lanes([=](int i) { return float(p[i] & 15); }); }
+inline Vec load_high4(const uint8_t* p) { return lanes([=](int i) { return float(p[i] >> 4); }); }
+inline Vec load_e8m0_half(const uint8_t* p) {
+  return lanes([=](int i) { return __builtin_bit_cast(float, p[i] < 2 ? 0x00200000u << p[i] : uint32_t(p[i] - 1) << 23); });
+}
+inline Vec load_i8(const uint8_t* p) { return lanes([=](int i) { return float(int8_t(p[i])); }); }
 inline void store_f16(uint16_t* p, Vec a) { for (int i = 0; i < kLanes; i++) p[i] = mr::f16_from_f32(a.v[i]); }
 inline Vec add(Vec a, Vec b) { return lanes([&](int i) { return a.v[i] + b.v[i]; }); }
 inline Vec sub(Vec a, Vec b) { return lanes([&](int i) { return a.v[i] - b.v[i]; }); }
