@@ -306,7 +306,7 @@ void packed(CudaBackend& gpu, const char* format, std::initializer_list<int> row
   for (int i = 0; i < layers; i++)
     for (const Shape& s : shapes) {
       StoredWeight same(codec, s.in);
-      same.add(row.data(), s.out, [](int64_t) { return 0; });
+      same.add(row.data(), s.out, std::vector<int64_t>(size_t(s.out)));
       weights.push_back(gpu.place(same, store));
     }
   for (int rows : row_counts) {

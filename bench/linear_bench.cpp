@@ -44,7 +44,7 @@ static Weight random_weight(const Codec& codec, int64_t out, int64_t in, WeightS
     for (std::byte& b : row) b = std::byte(rng() % 60);  // scales stay finite
   }
   StoredWeight stored(codec, in);
-  stored.add(row.data(), out, [](int64_t) { return 0; });
+  stored.add(row.data(), out, std::vector<int64_t>(size_t(out)));
   return pack(stored, store, pool);
 }
 

@@ -61,6 +61,7 @@ const StoredTensor& Loader::part_of(const Part& part, int64_t in, Place at) {
   check(shape == std::vector<int64_t>{part.rows, in}, "tensor {} has shape {}, but the configuration asks for [{}, {}]", t.name,
         shape_string(t.shape), part.rows, in);
   check(find_codec(t.format), "tensor {} is stored as {}, which does not run here: {}", t.name, t.format, advice(files_));
+  check(t.format != "nvfp4" || !find(part.role, ".scale", at), "tensor {} has a scale beside it, which is not read here", t.name);
   return t;
 }
 
@@ -85,8 +86,9 @@ std::vector<Weight> Loader::weights(std::initializer_list<Part> parts, int64_t i
       flush();
       pending = {*codec, in};
     }
-    const bool paired = names_.permuted_qk && part.head_dim;
-    pending.add(t.bytes.data(), part.rows, [&](int64_t r) { return paired ? paired_row(r, part.head_dim) : r; });
+    std::vector<int64_t> order;
+    for (int64_t r = 0; names_.permuted_qk && part.head_dim && r < part.rows; r++) order.push_back(paired_row(r, part.head_dim));
+    pending.add(t.bytes.data(), part.rows, std::move(order));
     used.push_back(&t);
   }
   flush();

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/dtype.h"
@@ -60,33 +61,33 @@ template <const Grid& grid, int Weights, int Bytes, auto codes>
 void decode_codes(const std::byte* row, int64_t in, float* out);
 void values_of(const Grid&, int weights, const BlockCodes&, float* out);  // one block
 
-// A weight as it lies in files: stored tensors, and where each output row is found in them (stacked, permuted, a slice).
+// A weight as it lies in files: stored tensors, stacked, and the order of each one's rows.
 struct StoredWeight {
-  struct Row {
-    int32_t part;
-    int64_t row;
+  struct Part {
+    const std::byte* data;       // rows of codec->row_bytes(in)
+    int64_t n;                   // outputs
+    std::vector<int64_t> order;  // the stored row of every output; empty: as they lie
   };
   const Codec* codec = nullptr;
   int64_t in = 0;
-  std::vector<const std::byte*> parts;  // rows of codec->row_bytes(in)
-  std::vector<Row> rows;                // of every output
+  std::vector<Part> parts;
 
   StoredWeight() = default;
   StoredWeight(const Codec& c, int64_t inputs) : codec(&c), in(inputs) {}
   StoredWeight(const Codec& c, const void* tensor, int64_t n_rows, int64_t inputs) : StoredWeight(c, inputs) { add(tensor, n_rows); }
 
-  int64_t out() const { return int64_t(rows.size()); }
-  const std::byte* row(int64_t r) const { return parts[size_t(rows[size_t(r)].part)] + rows[size_t(r)].row * codec->row_bytes(in); }
-  // Appends a tensor of n rows; output i of it is row at(i).
-  template <class F>
-  void add(const void* tensor, int64_t n, F at) {
-    const int32_t part = int32_t(parts.size());
-    parts.push_back(static_cast<const std::byte*>(tensor));
-    rows.reserve(rows.size() + size_t(n));
-    for (int64_t i = 0; i < n; i++) rows.push_back({part, at(i)});
+  void add(const void* tensor, int64_t n, std::vector<int64_t> order = {}) {
+    parts.push_back({static_cast<const std::byte*>(tensor), n, std::move(order)});
   }
-  void add(const void* tensor, int64_t n) {
-    add(tensor, n, [](int64_t i) { return i; });
+  int64_t out() const {
+    int64_t n = 0;
+    for (const Part& part : parts) n += part.n;
+    return n;
+  }
+  const std::byte* row(int64_t output) const {
+    size_t i = 0;
+    for (; output >= parts[i].n; i++) output -= parts[i].n;
+    return parts[i].data + (parts[i].order.empty() ? output : parts[i].order[size_t(output)]) * codec->row_bytes(in);
   }
   void check_shape() const;  // throws if rows do not divide into blocks
 };

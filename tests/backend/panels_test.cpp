@@ -21,7 +21,9 @@ TEST_P(PanelsTest, DecodeToTheBitsOfTheirCodec) {
       WeightStore store;
       const auto stored = test::random_blocks(codec, 40 * in / codec.block, unsigned(in + out), 1e-6f, 1e6f);
       StoredWeight w(codec, in);
-      w.add(stored.data(), out, [](int64_t r) { return r * 7 % 40; });  // in any order
+      std::vector<int64_t> order;
+      for (int64_t r = 0; r < out; r++) order.push_back(r * 7 % 40);
+      w.add(stored.data(), out, order);
       const Weight packed = pack(w, store, pool);
       ASSERT_EQ(packed.out, out);
       std::vector<float> want(static_cast<size_t>(in)), got(size_t(in * out));

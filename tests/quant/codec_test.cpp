@@ -68,7 +68,7 @@ TEST(Codecs, TableIsFoundByName) {
 TEST(Codecs, StoredWeightMapsRows) {
   const float a[2][3] = {{1, 2, 3}, {4, 5, 6}}, b[1][3] = {{7, 8, 9}};
   StoredWeight w(get_codec("f32"), b, 1, 3);
-  w.add(a, 2, [](int64_t r) { return 1 - r; });
+  w.add(a, 2, {1, 0});
   WeightStore store;
   ThreadPool pool(2);
   const Weight placed = place_stored(w, store, pool);

@@ -26,9 +26,11 @@ static void pack_panel(std::byte* packed, int64_t panel, const StoredWeight& w) 
   const int64_t first = panel * kPanel, rows = std::min<int64_t>(kPanel, w.out() - first);
   T* out = reinterpret_cast<T*>(packed);
   T tile[kPanel][kTile]{};
+  const std::byte* row[kPanel];
+  for (int64_t r = 0; r < rows; r++) row[r] = w.row(first + r);
   for (int64_t k = 0; k < w.in; k += kTile) {
     const int64_t n = std::min(kTile, w.in - k);
-    for (int64_t r = 0; r < rows; r++) std::memcpy(tile[r], w.row(first + r) + k * int64_t(sizeof(T)), size_t(n) * sizeof(T));
+    for (int64_t r = 0; r < rows; r++) std::memcpy(tile[r], row[r] + k * int64_t(sizeof(T)), size_t(n) * sizeof(T));
     for (int64_t i = 0; i < n; i++)
       for (int r = 0; r < kPanel; r++) out[Place<T>::at(panel, w.in, k + i) + r] = tile[r][i];
   }

@@ -115,11 +115,13 @@ void pack_panel(std::byte* packed, int64_t panel, const StoredWeight& w) {
   const Shape shape(*w.codec);
   const int64_t blocks = w.in / w.codec->block, first = panel * kPanel, rows = std::min<int64_t>(kPanel, w.out() - first);
   std::byte* to = packed + panel * blocks * shape.bytes;
+  const std::byte* row[kPanel];
+  for (int64_t r = 0; r < rows; r++) row[r] = w.row(first + r);
   for (int64_t b = 0; b < blocks; b++, to += shape.bytes)
     for (int64_t r = 0; r < kPanel; r++) {
       static constexpr BlockCodes none{};
       BlockCodes codes;
-      if (r < rows) w.codec->codes(w.row(first + r) + b * w.codec->block_bytes, codes);
+      if (r < rows) w.codec->codes(row[r] + b * w.codec->block_bytes, codes);
       pack_block(shape, r < rows ? codes : none, r, to);
     }
 }
