@@ -54,8 +54,18 @@ static int64_t paired_row(int64_t row, int head_dim) {
   return row - i + (i % half) * 2 + i / half;
 }
 
-const StoredTensor& Loader::part_of(const Part& part, int64_t in, Place at) {
-  const StoredTensor& t = get(part.role, ".weight", at);
+// What a file stacks in one tensor [n, rows, in] (experts, streams) has no number in its name: the slice that belongs to `at`.
+static StoredTensor slice_of(const StoredTensor& t, std::string_view pattern, Place at) {
+  const size_t layer = pattern.find("{}"), expert = layer == pattern.npos ? layer : pattern.find("{}", layer + 2);
+  if (t.shape.size() != 3 || expert != pattern.npos || t.shape[1] == 1) return t;
+  const int64_t i = layer == pattern.npos ? at.layer : at.expert;
+  check(i < t.shape[0], "tensor {} has shape {}, but the configuration asks for more than {} parts", t.name, shape_string(t.shape), i);
+  const size_t bytes = t.bytes.size() / size_t(t.shape[0]);
+  return {t.name, t.format, {t.shape[1], t.shape[2]}, t.bytes.subspan(size_t(i) * bytes, bytes), t.file};
+}
+
+StoredTensor Loader::part_of(const Part& part, int64_t in, Place at) {
+  const StoredTensor t = slice_of(get(part.role, ".weight", at), names_.find(part.role)->pattern, at);
   std::vector<int64_t> shape = t.shape;
   if (shape.size() == 3 && shape[1] == 1) shape.erase(shape.begin() + 1);  // a depthwise convolution
   check(shape == std::vector<int64_t>{part.rows, in}, "tensor {} has shape {}, but the configuration asks for [{}, {}]", t.name,
@@ -73,14 +83,14 @@ std::vector<Weight> Loader::weights(std::initializer_list<Part> parts, int64_t i
   }
   std::vector<Weight> weights;
   StoredWeight pending;
-  std::vector<const StoredTensor*> used;
+  std::vector<StoredTensor> used;
   auto flush = [&] {
     if (pending.out()) weights.push_back(backend_.place(pending, store_));
-    for (const StoredTensor* t : used) done_with(*t);
+    for (const StoredTensor& t : used) done_with(t);
     used.clear();
   };
   for (const Part& part : parts) {
-    const StoredTensor& t = part_of(part, in, at);
+    const StoredTensor t = part_of(part, in, at);
     const Codec* codec = find_codec(t.format);
     if (pending.codec != codec) {
       flush();
@@ -89,7 +99,7 @@ std::vector<Weight> Loader::weights(std::initializer_list<Part> parts, int64_t i
     std::vector<int64_t> order;
     for (int64_t r = 0; names_.permuted_qk && part.head_dim && r < part.rows; r++) order.push_back(paired_row(r, part.head_dim));
     pending.add(t.bytes.data(), part.rows, std::move(order));
-    used.push_back(&t);
+    used.push_back(t);
   }
   flush();
   return weights;
@@ -139,7 +149,10 @@ std::vector<float> Loader::values(std::string_view role, std::string_view suffix
 void Loader::read(Tensor out, const StoredTensor& t) {
   std::vector<int64_t> stored = t.shape;
   if (stored.size() == 3 && stored[1] == 1) stored.erase(stored.begin() + 1);
-  check(std::ranges::equal(stored, std::span(out.shape.data(), size_t(out.rank))),
+  int64_t count = 1;
+  for (int64_t n : stored) count *= n;
+  const bool folded = out.rank == 1 && count == out.size();  // a vector, however the file folds it
+  check(folded || std::ranges::equal(stored, std::span(out.shape.data(), size_t(out.rank))),
         "tensor {} has shape {}, but the configuration asks for {}", t.name, shape_string(t.shape), shape_string(out));
   check(t.format == "f32" || t.format == "f16" || t.format == "bf16", "tensor {} is stored as {}, but must be f32, f16 or bf16", t.name,
         t.format);

@@ -44,7 +44,7 @@ class Loader {
  private:
   const StoredTensor* find(std::string_view role, std::string_view suffix, Place) const;
   const StoredTensor& get(std::string_view role, std::string_view suffix, Place) const;
-  const StoredTensor& part_of(const Part&, int64_t in, Place);  // checked
+  StoredTensor part_of(const Part&, int64_t in, Place);  // checked
   Weight made_up(int64_t rows, int64_t in);
   std::vector<Weight> weights(std::initializer_list<Part>, int64_t in, Place);  // one per run of equal codecs
   std::vector<float> values(std::string_view role, std::string_view suffix, std::initializer_list<int64_t> shape,

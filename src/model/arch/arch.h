@@ -19,7 +19,7 @@ struct Place {
 };
 
 // From a tensor's role ("q", "down", "final_norm") to its name in files; the first "{}" stands for the layer, the second for
-// the expert. ".weight" or ".bias" is appended, unless the name is found as it is.
+// the expert; what has no place in the name is stacked in one tensor. ".weight" or ".bias" is appended, unless the name is found as it is.
 struct NameMap {
   struct Entry {
     std::string_view role, pattern;
@@ -32,11 +32,18 @@ struct NameMap {
   std::string name(std::string_view role, Place) const;  // throws when the family has no such role
 };
 
+// A family's GGUF files.
+struct GgufFamily {
+  std::string_view name;  // general.architecture; empty: no such files are known
+  NameMap (*names)() = nullptr;
+  void (*complete)(const Checkpoint&, Json& config) = nullptr;  // what config_from_gguf cannot know of every family; may be null
+};
+
 struct Arch {
-  std::string_view name;  // config.json's model_type, and general.architecture of GGUF files
+  std::string_view name;  // config.json's model_type
   ModelSpec (*spec)(const Config&);
-  NameMap (*names)();       // Hugging Face names
-  NameMap (*gguf_names)();  // null: no GGUF files of this family are known
+  NameMap (*names)();  // Hugging Face names
+  GgufFamily gguf;
 };
 
 const Arch& arch_named(std::string_view name);  // throws, listing what is known
@@ -51,6 +58,8 @@ ModelSpec spec_from(const Json& config, const std::string& where);  // config.js
 
 // GGUF metadata under the names of config.json.
 Json config_from_gguf(const Checkpoint&);
+// Of the hybrids, whose files list the heads of every layer's keys and values: which layers have any.
+std::vector<bool> attending_layers(const Json& config);
 
 // What most decoders share; a family changes what is its own.
 struct DecoderTraits {
@@ -60,6 +69,7 @@ struct DecoderTraits {
 ModelSpec decoder_spec(const Config&, const DecoderTraits&);
 NameMap decoder_names();
 NameMap decoder_gguf_names();
+NameMap with_gguf_experts(NameMap);  // whose experts lie in one tensor a layer
 Activation activation_from(const Config&, const std::string& name);
 MoeSpec moe_from(const Config&, const char* count, bool renormalize);  // `count` names the field with the number of experts
 

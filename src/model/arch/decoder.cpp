@@ -122,4 +122,12 @@ NameMap decoder_gguf_names() {
            {"down", "blk.{}.ffn_down"}}};
 }
 
+NameMap with_gguf_experts(NameMap names) {
+  names.entries.insert(names.entries.end(), {{"router", "blk.{}.ffn_gate_inp"},
+                                             {"expert_gate", "blk.{}.ffn_gate_exps"},
+                                             {"expert_up", "blk.{}.ffn_up_exps"},
+                                             {"expert_down", "blk.{}.ffn_down_exps"}});
+  return names;
+}
+
 }  // namespace mr

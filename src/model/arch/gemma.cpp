@@ -138,4 +138,27 @@ NameMap gemma_names() {
   return names;
 }
 
+NameMap gemma_gguf_names() {
+  NameMap names = decoder_gguf_names();
+  names.entries.insert(names.entries.end(), {{"mixer_post_norm", "blk.{}.post_attention_norm"}, {"ffn_post_norm", "blk.{}.post_ffw_norm"}});
+  return names;
+}
+
+// Scores are scaled by the size of a head, and in the largest model by the width for each of its heads; files do not say so.
+static void scale_from_gguf(const Checkpoint& files, Json& json, int64_t layers_of_largest) {
+  const Config config(json, files.path().filename().string());
+  const int64_t each = config.positive("hidden_size") / config.positive("num_attention_heads");
+  json["query_pre_attn_scalar"] = config.layers() == layers_of_largest ? each : config.integer("head_dim", each);
+}
+
+void gemma2_from_gguf(const Checkpoint& files, Json& config) { scale_from_gguf(files, config, 46); }
+
+void gemma3_from_gguf(const Checkpoint& files, Json& config) {
+  scale_from_gguf(files, config, 62);
+  Json global = config.value("rope_parameters", Json::object());  // scaling is for the layers that see everything
+  global["rope_theta"] = config.value("rope_theta", Json(1e6));
+  const Json local = {{"rope_theta", config.value("rope_local_base_freq", Json(1e4))}};
+  config["rope_parameters"] = {{"full_attention", global}, {"sliding_attention", local}};
+}
+
 }  // namespace mr

@@ -71,4 +71,24 @@ NameMap lfm2_names() {
            {"down", "model.layers.{}.feed_forward.w2"}}};
 }
 
+NameMap lfm2_gguf_names() {
+  NameMap names = decoder_gguf_names();
+  for (NameMap::Entry& e : names.entries)
+    if (e.role == "final_norm") e.pattern = "token_embd_norm";
+  names.entries.insert(names.entries.end(),
+                       {{"in", "blk.{}.shortconv.in_proj"}, {"conv", "blk.{}.shortconv.conv"}, {"out", "blk.{}.shortconv.out_proj"}});
+  return names;
+}
+
+void lfm2_from_gguf(const Checkpoint& files, Json& config) {
+  config["block_auto_adjust_ff_dim"] = false;
+  Json types = Json::array();
+  for (bool attends : attending_layers(config)) {
+    const std::string bias = fmt::format("blk.{}.shortconv.conv.bias", types.size());
+    if (files.find(bias)) config["conv_bias"] = true;
+    types.push_back(attends ? "full_attention" : "conv");
+  }
+  config["layer_types"] = types;
+}
+
 }  // namespace mr

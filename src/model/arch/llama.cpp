@@ -14,4 +14,12 @@ NameMap llama_gguf_names() {
   return names;
 }
 
+// Every fourth layer has no positions; its files do not say so.
+void smollm3_from_gguf(const Checkpoint& files, Json& config) {
+  Json positions = Json::array();
+  const int64_t layers = Config(config, files.path().filename().string()).layers();
+  for (int64_t i = 0; i < layers; i++) positions.push_back((i + 1) % 4 != 0 ? 1 : 0);
+  config["no_rope_layers"] = positions;
+}
+
 }  // namespace mr

@@ -59,4 +59,9 @@ NameMap mamba_gguf_names() {
            {"out", "blk.{}.ssm_out"}}};
 }
 
+void mamba_from_gguf(const Checkpoint& files, Json& config) {
+  config["intermediate_size"] = Config(config, files.path().filename().string()).positive("ssm_inner_size");
+  config["use_conv_bias"] = files.find("blk.0.ssm_conv1d.bias") != nullptr;
+}
+
 }  // namespace mr

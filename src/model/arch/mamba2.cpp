@@ -6,6 +6,7 @@
 namespace mr {
 
 NameMap mamba_names();
+NameMap mamba_gguf_names();
 
 // An entry of time_step_limit: a number, or {"__float__": "Infinity"}.
 static float limit_from(const Config& config, const Json& j) {
@@ -50,6 +51,25 @@ NameMap mamba2_names() {
   names.entries.insert(names.entries.end(),
                        {{"dt_bias", "backbone.layers.{}.mixer.dt_bias"}, {"gated_norm", "backbone.layers.{}.mixer.norm"}});
   return names;
+}
+
+NameMap mamba2_gguf_names() {
+  NameMap names = mamba_gguf_names();
+  std::erase_if(names.entries, [](const NameMap::Entry& e) { return e.role == "x" || e.role == "dt"; });
+  names.entries.insert(names.entries.end(), {{"dt_bias", "blk.{}.ssm_dt.bias"}, {"gated_norm", "blk.{}.ssm_norm"}});
+  return names;
+}
+
+// The file has the width of all heads together, and their number as the rank of dt.
+void mamba2_from_gguf(const Checkpoint& files, Json& json) {
+  const Config config(json, files.path().filename().string());
+  const int64_t inner = config.positive("ssm_inner_size"), heads = config.positive("time_step_rank"), dim = config.positive("hidden_size");
+  config.require(inner % heads == 0 && inner % dim == 0, "an inner size of {} does not divide into {} heads, or is no multiple of {}",
+                 inner, heads, dim);
+  json["num_heads"] = heads;
+  json["head_dim"] = inner / heads;
+  json["expand"] = inner / dim;
+  json["use_conv_bias"] = files.find("blk.0.ssm_conv1d.bias") != nullptr;
 }
 
 }  // namespace mr

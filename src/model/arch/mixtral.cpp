@@ -3,6 +3,8 @@
 
 namespace mr {
 
+NameMap llama_gguf_names();
+
 ModelSpec mixtral_spec(const Config& config) {
   ModelSpec spec = decoder_spec(config, {});
   for (LayerSpec& layer : spec.layers) layer.ffn = moe_from(config, "num_local_experts", true);
@@ -17,5 +19,7 @@ NameMap mixtral_names() {
                                              {"expert_down", "model.layers.{}.block_sparse_moe.experts.{}.w2"}});
   return names;
 }
+
+NameMap mixtral_gguf_names() { return with_gguf_experts(llama_gguf_names()); }
 
 }  // namespace mr

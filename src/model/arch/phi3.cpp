@@ -10,4 +10,10 @@ NameMap phi3_names() {
   return names;
 }
 
+NameMap phi3_gguf_names() {
+  NameMap names = decoder_gguf_names();
+  names.entries.insert(names.entries.end(), {{"qkv", "blk.{}.attn_qkv"}, {"gate_up", "blk.{}.ffn_up"}});
+  return names;
+}
+
 }  // namespace mr

@@ -33,4 +33,8 @@ NameMap qwen3_moe_names() {
   return names;
 }
 
+NameMap qwen3_moe_gguf_names() { return with_gguf_experts(decoder_gguf_names()); }
+
+void qwen3_moe_from_gguf(const Checkpoint&, Json& config) { config["norm_topk_prob"] = true; }
+
 }  // namespace mr

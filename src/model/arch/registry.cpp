@@ -9,13 +9,17 @@ namespace mr {
 
 ModelSpec llama_spec(const Config&);
 NameMap llama_gguf_names();
+void smollm3_from_gguf(const Checkpoint&, Json&);
 ModelSpec qwen2_spec(const Config&);
 ModelSpec qwen3_spec(const Config&);
 ModelSpec qwen3_moe_spec(const Config&);
 NameMap qwen3_moe_names();
+NameMap qwen3_moe_gguf_names();
+void qwen3_moe_from_gguf(const Checkpoint&, Json&);
 ModelSpec granite_spec(const Config&);
 ModelSpec nemotron_spec(const Config&);
 NameMap phi3_names();
+NameMap phi3_gguf_names();
 ModelSpec starcoder2_spec(const Config&);
 NameMap starcoder2_names();
 ModelSpec mamba_spec(const Config&);
@@ -24,8 +28,12 @@ ModelSpec mamba2_spec(const Config&);
 NameMap mamba_names();
 NameMap mamba2_names();
 NameMap mamba_gguf_names();
+NameMap mamba2_gguf_names();
+void mamba_from_gguf(const Checkpoint&, Json&);
+void mamba2_from_gguf(const Checkpoint&, Json&);
 ModelSpec mixtral_spec(const Config&);
 NameMap mixtral_names();
+NameMap mixtral_gguf_names();
 ModelSpec gemma1_spec(const Config&);
 ModelSpec gemma2_spec(const Config&);
 ModelSpec gemma3_spec(const Config&);
@@ -33,35 +41,44 @@ ModelSpec gemma3n_spec(const Config&);
 ModelSpec gemma4_spec(const Config&);
 NameMap gemma_names();
 NameMap gemma3n_names();
+NameMap gemma_gguf_names();
+NameMap gemma3n_gguf_names();
+void gemma2_from_gguf(const Checkpoint&, Json&);
+void gemma3_from_gguf(const Checkpoint&, Json&);
+void gemma3n_from_gguf(const Checkpoint&, Json&);
 ModelSpec deepseek_v2_spec(const Config&);
 ModelSpec jamba_spec(const Config&);
 NameMap jamba_names();
+NameMap jamba_gguf_names();
+void jamba_from_gguf(const Checkpoint&, Json&);
 ModelSpec lfm2_spec(const Config&);
 NameMap lfm2_names();
+NameMap lfm2_gguf_names();
+void lfm2_from_gguf(const Checkpoint&, Json&);
 
 static const Arch kArchs[] = {
-    {"llama", llama_spec, decoder_names, llama_gguf_names},
-    {"mistral", llama_spec, decoder_names, llama_gguf_names},
-    {"smollm3", llama_spec, decoder_names, llama_gguf_names},
-    {"qwen2", qwen2_spec, decoder_names, decoder_gguf_names},
-    {"qwen3", qwen3_spec, decoder_names, decoder_gguf_names},
-    {"qwen3_moe", qwen3_moe_spec, qwen3_moe_names, nullptr},
-    {"phi3", llama_spec, phi3_names, nullptr},
-    {"granite", granite_spec, decoder_names, nullptr},
-    {"nemotron", nemotron_spec, decoder_names, nullptr},
-    {"starcoder2", starcoder2_spec, starcoder2_names, nullptr},
-    {"mamba", mamba_spec, mamba_names, mamba_gguf_names},
-    {"mamba2", mamba2_spec, mamba2_names, nullptr},
-    {"falcon_mamba", falcon_mamba_spec, mamba_names, nullptr},
-    {"mixtral", mixtral_spec, mixtral_names, nullptr},
-    {"gemma", gemma1_spec, decoder_names, nullptr},
-    {"gemma2", gemma2_spec, gemma_names, nullptr},
-    {"gemma3_text", gemma3_spec, gemma_names, nullptr},
-    {"gemma3n_text", gemma3n_spec, gemma3n_names, nullptr},
-    {"gemma4_text", gemma4_spec, gemma_names, nullptr},
-    {"jamba", jamba_spec, jamba_names, nullptr},
-    {"lfm2", lfm2_spec, lfm2_names, nullptr},
-    {"deepseek_v2", deepseek_v2_spec, decoder_names, nullptr},
+    {"llama", llama_spec, decoder_names, {"llama", llama_gguf_names}},
+    {"mistral", llama_spec, decoder_names, {}},  // "llama" in GGUF files
+    {"smollm3", llama_spec, decoder_names, {"smollm3", llama_gguf_names, smollm3_from_gguf}},
+    {"qwen2", qwen2_spec, decoder_names, {"qwen2", decoder_gguf_names}},
+    {"qwen3", qwen3_spec, decoder_names, {"qwen3", decoder_gguf_names}},
+    {"qwen3_moe", qwen3_moe_spec, qwen3_moe_names, {"qwen3moe", qwen3_moe_gguf_names, qwen3_moe_from_gguf}},
+    {"phi3", llama_spec, phi3_names, {"phi3", phi3_gguf_names}},
+    {"granite", granite_spec, decoder_names, {"granite", llama_gguf_names}},
+    {"nemotron", nemotron_spec, decoder_names, {"nemotron", decoder_gguf_names}},
+    {"starcoder2", starcoder2_spec, starcoder2_names, {"starcoder2", decoder_gguf_names}},
+    {"mamba", mamba_spec, mamba_names, {"mamba", mamba_gguf_names, mamba_from_gguf}},
+    {"mamba2", mamba2_spec, mamba2_names, {"mamba2", mamba2_gguf_names, mamba2_from_gguf}},
+    {"falcon_mamba", falcon_mamba_spec, mamba_names, {}},                       // "mamba" in GGUF files
+    {"mixtral", mixtral_spec, mixtral_names, {"mixtral", mixtral_gguf_names}},  // "llama" with experts
+    {"gemma", gemma1_spec, decoder_names, {"gemma", decoder_gguf_names}},
+    {"gemma2", gemma2_spec, gemma_names, {"gemma2", gemma_gguf_names, gemma2_from_gguf}},
+    {"gemma3_text", gemma3_spec, gemma_names, {"gemma3", gemma_gguf_names, gemma3_from_gguf}},
+    {"gemma3n_text", gemma3n_spec, gemma3n_names, {"gemma3n", gemma3n_gguf_names, gemma3n_from_gguf}},
+    {"gemma4_text", gemma4_spec, gemma_names, {}},
+    {"jamba", jamba_spec, jamba_names, {"jamba", jamba_gguf_names, jamba_from_gguf}},
+    {"lfm2", lfm2_spec, lfm2_names, {"lfm2", lfm2_gguf_names, lfm2_from_gguf}},
+    {"deepseek_v2", deepseek_v2_spec, decoder_names, {}},
 };
 
 std::vector<std::string_view> arch_names() {
@@ -112,16 +129,34 @@ static void find_prefix(NameMap& names, const Checkpoint& files) {
   std::tie(names.model_prefix, names.other_prefix) = kPrefixes[0];  // who needs a tensor will say that it is not there
 }
 
-Described describe(const Checkpoint& files) {
-  const Json& raw = files.config();
-  if (files.is_gguf()) {
-    check(raw.contains("general.architecture") && raw["general.architecture"].is_string(), "{}: the metadata lacks general.architecture",
-          files.path().string());
-    const Arch& arch = arch_named(raw["general.architecture"].get<std::string>());
-    check(arch.gguf_names, "GGUF files of architecture '{}' are not known", arch.name);
-    Json json = config_from_gguf(files);
-    return {checked_spec(arch, Config(json, files.path().filename().string())), arch.gguf_names()};
+// By general.architecture; a Llama with experts is a Mixtral.
+static const Arch& arch_of_gguf(const Checkpoint& files) {
+  const Json& meta = files.config();
+  check(meta.contains("general.architecture") && meta["general.architecture"].is_string(), "{}: the metadata lacks general.architecture",
+        files.path().string());
+  std::string name = meta["general.architecture"];
+  const Json experts = meta.value("llama.expert_count", Json(0));
+  if (name == "llama" && experts.is_number() && experts > 0) name = "mixtral";
+  std::vector<std::string_view> known;
+  for (const Arch& a : kArchs) {
+    if (!a.gguf.name.empty() && a.gguf.name == name) return a;
+    if (!a.gguf.name.empty()) known.push_back(a.gguf.name);
   }
+  fail("GGUF files of architecture '{}' are not known; known are: {}", name, fmt::join(known, ", "));
+}
+
+static Described describe_gguf(const Checkpoint& files) {
+  const Arch& arch = arch_of_gguf(files);
+  Json json = config_from_gguf(files);
+  if (arch.gguf.complete) arch.gguf.complete(files, json);
+  Described described{checked_spec(arch, Config(json, files.path().filename().string())), arch.gguf.names()};
+  described.spec.norm.offset = 0;  // norms that multiply by 1 + weight are stored with their 1
+  return described;
+}
+
+Described describe(const Checkpoint& files) {
+  if (files.is_gguf()) return describe_gguf(files);
+  const Json& raw = files.config();
   ModelSpec spec = spec_from(raw, (files.path() / "config.json").string());
   NameMap names = arch_named(spec.arch).names();
   find_prefix(names, files);

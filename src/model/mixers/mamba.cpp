@@ -19,7 +19,11 @@ class Mamba final : public Mixer {
     dt_ = load.weight("dt", inner, spec.dt_rank, build.layer);
     dt_bias_ = load.vector("dt", ".bias", {inner}, build.layer);
     out_ = load.linear({{"out", build.spec.dim}}, inner, spec.proj_bias, build.layer);
-    scan_ = {spec.inner, spec.n_state, decay(load, build.layer), load.vector("d", ".weight", {inner}, build.layer), {}};
+    scan_ = {spec.inner,
+             spec.n_state,
+             load_decay(load, {inner, spec.n_state}, build.layer),
+             load.vector("d", ".weight", {inner}, build.layer),
+             {}};
     dt_norm_ = inner_norm("dt_norm", spec.dt_rank, build);
     b_norm_ = inner_norm("b_norm", spec.n_state, build);
     c_norm_ = inner_norm("c_norm", spec.n_state, build);
@@ -48,12 +52,6 @@ class Mamba final : public Mixer {
   }
 
  private:
-  // A = -exp(A_log); GGUF files store A itself.
-  Tensor decay(Loader& load, int layer) const {
-    bool logarithm = load.has("a_log", layer);
-    return load.vector(logarithm ? "a_log" : "a", ".weight", {spec_.inner, spec_.n_state}, layer, logarithm ? minus_exp : nullptr);
-  }
-
   Norm inner_norm(std::string_view role, int dim, BuildContext& build) const {
     bool weighted = spec_.norms == MambaSpec::Norms::weighted;
     return {Norm::Kind::rms, spec_.norm_eps, weighted ? build.loader.vector(role, ".weight", {dim}, build.layer) : Tensor{}};

@@ -17,7 +17,7 @@ class Mamba2 final : public Mixer {
     dt_bias_ = load.vector("dt_bias", ".weight", {spec.heads}, build.layer);
     norm_ = {Norm::Kind::rms, build.spec.norm.eps, load.vector("gated_norm", ".weight", {inner}, build.layer)};
     out_ = load.linear({{"out", build.spec.dim}}, inner, spec.proj_bias, build.layer);
-    Tensor a = load.vector("a_log", ".weight", {spec.heads}, build.layer, minus_exp);
+    Tensor a = load_decay(load, {spec.heads}, build.layer);
     Tensor d = load.vector("d", ".weight", {spec.heads}, build.layer);
 
     StateRef slot = build.layout.add(spec.state(build.kv_dtype));

@@ -9,7 +9,11 @@
 
 namespace mr {
 
-inline float minus_exp(float x) { return -std::exp(x); }  // a decay from its stored logarithm
+// A decay, A = -exp(A_log); GGUF files store A itself.
+inline Tensor load_decay(Loader& load, std::initializer_list<int64_t> shape, Place at) {
+  const bool logarithm = load.has("a_log", at);
+  return load.vector(logarithm ? "a_log" : "a", ".weight", shape, at, logarithm ? +[](float x) { return -std::exp(x); } : nullptr);
+}
 
 std::unique_ptr<Mixer> make(const AttentionSpec&, BuildContext&);
 std::unique_ptr<Mixer> make(const MlaSpec&, BuildContext&);
