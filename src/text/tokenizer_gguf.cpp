@@ -159,6 +159,30 @@ void read_gpt2(const Metadata& metadata, TokenizerData& data, bool& add_bos) {
   data.unknown = -1;
 }
 
+constexpr std::string_view space_mark = "▁";
+
+// How many spaces, marked or not, a text consists of; 0: there is something else in it.
+size_t spaces_of(std::string_view text) {
+  size_t n = 0;
+  for (; !text.empty(); ++n) {
+    if (!text.starts_with(' ') && !text.starts_with(space_mark)) return 0;
+    text.remove_prefix(text.starts_with(' ') ? 1 : space_mark.size());
+  }
+  return n;
+}
+
+// Runs of spaces that are tokens by themselves (Gemma) merge before all else, the longest first.
+void rank_runs_of_spaces(TokenizerData& data) {
+  for (AddedToken& token : data.added) {
+    const size_t n = token.special ? 0 : spaces_of(token.content);
+    if (n == 0) continue;
+    token.content.clear();
+    for (size_t i = 0; i < n; ++i) token.content += space_mark;
+    data.pieces[static_cast<size_t>(token.id)] = token.content;
+    data.scores[static_cast<size_t>(token.id)] = static_cast<float>(n);
+  }
+}
+
 void read_llama(const Metadata& metadata, TokenizerData& data) {
   data.byte_fallback = true;
   bool prefix = metadata.flag("tokenizer.ggml.add_space_prefix", true);
@@ -175,6 +199,7 @@ void read_llama(const Metadata& metadata, TokenizerData& data) {
     check(ok, "tokenizer.ggml.scores holds something that is not a number, or is a huge one");
     data.scores.push_back(score.get<float>());
   }
+  rank_runs_of_spaces(data);
 }
 
 }  // namespace

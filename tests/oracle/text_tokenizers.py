@@ -9,6 +9,7 @@ Needs: pip install tokenizers==0.23.3
 import json
 import pathlib
 import random
+import sys
 import unicodedata
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -182,6 +183,34 @@ def sentencepiece(metaspace):
     return tokenizer
 
 
+def gemma():
+    """SentencePiece without a space in front. Runs of line ends, tabs and spaces are tokens: found in the text as they are, and of spaces, which
+    are marked before that, by merges that come before all others, the longest first."""
+    special = ["<pad>", "<eos>", "<bos>", "<unk>"]
+    kinds = [("\n", 1, 4), ("▁", 2, 5), ("\t", 1, 3)]
+    runs = [mark * n for mark, least, most in kinds for n in range(least, most + 1)]
+    first = special + runs + [f"<0x{b:02X}>" for b in range(256)]
+    trained = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True))
+    trained.normalizer = normalizers.Replace(" ", "▁")
+    trained.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
+    train(trained, 900, first)
+    vocab = json.loads(trained.to_str())["model"]["vocab"]
+    merges = [(mark * left, mark * right) for left in range(4, 0, -1) for right in range(4, 0, -1) for mark, least, most in kinds
+              if left + right <= most and mark * left in vocab and mark * right in vocab]
+    for piece, rank in sorted(vocab.items(), key=lambda item: item[1]):
+        if rank >= len(first):
+            pairs = [(piece[:i], piece[i:]) for i in range(1, len(piece)) if piece[:i] in vocab and piece[i:] in vocab]
+            merges.extend(sorted(pairs, key=lambda pair: (vocab[pair[0]], vocab[pair[1]])))
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special])
+    tokenizer.add_tokens([AddedToken(t, normalized=False) for t in runs])
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", tokenizer.token_to_id("<bos>"))])
+    return tokenizer
+
+
 def added():
     """Every flag of an added token, a prefix space, and a lowercasing normalizer."""
     pre = pre_tokenizers.Sequence([pre_tokenizers.Punctuation("isolated"), pre_tokenizers.ByteLevel(add_prefix_space=True)])
@@ -215,7 +244,7 @@ def words():
 
 
 FAMILIES = {"gpt2": gpt2, "smollm2": smollm2, "llama3": llama3, "qwen2": qwen2, "llama2": lambda: sentencepiece(False),
-            "llama2_metaspace": lambda: sentencepiece(True), "added": added, "splits": splits, "words": words}
+            "llama2_metaspace": lambda: sentencepiece(True), "gemma": gemma, "added": added, "splits": splits, "words": words}
 
 
 def record(tokenizer, text):
@@ -230,8 +259,8 @@ def record(tokenizer, text):
 
 def main():
     OUT.mkdir(parents=True, exist_ok=True)
-    for name, make in FAMILIES.items():
-        tokenizer = make()
+    for name in sys.argv[1:] or FAMILIES:
+        tokenizer = FAMILIES[name]()
         definition = json.loads(tokenizer.to_str())
         (OUT / f"{name}.tokenizer.json").write_text(json.dumps(definition, ensure_ascii=False, separators=(",", ":")) + "\n")
         lines = [json.dumps(record(tokenizer, text), ensure_ascii=False, separators=(",", ":")) for text in corpus()]

@@ -48,7 +48,8 @@ class Families : public testing::TestWithParam<const char*> {};
 TEST_P(Families, agree_with_their_oracle) { expect_cases(load(GetParam()), GetParam()); }
 
 INSTANTIATE_TEST_SUITE_P(Tokenizer, Families,
-                         testing::Values("gpt2", "smollm2", "llama3", "qwen2", "llama2", "llama2_metaspace", "added", "splits", "words"),
+                         testing::Values("gpt2", "smollm2", "llama3", "qwen2", "llama2", "llama2_metaspace", "gemma", "added", "splits",
+                                         "words"),
                          [](const auto& info) { return std::string(info.param); });
 
 // The same vocabulary written as a GGUF file would hold it.
@@ -95,6 +96,23 @@ TEST(TokenizerGguf, sentencepiece_by_scores) {
   Json metadata = gguf_metadata(read_json("llama2.tokenizer.json"), "llama", "default");
   metadata["tokenizer.ggml.token_type"][0] = 2;
   expect_cases(Tokenizer::from_gguf(metadata), "llama2");
+}
+
+// A file holds runs of spaces as such, with scores that say nothing.
+TEST(TokenizerGguf, gemma_merges_runs_of_spaces_first) {
+  Json metadata = gguf_metadata(read_json("gemma.tokenizer.json"), "llama", "default");
+  auto& tokens = metadata["tokenizer.ggml.tokens"];
+  for (size_t id = 0; id < tokens.size(); ++id) {
+    if (metadata["tokenizer.ggml.token_type"][id] != 4) continue;
+    metadata["tokenizer.ggml.scores"][id] = -1000;
+    if (tokens[id].get<std::string>().starts_with("▁")) tokens[id] = std::string(tokens[id].get<std::string>().size() / 3, ' ');
+  }
+  metadata["tokenizer.ggml.add_space_prefix"] = false;
+  metadata["tokenizer.ggml.bos_token_id"] = 2;
+  metadata["tokenizer.ggml.eos_token_id"] = 1;
+  Tokenizer tokenizer = Tokenizer::from_gguf(metadata);
+  expect_cases(tokenizer, "gemma");
+  EXPECT_EQ(tokenizer.bos(), 2);
 }
 
 TEST(Tokenizer, config_names_bos_eos_and_template) {
