@@ -7,7 +7,7 @@
 
 #include "io/files.h"
 #include "model/arch/arch.h"
-#include "quant/gguf_blocks.h"
+#include "quant/codec.h"
 
 namespace mr {
 namespace {
@@ -111,15 +111,14 @@ TEST_F(GgufConfig, RefusalsSayWhatAndWhere) {
       {"model.gguf", "100", "3 heads"});
 }
 
-// Files and decoders speak of the same blocks.
-TEST(GgufBlockTable, AgreesWithTheStoredFormats) {
-  for (const GgufBlock& block : gguf_blocks()) {
+// Files and codecs speak of the same blocks.
+TEST(StoredFormats, AgreeWithTheCodecs) {
+  for (const Codec* codec : codecs()) {
     const auto formats = stored_formats();
-    auto found = std::ranges::find(formats, block.name, &StoredFormat::name);
-    ASSERT_NE(found, formats.end()) << block.name;
-    EXPECT_EQ(found->gguf, block.type) << block.name;
-    EXPECT_EQ(found->elements, block.weights) << block.name;
-    EXPECT_EQ(found->bytes, block.bytes) << block.name;
+    auto found = std::ranges::find(formats, codec->name, &StoredFormat::name);
+    ASSERT_NE(found, formats.end()) << codec->name;
+    EXPECT_EQ(found->elements, codec->block) << codec->name;
+    EXPECT_EQ(found->bytes, codec->block_bytes) << codec->name;
   }
 }
 

@@ -77,18 +77,30 @@ void quant_tile(const LinearCall& c, int64_t row, int64_t panel, const uint8_t* 
   for (int r = 0; r < Rows; r++) keep_sum(c, s, row, panel, r, 0, acc[r]);
 }
 
+// The common formats have tiles of every height, the others of half as many rows each time: compilers take minutes for every height of all.
+template <class W>
+constexpr bool kEveryHeight = __is_same(W, Int8) || __is_same(W, Int4) || __is_same(W, Int4Min);
+template <class W>
+constexpr int lower(int rows) {
+  return kEveryHeight<W> ? rows - 1 : rows / 2;
+}
+template <class W>
+inline bool takes_tiles_of(int height, int64_t rows) {
+  return kEveryHeight<W> ? tile_rows(rows, height) == height : rows >= height;
+}
+
 // A tile's activations stay in L1 while the panels stream through.
 template <class W, int Rows>
 void quant_rows(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, Stretch s) {
   const int64_t bytes = c.in / kInputsOf<W> * W::kBytes;
   const uint8_t* w = (const uint8_t*)c.packed + s.begin / kInputsOf<W> * W::kBytes;
-  if (tile_rows(row_end - row, Rows) == Rows)
+  if (takes_tiles_of<W>(Rows, row_end - row))
     for (; row + Rows <= row_end; row += Rows, s.sums += Rows * kPanel) {
       Stretch at = s;
       for (int64_t p = panel; p < panel_end; p++, at.sums += s.next_panel) quant_tile<W, Rows>(c, row, p, w + p * bytes, at);
     }
   if constexpr (Rows > 1)
-    if (row < row_end) quant_rows<W, Rows - 1>(c, row, row_end, panel, panel_end, s);
+    if (row < row_end) quant_rows<W, lower<W>(Rows)>(c, row, row_end, panel, panel_end, s);
 }
 
 #if defined(__AVX2__) && !defined(__AVX512F__)
@@ -132,10 +144,10 @@ void wide_tile(const LinearCall& c, int64_t row, int64_t panel, const uint8_t* w
 
 template <class W, int Rows>
 void wide_rows(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, const uint8_t* w, const uint8_t* copy, Stretch s) {
-  if (tile_rows(row_end - row, Rows) == Rows)
+  if (takes_tiles_of<W>(Rows, row_end - row))
     for (; row + Rows <= row_end; row += Rows, s.sums += Rows * kPanel) wide_tile<W, Rows>(c, row, panel, w, copy, s);
   if constexpr (Rows > 1)
-    if (row < row_end) wide_rows<W, Rows - 1>(c, row, row_end, panel, w, copy, s);
+    if (row < row_end) wide_rows<W, lower<W>(Rows)>(c, row, row_end, panel, w, copy, s);
 }
 
 template <class W>
