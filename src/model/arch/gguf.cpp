@@ -122,6 +122,8 @@ static void read_window_pattern(const Json& pattern, Json& out, const Config& co
   Json types = Json::array();
   auto add = [&](bool window) { types.push_back(window ? "sliding_attention" : "full_attention"); };
   if (pattern.is_array()) {
+    config.require(int64_t(pattern.size()) == config.layers(), "'attention.sliding_window_pattern' has {} entries for {} layers",
+                   pattern.size(), config.layers());
     for (const Json& window : pattern) add(window == true || (window.is_number() && window != 0));
   } else {
     config.require(pattern.is_number_integer() && pattern > 0, "'attention.sliding_window_pattern' must be a list or a positive number");
