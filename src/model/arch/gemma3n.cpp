@@ -92,7 +92,8 @@ void gemma3n_from_gguf(const Checkpoint& files, Json& json) {
   if (!config.has("num_kv_shared_layers")) json["num_kv_shared_layers"] = std::max<int64_t>(config.layers() - 20, 0);
   if (!config.has("activation_sparsity_scale")) return;
   const Json& quantiles = json["activation_sparsity_scale"];
-  config.require(quantiles.is_array(), "'activation_sparsity_scale' must be a list");
+  config.require(quantiles.is_array() && int64_t(quantiles.size()) == config.layers(),
+                 "'activation_sparsity_scale' must be a list of a number for each of {} layers", config.layers());
   Json shares = Json::array();
   for (const Json& x : quantiles) {
     config.require(x.is_number(), "'activation_sparsity_scale' must be a list of numbers");
