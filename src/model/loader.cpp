@@ -150,7 +150,8 @@ void Loader::read(Tensor out, const StoredTensor& t) {
   std::vector<int64_t> stored = t.shape;
   if (stored.size() == 3 && stored[1] == 1) stored.erase(stored.begin() + 1);
   int64_t count = 1;
-  for (int64_t n : stored) count *= n;
+  for (int64_t n : stored)
+    if (__builtin_mul_overflow(count, n, &count)) count = 0;  // a shape of no bytes, one size of which is 0
   const bool folded = out.rank == 1 && count == out.size();  // a vector, however the file folds it
   check(folded || std::ranges::equal(stored, std::span(out.shape.data(), size_t(out.rank))),
         "tensor {} has shape {}, but the configuration asks for {}", t.name, shape_string(t.shape), shape_string(out));
