@@ -53,7 +53,7 @@ void change_part(std::string& file, const GgufLayout& layout, Random& random) {
     case Kind::element_type:
       return put(file, part.begin, random.chance(4) ? absurd_number(random, old) : random.pick(14), 4);
     case Kind::tensor_type:
-      return put(file, part.begin, random.chance(4) ? absurd_number(random, old) : random.pick(42), 4);
+      return put(file, part.begin, random.chance(4) ? absurd_number(random, old) : random.pick(43), 4);
     case Kind::rank:
       return put(file, part.begin, random.pick(6), 4);
     default:
