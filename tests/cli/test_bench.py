@@ -157,7 +157,7 @@ class Bench(unittest.TestCase):
         self.assertEqual([r["asked_context"] for r in rows], 4 * [256])
         self.assertEqual([r["context"] for r in rows[:3]], [255, 255, 256 - 33])  # a token is written behind a prompt, 33 in decode
         self.assertTrue(128 < rows[3]["context"] < 256 - 33, rows[3])  # who is read first writes until all are
-        self.assertIn("context of 256 tokens holds the answer too", ok(*args))
+        self.assertIn("context of 256 tokens includes the answer", ok(*args))
         rows = as_json("bench", self.TINY, "--context", 256, "--decode", 200, "--repeat", 1)
         self.assertEqual([r["context"] for r in rows], [255, 256])
         self.assertIn("256 tokens and its answer are 457", rows[1]["error"])

@@ -146,7 +146,7 @@ class Load(unittest.TestCase):
 
     def test_one_sentence_when_nothing_answers(self):
         for args, words in [(["--url", "http://127.0.0.1:9"], "connection refused"), (["--url", "localhost:8000"], "http://host:port"),
-                            (["--url", self.url, "other-model"], "404 Not Found"), (["--compare", __file__], "no list of rows")]:
+                            (["--url", self.url, "other-model"], "404 Not Found"), (["--compare", __file__], "not a list of rows")]:
             done = bench(*args)
             self.assertEqual(done.returncode, 1, args)
             self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
