@@ -160,7 +160,8 @@ TEST(ToolCalls, WorkIsLinearInTheText) {
 
 TEST(ToolCalls, WhatIsHeldBackIsCounted) {
   const Asked asked = with_tools(false);
-  AnswerWriter writer(asked, {});
+  const ServedModel model;
+  AnswerWriter writer(asked, model);
   const size_t before = writer.bytes();
   writer.add(0, event("<tool_call>" + std::string(1000, ' ')));
   EXPECT_GE(writer.bytes(), before + 1000);
