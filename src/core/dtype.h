@@ -54,4 +54,16 @@ inline uint16_t f16_from_f32(float f) {
   return uint16_t(sign | (std::bit_cast<uint32_t>(magic) - 0x3f000000));
 }
 
+// FP8 as in OCP's specification (2023): E4M3 has no infinity, 0x7f and 0xff are NaN.
+inline float f32_from_e4m3(uint8_t b) {
+  const uint32_t sign = uint32_t(b & 0x80) << 24, rest = b & 0x7f;
+  if (rest == 0x7f) return std::bit_cast<float>(sign | 0x7fc00000);
+  if (rest >= 8) return std::bit_cast<float>(sign | ((rest << 20) + (120u << 23)));
+  return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(float(rest) * 0x1p-9f));  // subnormal: exact
+}
+inline float f32_from_e5m2(uint8_t b) { return f32_from_f16(uint16_t(b << 8)); }
+inline float f32_from_e8m0(uint8_t b) {  // a power of two; 255 is NaN
+  return std::bit_cast<float>(b == 255 ? 0x7fc00000u : b == 0 ? 0x00400000u : uint32_t(b) << 23);
+}
+
 }  // namespace mr

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/tensor.h"
+#include "quant/activations.h"
 #include "quant/codec.h"
 
 namespace mr {
@@ -26,6 +27,8 @@ struct Weight {
   int64_t out = 0, in = 0;
   const Layout* layout = nullptr;  // null in outlines of no backend
   Tensor packed, scale;
+  const StoredWeight* stored = nullptr;  // of the layout `stored`: its tensors lie in `packed`
+  ActivationRounding activations;        // of its products
 
   int64_t bytes() const { return packed.bytes() + scale.bytes(); }
   void decode(int64_t row, int64_t n, float* to) const { layout->decode(*this, row, n, to); }
@@ -41,6 +44,7 @@ class WeightStore {
   explicit WeightStore(Mode mode = Mode::holds, Allocate allocate = {}) : mode_(mode), allocate_(std::move(allocate)) {}
   Mode mode() const { return mode_; }
   std::byte* take(size_t bytes);                          // zeroed, 256-byte aligned
+  const StoredWeight* keep(StoredWeight);
   std::vector<std::span<const std::byte>> parts() const;  // all that was taken of the host's memory, chunk by chunk
   size_t bytes() const;                                   // that were taken
 
@@ -53,9 +57,10 @@ class WeightStore {
     size_t used = 0;
   };
   std::vector<Chunk> chunks_;
+  std::vector<std::unique_ptr<const StoredWeight>> stored_;
 };
 
-// The layout of every codec that has no other: its stored rows, one after the other.
+// The layout of every codec that has no other: its stored rows, one after the other; or its tensors, as they lie.
 class ThreadPool;
 extern const Layout kStoredLayout;
 Weight place_stored(const StoredWeight&, WeightStore&, ThreadPool&);

@@ -39,7 +39,7 @@ struct Shape {
       : codec(c),
         blocks(c.block / kBlock),
         groups(kBlock / c.grid.group),
-        scale(c.grid.scale == Grid::Scale::f16 ? 2 : 1),
+        scale(size_of(c.grid.scale)),
         head(kPanel * (scale + (c.grid.minimum ? 2 : 0))),
         nibbles(c.grid.minimum && c.grid.group_bits == 4),
         group_bytes(c.grid.levels ? kPanel * groups * (c.grid.minimum && !nibbles ? 2 : 1) : 0),
@@ -115,13 +115,11 @@ void pack_panel(std::byte* packed, int64_t panel, const StoredWeight& w) {
   const Shape shape(*w.codec);
   const int64_t blocks = w.in / w.codec->block, first = panel * kPanel, rows = std::min<int64_t>(kPanel, w.out() - first);
   std::byte* to = packed + panel * blocks * shape.bytes;
-  const std::byte* row[kPanel];
-  for (int64_t r = 0; r < rows; r++) row[r] = w.row(first + r);
   for (int64_t b = 0; b < blocks; b++, to += shape.bytes)
     for (int64_t r = 0; r < kPanel; r++) {
       static constexpr BlockCodes none{};
       BlockCodes codes;
-      if (r < rows) w.codec->codes(row[r] + b * w.codec->block_bytes, codes);
+      if (r < rows) w.codes(first + r, b * w.codec->block, codes);
       pack_block(shape, r < rows ? codes : none, r, to);
     }
 }
@@ -161,15 +159,10 @@ const Known kKnown[] = {
     {{.bits = 4, .group = 32, .table = kE2m1Doubled, .scale = Grid::Scale::e8m0_half}, named("e2m1")},
 };
 
-bool same(const Grid& a, const Grid& b) {
-  return a.bits == b.bits && a.group == b.group && a.offset == b.offset && a.table == b.table && a.scale == b.scale &&
-         a.levels == b.levels && a.group_bits == b.group_bits && a.minimum == b.minimum;
-}
-
 }  // namespace
 
 const PanelLayout* integer_panels(const Grid& grid) {
-  const Known* known = std::find_if(std::begin(kKnown), std::end(kKnown), [&](const Known& k) { return same(k.grid, grid); });
+  const Known* known = std::find_if(std::begin(kKnown), std::end(kKnown), [&](const Known& k) { return k.grid == grid; });
   return known == std::end(kKnown) ? nullptr : &known->layout;
 }
 

@@ -37,7 +37,8 @@ static void grow(Buffer& buffer, size_t bytes) {
 static LinearCall make_call(Tensor out, Tensor x, const Weight& w, const Epilogue& e) {
   if (x.shape[x.rank - 1] != w.in || out.shape[out.rank - 1] != w.out || x.shape[0] != out.shape[0])
     fail("a [{}, {}] weight cannot take {} to {}", w.out, w.in, shape_string(x), shape_string(out));
-  LinearCall c{w.in, w.out, x.shape[0], w.packed.as<std::byte>(), w.codec->decode, w.codec->row_bytes(w.in)};
+  LinearCall c{w.in, w.out, x.shape[0], w.packed.as<std::byte>(), w.stored};
+  c.decode = [](const StoredWeight& stored, int64_t output, int64_t first, int64_t n, float* to) { stored.decode(output, first, n, to); };
   c.x = x.as<float>();
   c.x_stride = x.stride[0];
   c.y = out.as<float>();

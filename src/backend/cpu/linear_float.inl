@@ -242,7 +242,7 @@ inline void run_stored(const LinearCall& c, int64_t row, int64_t row_end, int64_
     for (int64_t k = 0; k < c.in; k += stretch) {
       const int64_t end = k + stretch < c.in ? k + stretch : c.in, n = end - k, left = c.out - p * kPanel;
       for (int64_t r = 0; r < kPanel; r++) {
-        if (r < left) c.decode(c.packed + (p * kPanel + r) * c.row_bytes + c.row_bytes * k / c.in, n, decoded);
+        if (r < left) c.decode(*c.stored, p * kPanel + r, k, n, decoded);
         for (int64_t i = 0; i < n; i++) copy[i * kPanel + r] = r < left ? decoded[i] : 0;
       }
       float_rows<F32, kFloatRows, 1, 1>(c, row, row_end, p, copy, {k, end, sums});

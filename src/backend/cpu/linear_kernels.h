@@ -15,6 +15,8 @@
 
 namespace mr {
 
+struct StoredWeight;
+
 // 32 activations: x = scale * q, |q| <= 32639 = 127 * 256 + 127, so that q also splits into two signed bytes. q is stored in
 // the order in which dot products of pairs read it, 0 2 1 3 of each four; or as the upper bytes of all 32, then the lower ones. A
 // block that holds a NaN or an infinity has scale NaN.
@@ -35,8 +37,8 @@ struct RoundedBlock {
 struct LinearCall {
   int64_t in, out, rows;
   const std::byte* packed;                                       // panels.h says how
-  void (*decode)(const std::byte* row, int64_t in, float* out);  // of stored rows
-  int64_t row_bytes;
+  const StoredWeight* stored;                                    // of the layout `stored`
+  void (*decode)(const StoredWeight&, int64_t output, int64_t first, int64_t n, float* to);
   const float* x;  // [rows, in], for float weights
   int64_t x_stride;
   const std::byte* rounded;  // all rows, as the kernel's `round` left them

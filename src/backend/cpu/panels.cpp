@@ -12,7 +12,7 @@ const PanelLayout* panel_layout(const Codec& codec) {
 
 Weight pack(const StoredWeight& stored, WeightStore& store, ThreadPool& pool) {
   const PanelLayout* layout = panel_layout(*stored.codec);
-  if (!layout) return place_stored(stored, store, pool);
+  if (!layout || stored.scaled()) return place_stored(stored, store, pool);
   stored.check_shape();
   Weight w{stored.codec, stored.out(), stored.in, layout};
   const int64_t bytes = layout->bytes(*w.codec, w.out, w.in);

@@ -37,7 +37,7 @@ Staging::Pinned& Staging::next(size_t bytes) {
 static void decode_rows(uint16_t* to, const StoredWeight& w, int64_t first, int64_t n) {
   std::vector<float> values(static_cast<size_t>(w.in));
   for (int64_t r = first; r < first + n; r++) {
-    w.codec->decode(w.row(r), w.in, values.data());
+    w.decode(r, 0, w.in, values.data());
     for (int64_t i = 0; i < w.in; i++) *to++ = bf16_from_f32(values[size_t(i)]);
   }
 }
@@ -97,9 +97,9 @@ void pack_tile(std::byte* quants, std::byte* scales, Packing packing, const Stor
   for (int64_t r = 0; r < std::min<int64_t>(kTileRows, w.out() - first); r++)
     for (int64_t block = 0; block < w.in / kBlock; block++) {
       BlockCodes codes;
-      w.codec->codes(w.row(first + r) + block * w.codec->block_bytes, codes);
+      w.codes(first + r, block * w.codec->block, codes);
       const int64_t chunk = block / form.chunk, g = r % 8, h = r / 8, b = block % form.chunk;
-      const uint16_t header[] = {codes.scale, codes.minimum};
+      const uint16_t header[] = {uint16_t(codes.scale), uint16_t(codes.minimum)};
       std::memcpy(scales + chunk * form.scale_bytes() + ((g * form.chunk + b) * 2 + h) * form.headers * 2, header,
                   size_t(form.headers) * 2);
       for (int t = 0; t < 4; t++) {
