@@ -151,7 +151,10 @@ int run(int argc, char** argv) {
   std::string only;  // the lines that are wanted, each with a comma behind it; empty: all
   auto wanted = [&](const std::string& line) { return only.empty() || only.find(line + ",") != std::string::npos; };
   EngineOptions options{.device = "cuda", .max_seqs = 256, .max_batch_tokens = 16384, .max_context = 4096, .random_weights = 0};
-  if (argc < 2) return fmt::print(stderr, "cuda_peers MODEL [--only d1,mixed] [--runs N] [--deterministic] [--memory GB]\n"), 2;
+  if (argc < 2) {
+    fmt::print(stderr, "cuda_peers MODEL [--only d1,mixed] [--runs N] [--deterministic] [--memory GB]\n");
+    return 2;
+  }
   for (int i = 2; i < argc; i++) {
     options.deterministic |= !std::strcmp(argv[i], "--deterministic");
     if (!std::strcmp(argv[i], "--only") && i + 1 < argc) only = std::string(argv[++i]) + ",";

@@ -44,6 +44,7 @@ std::unique_ptr<Engine> Engine::create(const std::filesystem::path& path, const 
   ModelOptions model{options.kv_dtype, options.random_weights, options.progress};
   e.memory_ = plan_engine(*Model::outline(*e.files_.checkpoint, *e.backend_, model), options, *e.backend_, e.backend_->memory());
   e.limits_ = limits_of(options);
+  model.weight_bytes = e.memory_.weights;
   e.model_ = Model::load(*e.files_.checkpoint, *e.backend_, model);
   e.store_ = std::make_unique<StateStore>(e.memory_.state, [&e](size_t bytes) { return e.backend_->allocate(bytes); });
   StateManager::Options sharing{options.prefix_cache && options.kv_cache, options.contiguous ? e.memory_.max_context : 0};

@@ -12,7 +12,10 @@ class MappedFile {
   explicit MappedFile(std::filesystem::path path);  // throws if it is missing, unreadable, not regular or empty
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept { swap(other); }
-  MappedFile& operator=(MappedFile&& other) noexcept { return swap(other), *this; }
+  MappedFile& operator=(MappedFile&& other) noexcept {
+    swap(other);
+    return *this;
+  }
 
   const std::filesystem::path& path() const { return path_; }
   std::span<const std::byte> bytes() const { return {data_, size_}; }

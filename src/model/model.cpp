@@ -25,6 +25,7 @@ std::unique_ptr<Model> Model::outline(const Checkpoint& files, Backend& backend,
 
 std::unique_ptr<Model> Model::build(const Checkpoint& files, Backend& backend, const ModelOptions& options, WeightStore::Mode mode) {
   std::unique_ptr<Model> model(new Model(mode, backend));
+  model->store_.expect(size_t(options.weight_bytes));
   Described described = describe(files);
   model->spec_ = std::move(described.spec);
   const ModelSpec& spec = model->spec_;

@@ -18,6 +18,7 @@ struct ModelOptions {
   std::optional<DType> kv_dtype;                                // none: the backend's
   std::optional<uint64_t> random_weights;                       // random, from config.json alone
   std::function<void(int64_t done, int64_t total)> progress{};  // bytes of the files
+  int64_t weight_bytes = 0;                                     // of the outline, if known: one allocation of just that size
 };
 
 class Block;

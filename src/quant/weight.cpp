@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "core/thread_pool.h"
 
 namespace mr {
 
-static constexpr size_t kChunk = size_t(64) << 20;  // what is not taken of it is never touched, so it costs no memory
+static constexpr size_t kChunk = size_t(64) << 20;
 
 std::byte* WeightStore::take(size_t bytes) {
   bytes = (bytes + 255) / 256 * 256;
@@ -16,7 +17,7 @@ std::byte* WeightStore::take(size_t bytes) {
     return nullptr;
   }
   if (chunks_.empty() || chunks_.back().used + bytes > chunks_.back().buffer.size()) {
-    const size_t size = std::max(kChunk, bytes);
+    const size_t size = std::max(expected_ ? std::exchange(expected_, 0) : kChunk, bytes);
     chunks_.push_back({allocate_ ? allocate_(size) : Buffer(size)});
   }
   Chunk& chunk = chunks_.back();

@@ -35,14 +35,15 @@ struct Weight {
   explicit operator bool() const { return codec != nullptr; }
 };
 
-// Owns the memory behind a model's weights: large chunks, so that huge pages hold them and reading runs on from one weight
-// into the next.
+// Owns the memory behind a model's weights: one allocation if their sum is known, else large chunks, so that huge pages hold them and
+// reading runs on from one weight into the next. The unused end of a chunk costs nothing in the host's memory, but all of a device's.
 class WeightStore {
  public:
   enum class Mode : uint8_t { holds, counts };     // counts: adds up what would be taken, and gives null
   using Allocate = std::function<Buffer(size_t)>;  // the host's memory, unless another is given
   explicit WeightStore(Mode mode = Mode::holds, Allocate allocate = {}) : mode_(mode), allocate_(std::move(allocate)) {}
   Mode mode() const { return mode_; }
+  void expect(size_t bytes) { expected_ = bytes; }        // the sum of what will be taken, from a store that counts
   std::byte* take(size_t bytes);                          // zeroed, 256-byte aligned
   const StoredWeight* keep(StoredWeight);
   std::vector<std::span<const std::byte>> parts() const;  // all that was taken of the host's memory, chunk by chunk
@@ -51,7 +52,7 @@ class WeightStore {
  private:
   Mode mode_;
   Allocate allocate_;
-  size_t counted_ = 0;
+  size_t counted_ = 0, expected_ = 0;
   struct Chunk {
     Buffer buffer;
     size_t used = 0;

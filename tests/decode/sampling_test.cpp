@@ -1,3 +1,5 @@
+#include "decode/sampling.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -5,7 +7,6 @@
 #include <random>
 
 #include "core/error.h"
-#include "decode/sampling.h"
 
 namespace mr {
 namespace {
@@ -23,8 +24,8 @@ std::string complaint(auto change) {
 
 TEST(SamplingParams, DefaultsAndLimitsAreValid) {
   EXPECT_EQ(complaint([](SamplingParams&) {}), "");
-  EXPECT_EQ(complaint([](SamplingParams& p) { p.temperature = 0, p.top_p = 1, p.min_p = 1, p.max_tokens = 0, p.logprobs = 100; }), "");
-  EXPECT_EQ(complaint([](SamplingParams& p) { p.frequency_penalty = -2, p.presence_penalty = 2, p.logit_bias[99] = -100; }), "");
+  EXPECT_EQ(complaint([](SamplingParams& p) { p = {.temperature = 0, .top_p = 1, .min_p = 1, .max_tokens = 0, .logprobs = 100}; }), "");
+  EXPECT_EQ(complaint([](SamplingParams& p) { p = {.frequency_penalty = -2, .presence_penalty = 2, .logit_bias = {{99, -100}}}; }), "");
 }
 
 TEST(SamplingParams, EveryFieldIsNamedWithItsRange) {

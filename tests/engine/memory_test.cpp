@@ -1,6 +1,7 @@
 // The memory plan: known before anything is allocated, and what the engine then really takes.
-#include "engine/harness.h"
 #include "engine/memory.h"
+
+#include "engine/harness.h"
 
 namespace mr {
 namespace {
@@ -17,6 +18,7 @@ TEST(Memory, ThePlanIsWhatTheEngineTakes) {
     auto engine = open(name);
     EngineMemory plan = plan_engine(*outline(name, *backend), {}, *backend, large_machine);
     EXPECT_EQ(plan.weights, engine->model().weight_bytes()) << name;
+    EXPECT_EQ(engine->model().weights().size(), 1u) << name << ": one allocation";
     EXPECT_EQ(plan.state.bytes(), engine->memory_plan().bytes()) << name;
     EXPECT_EQ(plan.max_context, engine->max_context()) << name;
     int64_t allocated = 0;

@@ -10,7 +10,9 @@ using namespace mr;
 static Tokenizer tiny_tokenizer() {
   Json vocab = Json::object(), added = Json::array();
   for (int c = 0; c < 95; c++) vocab[std::string(1, char(' ' + c))] = c;
-  vocab["ab"] = 95, vocab["the"] = 96, vocab["th"] = 97;
+  vocab["ab"] = 95;
+  vocab["the"] = 96;
+  vocab["th"] = 97;
   added.push_back({{"id", 98}, {"content", "<s>"}, {"special", true}});
   Json json{{"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", {"a b", "t h", "th e"}}, {"unk_token", "?"}}},
             {"added_tokens", added},

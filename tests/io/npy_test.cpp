@@ -38,7 +38,11 @@ TEST(NpyWriter, SaysWhatIsWrong) {
   expect_says(error_of([&] { out.append(values); }), {"2 rows", "not for 3"});
   if (fs::exists("/dev/full")) {
     NpyWriter full("/dev/full", 1, 10);
-    expect_says(error_of([&] { full.append(values), full.close(); }), {"cannot write '/dev/full'", "No space"});
+    auto write_all = [&] {
+      full.append(values);
+      full.close();
+    };
+    expect_says(error_of(write_all), {"cannot write '/dev/full'", "No space"});
   }
 }
 

@@ -108,7 +108,8 @@ void run_quant(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel,
       Widen<W>::panel((const uint8_t*)c.packed + (p + i) * (blocks / W::kBlocks * W::kBytes), blocks, tiles + i * blocks * kTileBytes);
     for (int64_t r = row; r < row_end; r += kTile) {
       const int64_t rows = least(kTile, row_end - r);
-      if (rows != configured) configure<T>(rows, rows), configured = rows;
+      if (rows != configured) configure<T>(rows, rows);
+      configured = rows;
       quant_row_tile<T, W>(c, r, int(rows), p, int(n), tiles);
     }
   }
@@ -250,7 +251,9 @@ void run_bf16(const LinearCall& c, int64_t row, int64_t row_end, int64_t panel, 
                       turn && s.last ? 0 : (s.end - s.begin) * kBlock * kPair * kPanel * 2 / 64, steps};
         configure<T>(kTile, kTile);
         for (int64_t r = row; r < pairs_end; r += 2 * kTile) pair(c, r, kTile, p, tiles, s, sums(r), weights);
-        if (second > 0) configure<T>(kTile, second), pair(c, pairs_end, second, p, tiles, s, sums(pairs_end), weights);
+        if (second <= 0) continue;
+        configure<T>(kTile, second);
+        pair(c, pairs_end, second, p, tiles, s, sums(pairs_end), weights);
       }
     });
   if (alone < row_end) {

@@ -77,16 +77,27 @@ double tile_product(int64_t rounds, float* memory) {
     for (int p = 0; p < kTilePanels; p += 2)
       for (int r = 0; r < kRowTiles; r += 2) {
         const uint8_t *x = bytes + r * 2 * kBlocks * kTile, *w = weights + p * kBlocks * kTile;
-        Tiles::zero<0>(), Tiles::zero<1>(), Tiles::zero<2>(), Tiles::zero<3>();
+        Tiles::zero<0>();
+        Tiles::zero<1>();
+        Tiles::zero<2>();
+        Tiles::zero<3>();
         for (int b = 0; b < kBlocks; b++) {
-          Tiles::load<6>(w + b * kTile, 64), Tiles::load<7>(w + (kBlocks + b) * kTile, 64);
+          Tiles::load<6>(w + b * kTile, 64);
+          Tiles::load<7>(w + (kBlocks + b) * kTile, 64);
           for (int piece = 2 * b; piece < 2 * b + 2; piece++) {
-            Tiles::load<4>(x + piece * kTile, 64), Tiles::load<5>(x + (2 * kBlocks + piece) * kTile, 64);
-            Tiles::dot<0, 4, 6>(), Tiles::dot<1, 4, 7>(), Tiles::dot<2, 5, 6>(), Tiles::dot<3, 5, 7>();
+            Tiles::load<4>(x + piece * kTile, 64);
+            Tiles::load<5>(x + (2 * kBlocks + piece) * kTile, 64);
+            Tiles::dot<0, 4, 6>();
+            Tiles::dot<1, 4, 7>();
+            Tiles::dot<2, 5, 6>();
+            Tiles::dot<3, 5, 7>();
           }
         }
         uint8_t* y = out + (r * kTilePanels + 2 * p) * kTile;
-        Tiles::store<0>(y, 64), Tiles::store<1>(y + kTile, 64), Tiles::store<2>(y + 2 * kTile, 64), Tiles::store<3>(y + 3 * kTile, 64);
+        Tiles::store<0>(y, 64);
+        Tiles::store<1>(y + kTile, 64);
+        Tiles::store<2>(y + 2 * kTile, 64);
+        Tiles::store<3>(y + 3 * kTile, 64);
       }
   Tiles::release();
   return double(kAgain * rounds) * (16 * kRowTiles) * (32 * kBlocks) * (16 * kTilePanels);

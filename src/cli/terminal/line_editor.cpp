@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 
 #include "cli/terminal/cells.h"
 
@@ -112,7 +113,26 @@ bool LineEditor::act(const Key& key, Outcome& outcome) {
   }
 }
 
+// Keys that need the text and its cursor alone.
+static const std::map<Key::Kind, void (EditBuffer::*)()> kEdits{
+    {Key::backspace, &EditBuffer::backspace},
+    {Key::erase, &EditBuffer::erase},
+    {Key::left, &EditBuffer::left},
+    {Key::right, &EditBuffer::right},
+    {Key::word_left, &EditBuffer::word_left},
+    {Key::word_right, &EditBuffer::word_right},
+    {Key::line_begin, &EditBuffer::line_begin},
+    {Key::line_end, &EditBuffer::line_end},
+    {Key::kill_to_end, &EditBuffer::kill_to_end},
+    {Key::kill_to_begin, &EditBuffer::kill_to_begin},
+    {Key::kill_word, &EditBuffer::kill_word},
+    {Key::kill_next_word, &EditBuffer::kill_next_word},
+    {Key::yank, &EditBuffer::yank},
+    {Key::transpose, &EditBuffer::transpose},
+};
+
 void LineEditor::edit(const Key& key) {
+  if (const auto found = kEdits.find(key.kind); found != kEdits.end()) return (buffer_.*found->second)();
   const long n = long(history_.entries().size());
   switch (key.kind) {
     case Key::text:
@@ -125,35 +145,11 @@ void LineEditor::edit(const Key& key) {
     case Key::tab:
       complete();
       break;
-    case Key::backspace:
-      buffer_.backspace();
-      break;
-    case Key::erase:
-      buffer_.erase();
-      break;
-    case Key::left:
-      buffer_.left();
-      break;
-    case Key::right:
-      buffer_.right();
-      break;
     case Key::up:
       step_row(-1);
       break;
     case Key::down:
       step_row(+1);
-      break;
-    case Key::word_left:
-      buffer_.word_left();
-      break;
-    case Key::word_right:
-      buffer_.word_right();
-      break;
-    case Key::line_begin:
-      buffer_.line_begin();
-      break;
-    case Key::line_end:
-      buffer_.line_end();
       break;
     case Key::older:
       recall(recalled_ - 1);
@@ -166,24 +162,6 @@ void LineEditor::edit(const Key& key) {
       break;
     case Key::newest:
       recall(n);
-      break;
-    case Key::kill_to_end:
-      buffer_.kill_to_end();
-      break;
-    case Key::kill_to_begin:
-      buffer_.kill_to_begin();
-      break;
-    case Key::kill_word:
-      buffer_.kill_word();
-      break;
-    case Key::kill_next_word:
-      buffer_.kill_next_word();
-      break;
-    case Key::yank:
-      buffer_.yank();
-      break;
-    case Key::transpose:
-      buffer_.transpose();
       break;
     case Key::search:
       search(key);
