@@ -8,6 +8,7 @@
 #include "core/config.h"
 #include "core/error.h"
 #include "hub/models.h"
+#include "io/other_formats.h"
 #include "model/arch/arch.h"
 
 namespace mr {
@@ -48,7 +49,7 @@ Json describe_json(const Checkpoint& files, const ModelSpec& spec, const std::ma
            {"tied", spec.tied},
            {"state_bytes_per_token", layout.bytes_per_token()},
            {"state_bytes_per_sequence", layout.bytes_per_sequence()}};
-  if (!files.other_quantization().empty()) out["quantization"] = files.other_quantization();
+  if (const std::string text = quantization_text(files.quantization()); !text.empty()) out["quantization"] = text;
   for (auto& [name, sum] : formats) out["formats"][name] = {{"tensors", sum.tensors}, {"bytes", sum.bytes}};
   for (auto& [range, text] : layer_runs(spec)) out["layer_kinds"].push_back({{"layers", range}, {"kind", text}});
   return out;
@@ -96,7 +97,7 @@ int inspect(InspectFlags& f) {
   for (auto& [range, text] : layer_runs(spec)) fmt::print("  layers {:<6} {}\n", range, text);
   fmt::print("  weights       {:.1f} MB:", double(bytes) / 1e6);
   for (auto& [name, sum] : formats) fmt::print(" {} × {} ({:.1f} MB)", sum.tensors, name, double(sum.bytes) / 1e6);
-  if (!files->other_quantization().empty()) fmt::print("\n  quantization  {}: does not run here", printable(files->other_quantization()));
+  if (const std::string text = quantization_text(files->quantization()); !text.empty()) fmt::print("\n  quantization  {}", printable(text));
   fmt::print("\n  state         {} bytes a token, {} bytes a sequence ({} keys and values)\n", layout.bytes_per_token(),
              layout.bytes_per_sequence(), f.kv_dtype);
   print_plan(*files, f);

@@ -81,7 +81,7 @@ void Checkpoint::open_file() {
   std::error_code ignored;
   fs::path config = path_.parent_path() / "config.json";
   if (fs::exists(config, ignored)) config_ = read_json_object(config);
-  other_quantization_ = mr::other_quantization(config_, path_.parent_path());
+  quantization_ = quantization_in(config_, path_.parent_path());
 }
 
 void Checkpoint::open_directory(Want want) {
@@ -98,7 +98,7 @@ void Checkpoint::open_directory(Want want) {
   }
   check(has_config, "the directory '{}' has no config.json", path_.native());
   config_ = read_json_object(path_ / "config.json");
-  other_quantization_ = mr::other_quantization(config_, path_);
+  quantization_ = quantization_in(config_, path_);
   if (want == Want::configuration) return;
   check(has_tensors, "the directory '{}' has neither model.safetensors nor model.safetensors.index.json", path_.native());
   if (fs::exists(single, ignored)) return open_safetensors(MappedFile(single));

@@ -34,8 +34,8 @@ class Checkpoint {
   const Json& config() const { return config_; }
   bool is_gguf() const { return is_gguf_; }
   const std::filesystem::path& path() const { return path_; }  // what was opened
-  // How weights are stored that cannot be read: "AWQ, 4 bits, groups of 128"; empty: they can, as far as the configuration says.
-  const std::string& other_quantization() const { return other_quantization_; }
+  // What the configuration says of the weights' quantization, with a "quant_method"; an empty object: nothing.
+  const Json& quantization() const { return quantization_; }
   const std::filesystem::path& file_of(const StoredTensor& tensor) const { return files_[size_t(tensor.file)].path(); }
 
   void drop(const StoredTensor& tensor) const;  // releases its pages; reading them again is slow but correct
@@ -52,8 +52,7 @@ class Checkpoint {
 
   std::filesystem::path path_;
   bool is_gguf_ = false;
-  std::string other_quantization_;
-  Json config_ = Json::object();
+  Json config_ = Json::object(), quantization_ = Json::object();
   std::vector<MappedFile> files_;
   std::vector<Buffer> copies_;  // of tensors that are misaligned in their file
   std::vector<StoredTensor> tensors_;

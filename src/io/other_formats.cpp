@@ -101,25 +101,33 @@ std::string other_format_in(const fs::path& directory) {
   return "";
 }
 
-std::string other_quantization(const Json& config, const fs::path& directory) {
-  Json q = config.value("quantization_config", Json());
-  std::string method =
-      q.is_object() && q.contains("quant_method") && q["quant_method"].is_string() ? q["quant_method"].get<std::string>() : "";
-  if (!q.is_object() && config.contains("quantization") && config["quantization"].is_object()) {
-    q = config["quantization"];
-    method = "mlx";
-  }
-  for (auto [file, name] : {std::pair{"quantize_config.json", "gptq"}, {"quant_config.json", "awq"}})
-    if (!q.is_object() && is_there(directory / file)) {
-      q = read_json_object(directory / file);
-      method = name;
-    }
-  if (!q.is_object()) return "";
+Json quantization_in(const Json& config, const fs::path& directory) {
+  auto object = [&](const char* name) {
+    auto found = config.find(name);
+    return found != config.end() && found->is_object() ? *found : Json();
+  };
+  auto with_method = [](Json q, const char* method) {
+    if (auto named = q.find("quant_method"); named == q.end() || !named->is_string()) q["quant_method"] = method;
+    return q;
+  };
+  if (Json q = object("quantization"); q.is_object()) return with_method(std::move(q), "mlx");  // also in its quantization_config
+  if (Json q = object("quantization_config"); q.is_object()) return with_method(std::move(q), "");
+  if (Json q = object("compression_config"); q.is_object()) return with_method(std::move(q), "compressed-tensors");
+  for (auto [file, method] :
+       {std::pair{"quantize_config.json", "gptq"}, {"quant_config.json", "awq"}, {"hf_quant_config.json", "modelopt"}})
+    if (is_there(directory / file)) return with_method(read_json_object(directory / file), method);
+  return Json::object();
+}
+
+std::string quantization_text(const Json& q) {
+  if (q.empty()) return "";
+  const auto method = q.value("quant_method", "");
   std::string text = method.empty() ? "a quantization" : sentence("{}", method);
   if (method.size() <= 4) std::ranges::transform(text, text.begin(), [](char c) { return char(std::toupper(c)); });
   if (std::string bits = field(q, {"bits", "w_bit"}); !bits.empty()) text += fmt::format(", {} bits", bits);
   if (std::string group = field(q, {"group_size", "q_group_size"}); !group.empty() && group != "-1")
     text += fmt::format(", groups of {}", group);
+  if (auto format = q.find("format"); format != q.end() && format->is_string()) text += sentence(", {}", format->get<std::string>());
   return text;
 }
 

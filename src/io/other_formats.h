@@ -15,8 +15,9 @@ namespace mr {
 std::string other_format(std::span<const std::byte> beginning_of_file, const std::filesystem::path& name);
 std::string other_format_in(const std::filesystem::path& directory);
 
-// "AWQ, 4 bits, groups of 128", by config.json or the files next to it; empty: not quantized.
-std::string other_quantization(const Json& config, const std::filesystem::path& directory);
+// What config.json or the files next to it say of the weights' quantization, with a "quant_method"; an empty object: nothing.
+Json quantization_in(const Json& config, const std::filesystem::path& directory);
+std::string quantization_text(const Json& quantization);  // "AWQ, 4 bits, groups of 128"; empty: not quantized
 
 // The GGUF file of a directory: its only one, or the first part of its only set of parts; none: there is no such file. Throws if there
 // are several to choose from.

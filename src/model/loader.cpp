@@ -18,8 +18,7 @@ static std::string advice(const Checkpoint& files) {
 
 Loader::Loader(const Checkpoint& files, NameMap names, Backend& backend, WeightStore& store, std::optional<uint64_t> random_seed)
     : files_(files), names_(std::move(names)), backend_(backend), store_(store), random_seed_(random_seed) {
-  check(random_seed || files.other_quantization().empty(), "'{}' is quantized ({}), which does not run here: {}", files.path().native(),
-        files.other_quantization(), advice(files));
+  if (!random_seed) quantization_ = Quantization(files);
   for (const StoredTensor& t : files.tensors()) bytes_total_ += int64_t(t.bytes.size());
 }
 
@@ -36,7 +35,8 @@ const StoredTensor& Loader::get(std::string_view role, std::string_view suffix, 
 }
 
 bool Loader::has(std::string_view role, Place at) const {
-  return random_seed_ ? names_.find(role) != nullptr : find(role, ".weight", at) != nullptr;
+  if (random_seed_ || !names_.find(role)) return names_.find(role) != nullptr;
+  return find(role, ".weight", at) || has_quantized(files_, quantization_, names_.name(role, at));
 }
 
 void Loader::done_with(const StoredTensor& t) {
@@ -71,8 +71,20 @@ StoredTensor Loader::part_of(const Part& part, int64_t in, Place at) {
   check(shape == std::vector<int64_t>{part.rows, in}, "tensor {} has shape {}, but the configuration asks for [{}, {}]", t.name,
         shape_string(t.shape), part.rows, in);
   check(find_codec(t.format), "tensor {} is stored as {}, which does not run here: {}", t.name, t.format, advice(files_));
-  check(t.format != "nvfp4" || !find(part.role, ".scale", at), "tensor {} has a scale beside it, which is not read here", t.name);
   return t;
+}
+
+// GGUF's NVFP4 has a scale for the whole tensor, or for each of its experts.
+float Loader::scale_of(const StoredTensor& t, const Part& part, Place at) const {
+  const StoredTensor* scale = t.format == "nvfp4" ? find(part.role, ".scale", at) : nullptr;
+  if (!scale) return 1;
+  const size_t i = scale->bytes.size() > 4 ? size_t(at.expert) : 0;
+  check(scale->format == "f32" && scale->bytes.size() >= (i + 1) * 4, "tensor {} has shape {} of {}, but one f32 is needed for each of {}",
+        scale->name, shape_string(scale->shape), scale->format, t.name);
+  float value;
+  std::memcpy(&value, scale->bytes.data() + i * 4, 4);
+  check(std::isfinite(value), "tensor {} has the scale {}", scale->name, value);
+  return value;
 }
 
 std::vector<Weight> Loader::weights(std::initializer_list<Part> parts, int64_t in, Place at) {
@@ -83,22 +95,34 @@ std::vector<Weight> Loader::weights(std::initializer_list<Part> parts, int64_t i
   }
   std::vector<Weight> weights;
   StoredWeight pending;
+  ActivationRounding rounding;
   std::vector<StoredTensor> used;
   auto flush = [&] {
-    if (pending.out()) weights.push_back(backend_.place(pending, store_));
+    if (pending.out()) weights.emplace_back(backend_.place(pending, store_)).activations = rounding;
     for (const StoredTensor& t : used) done_with(t);
     used.clear();
   };
+  auto begin = [&](const Codec& codec, const ActivationRounding& activations) {
+    if (pending.codec == &codec && rounding == activations) return;
+    flush();
+    pending = {codec, in};
+    rounding = activations;
+  };
   for (const Part& part : parts) {
+    if (names_.find(part.role))
+      if (auto q = find_quantized(files_, quantization_, names_.name(part.role, at), part.rows, in, !outlines())) {
+        begin(*q->codec, q->activations);
+        pending.add(part.rows, q->beside);
+        pending.parts.back().factor = q->factor;
+        for (const StoredTensor* t : q->tensors) used.push_back(*t);
+        continue;
+      }
     const StoredTensor t = part_of(part, in, at);
-    const Codec* codec = find_codec(t.format);
-    if (pending.codec != codec) {
-      flush();
-      pending = {*codec, in};
-    }
+    begin(*find_codec(t.format), {});
     std::vector<int64_t> order;
     for (int64_t r = 0; names_.permuted_qk && part.head_dim && r < part.rows; r++) order.push_back(paired_row(r, part.head_dim));
     pending.add(t.bytes.data(), part.rows, std::move(order));
+    pending.parts.back().factor = scale_of(t, part, at);
     used.push_back(t);
   }
   flush();
@@ -152,7 +176,7 @@ void Loader::read(Tensor out, const StoredTensor& t) {
   int64_t count = 1;
   for (int64_t n : stored)
     if (__builtin_mul_overflow(count, n, &count)) count = 0;  // a shape of no bytes, one size of which is 0
-  const bool folded = out.rank == 1 && count == out.size();  // a vector, however the file folds it
+  const bool folded = out.rank == 1 && count == out.size();   // a vector, however the file folds it
   check(folded || std::ranges::equal(stored, std::span(out.shape.data(), size_t(out.rank))),
         "tensor {} has shape {}, but the configuration asks for {}", t.name, shape_string(t.shape), shape_string(out));
   check(t.format == "f32" || t.format == "f16" || t.format == "bf16", "tensor {} is stored as {}, but must be f32, f16 or bf16", t.name,

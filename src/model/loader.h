@@ -12,6 +12,7 @@
 #include "io/checkpoint.h"
 #include "model/arch/arch.h"
 #include "model/linear.h"
+#include "model/quantized.h"
 
 namespace mr {
 
@@ -45,6 +46,7 @@ class Loader {
   const StoredTensor* find(std::string_view role, std::string_view suffix, Place) const;
   const StoredTensor& get(std::string_view role, std::string_view suffix, Place) const;
   StoredTensor part_of(const Part&, int64_t in, Place);  // checked
+  float scale_of(const StoredTensor&, const Part&, Place) const;
   Weight made_up(int64_t rows, int64_t in);
   std::vector<Weight> weights(std::initializer_list<Part>, int64_t in, Place);  // one per run of equal codecs
   std::vector<float> values(std::string_view role, std::string_view suffix, std::initializer_list<int64_t> shape,
@@ -55,6 +57,7 @@ class Loader {
 
   const Checkpoint& files_;
   NameMap names_;
+  Quantization quantization_;
   Backend& backend_;
   WeightStore& store_;
   std::optional<uint64_t> random_seed_;

@@ -81,8 +81,8 @@ void values_of(const Grid&, int weights, const BlockCodes&, float* out);  // one
 struct StoredWeight {
   // What a codec of several tensors reads beside the codes; grouped.h says how they lie.
   struct Beside {
-    std::span<const std::byte> codes, scale, zero;  // zero: or the minimum
-    std::span<const std::byte> group_of;            // i32 [in]: the group of each input (g_idx); empty: they lie in order
+    std::span<const std::byte> codes, scale, zero;        // zero: or the minimum
+    std::span<const std::byte> group_of;                  // i32 [in]: the group of each input (g_idx); empty: they lie in order
     std::span<const std::byte> nested_scale, nested_map;  // of scales that are codes themselves
     float outer = 0;                                      // a scale of all scales, or what is added to nested ones
 

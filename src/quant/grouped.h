@@ -22,11 +22,11 @@ struct BitMatrix {
 struct Grouped {
   BitMatrix codes;
   BitMatrix zeros;
-  int zero_added = 0;            // GPTQ's first convention stores them minus 1
-  int64_t group = 0;             // inputs of a scale; the last of a row may be short
-  int64_t scale_rows = 1;        // outputs of a scale (FP8's blocks); 0: all of them
-  bool scales_by_group = false;  // [groups, out]; else [out, groups]. Minima lie alike
-  bool flat = false;             // groups run on from row to row
+  int zero_added = 0;                    // GPTQ's first convention stores them minus 1
+  int64_t group = 0;                     // inputs of a scale; the last of a row may be short
+  int64_t scale_rows = 1;                // outputs of a scale (FP8's blocks); 0: all of them
+  bool scales_by_group = false;          // [groups, out]; else [out, groups]. Minima lie alike
+  bool flat = false;                     // groups run on from row to row
   Grid::Scale scale = Grid::Scale::f16;  // as stored
   // times, divides: one scale more for the tensor. nested: a scale is a byte: nested_map[byte] * nested_scale[its index / 256] + outer.
   enum class Outer : uint8_t { none, times, divides, nested } outer = Outer::none;

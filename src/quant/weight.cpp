@@ -78,9 +78,8 @@ static StoredWeight copy_tensors(const StoredWeight& stored, std::byte* to, Thre
   StoredWeight copy = stored;
   for (StoredWeight::Part& part : copy.parts)
     for (std::span<const std::byte>* tensor : part.beside.tensors()) {
-      pool.parallel(int64_t(tensor->size()), 256 << 10, [&](int64_t begin, int64_t end, int) {
-        std::memcpy(to + begin, tensor->data() + begin, size_t(end - begin));
-      });
+      pool.parallel(int64_t(tensor->size()), 256 << 10,
+                    [&](int64_t begin, int64_t end, int) { std::memcpy(to + begin, tensor->data() + begin, size_t(end - begin)); });
       *tensor = {to, tensor->size()};
       to += (tensor->size() + kApart - 1) / kApart * kApart;
     }

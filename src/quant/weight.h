@@ -43,8 +43,8 @@ class WeightStore {
   using Allocate = std::function<Buffer(size_t)>;  // the host's memory, unless another is given
   explicit WeightStore(Mode mode = Mode::holds, Allocate allocate = {}) : mode_(mode), allocate_(std::move(allocate)) {}
   Mode mode() const { return mode_; }
-  void expect(size_t bytes) { expected_ = bytes; }        // the sum of what will be taken, from a store that counts
-  std::byte* take(size_t bytes);                          // zeroed, 256-byte aligned
+  void expect(size_t bytes) { expected_ = bytes; }  // the sum of what will be taken, from a store that counts
+  std::byte* take(size_t bytes);                    // zeroed, 256-byte aligned
   const StoredWeight* keep(StoredWeight);
   std::vector<std::span<const std::byte>> parts() const;  // all that was taken of the host's memory, chunk by chunk
   size_t bytes() const;                                   // that were taken

@@ -360,11 +360,13 @@ class Errors(unittest.TestCase):
             copy = pathlib.Path(folder) / "m"
             shutil.copytree(FIXTURES / "qwen3", copy)
             config = json.loads((copy / "config.json").read_text())
-            config["quantization_config"] = {"quant_method": "awq", "bits": 4, "group_size": 128}
+            config["quantization_config"] = {"quant_method": "exl3", "bits": 4}
             (copy / "config.json").write_text(json.dumps(config))
-            self.assertIn("AWQ, 4 bits, groups of 128: does not run here", ok("inspect", copy))
-            self.assertEqual(as_json("inspect", copy)["quantization"], "AWQ, 4 bits, groups of 128")
-            self.fails(["generate", copy, "--tokens", "1"], "AWQ", "q8_0", "GGUF")
+            self.assertIn("quantized (EXL3), which does not run here", ok("inspect", copy))
+            self.assertEqual(as_json("inspect", copy)["quantization"], "EXL3, 4 bits")
+            self.fails(["generate", copy, "--tokens", "1"], "EXL3", "AWQ", "GGUF")
+            self.assertIn("awq4 g32", ok("inspect", FIXTURES / "quant_awq", "--program"))
+            self.assertIn("AWQ, 4 bits, groups of 32", ok("inspect", FIXTURES / "quant_awq"))
             one = pathlib.Path(folder) / "one"
             one.mkdir()
             shutil.copy(FIXTURES / "gguf_q4_1" / "model.gguf", one / "anything.gguf")

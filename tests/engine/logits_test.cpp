@@ -28,6 +28,8 @@ TEST_P(Logits, AgreeWithTheOracleAtEveryPosition) {
     for (int32_t t : expected["greedy"]) tokens.push_back(t);
   const size_t vocab = expected["vocab"];
   const double largest = expected["max_abs_logit"];
+  // Where a format rounds activations to 8 bits, a value between two steps may fall to either: most rows agree, no row is far off.
+  const bool rounds = expected.value("rounds_activations", false);
   std::ifstream file(std::filesystem::path(MR_FIXTURES) / "models" / name / "logits.f32", std::ios::binary);
   std::vector<float> want(tokens.size() * vocab);
   ASSERT_TRUE(file.read(reinterpret_cast<char*>(want.data()), std::streamsize(want.size() * 4)));
@@ -40,9 +42,11 @@ TEST_P(Logits, AgreeWithTheOracleAtEveryPosition) {
     request.on_logits = [&](int, std::span<const float> row) { got.insert(got.end(), row.begin(), row.end()); };
     run_one(*engine, request);
     ASSERT_EQ(got.size(), want.size());
-    double worst = 0;
-    for (size_t i = 0; i < got.size(); i++) worst = std::max(worst, double(std::abs(got[i] - want[i])));
-    EXPECT_LT(worst, 1e-4 * largest) << device.name << " " << (device.isa ? name_of(*device.isa) : "");
+    std::vector<double> worst(tokens.size());  // of a row
+    for (size_t i = 0; i < got.size(); i++) worst[i / vocab] = std::max(worst[i / vocab], double(std::abs(got[i] - want[i])));
+    std::ranges::sort(worst);
+    EXPECT_LT(worst.back(), (rounds ? 0.05 : 1e-4) * largest) << device.name << " " << (device.isa ? name_of(*device.isa) : "");
+    EXPECT_LT(worst[worst.size() / 2], 1e-4 * largest) << device.name << " " << (device.isa ? name_of(*device.isa) : "");
   }
 }
 

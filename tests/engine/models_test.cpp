@@ -11,6 +11,7 @@ struct Oracle {
   std::vector<int32_t> prompt, greedy, all;
   int vocab;
   std::vector<float> logits;  // [all.size(), vocab]
+  double tolerance;           // of log-probabilities; rounding activations to 8 bits magnifies what differs in the last place
 
   explicit Oracle(const std::string& name) {
     Json e = expected_of(name);
@@ -19,6 +20,7 @@ struct Oracle {
     all = prompt;
     all.insert(all.end(), greedy.begin(), greedy.end());
     vocab = e["vocab"];
+    tolerance = e.value("rounds_activations", false) ? 0.2 : 2e-3;
     logits.resize(all.size() * size_t(vocab));
     std::ifstream file(std::filesystem::path(MR_FIXTURES) / "models" / name / "logits.f32", std::ios::binary);
     file.read(reinterpret_cast<char*>(logits.data()), std::streamsize(logits.size() * 4));
@@ -50,10 +52,10 @@ TEST_P(Fixture, GreedyAnswerAndScoresEqualTheOracle) {
   EXPECT_TRUE(std::isnan(answer.prompt[0].logprob));
   for (size_t i = 1; i < oracle.prompt.size(); i++) {
     EXPECT_EQ(answer.prompt[i].token, oracle.prompt[i]);
-    EXPECT_NEAR(answer.prompt[i].logprob, oracle.logprob(int(i)), 2e-3) << "prompt token " << i;
+    EXPECT_NEAR(answer.prompt[i].logprob, oracle.logprob(int(i)), oracle.tolerance) << "prompt token " << i;
   }
   for (size_t i = 0; i < answer.logprobs.size(); i++)
-    EXPECT_NEAR(answer.logprobs[i], oracle.logprob(int(oracle.prompt.size() + i)), 2e-3) << "answer token " << i;
+    EXPECT_NEAR(answer.logprobs[i], oracle.logprob(int(oracle.prompt.size() + i)), oracle.tolerance) << "answer token " << i;
 }
 
 TEST(Fixtures, EveryFamilyIsAmongThem) {
@@ -79,7 +81,7 @@ TEST(Fixtures, ParametersAndStateAreAsSpecified) {
       stored += n;
     }
     const ModelSpec& spec = engine->model().spec();
-    EXPECT_EQ(parameters(spec), stored) << name;
+    if (engine->checkpoint().quantization().empty()) EXPECT_EQ(parameters(spec), stored) << name;  // else codes and scales are counted
     EXPECT_LE(active_parameters(spec), parameters(spec)) << name;
     StateLayout layout = layout_of(spec, DType::f16);
     EXPECT_EQ(layout.bytes_per_token(), engine->model().layout().bytes_per_token()) << name;

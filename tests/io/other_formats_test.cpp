@@ -56,16 +56,21 @@ TEST_F(Folder, AModelInsideIsPointedAt) {
   expect_says(error(), {"'inner'"});
 }
 
-TEST_F(Folder, OtherQuantizationsAreNamed) {
-  const Json awq = Json::parse(R"({"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128}})");
-  EXPECT_EQ(other_quantization(awq, dir_.path()), "AWQ, 4 bits, groups of 128");
-  EXPECT_EQ(other_quantization(Json::parse(R"({"quantization_config": {"quant_method": "compressed-tensors"}})"), dir_.path()),
-            "compressed-tensors");
-  EXPECT_EQ(other_quantization(Json::parse(R"({"quantization": {"group_size": 64, "bits": 4}})"), dir_.path()),
+TEST_F(Folder, QuantizationsAreFoundAndNamed) {
+  auto text = [&](const char* config) { return quantization_text(quantization_in(Json::parse(config), dir_.path())); };
+  EXPECT_EQ(text(R"({"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128}})"), "AWQ, 4 bits, groups of 128");
+  EXPECT_EQ(text(R"({"quantization_config": {"quant_method": "compressed-tensors", "format": "pack-quantized"}})"),
+            "compressed-tensors, pack-quantized");
+  EXPECT_EQ(text(R"({"compression_config": {"format": "float-quantized"}})"), "compressed-tensors, float-quantized");
+  EXPECT_EQ(text(R"({"quantization": {"group_size": 64, "bits": 4}, "quantization_config": {"group_size": 64, "bits": 4}})"),
             "MLX, 4 bits, groups of 64");
-  EXPECT_EQ(other_quantization(Json::object(), dir_.path()), "");
+  EXPECT_EQ(text("{}"), "");
+  write_file(dir_ / "hf_quant_config.json", R"({"quantization": {"quant_algo": "FP8"}})");
+  EXPECT_EQ(text("{}"), "modelopt");
+  write_file(dir_ / "quant_config.json", R"({"w_bit": 4, "q_group_size": 64})");
+  EXPECT_EQ(text("{}"), "AWQ, 4 bits, groups of 64");
   write_file(dir_ / "quantize_config.json", R"({"bits": 3, "group_size": -1})");
-  EXPECT_EQ(other_quantization(Json::object(), dir_.path()), "GPTQ, 3 bits");
+  EXPECT_EQ(text("{}"), "GPTQ, 3 bits");
 }
 
 }  // namespace mr::test

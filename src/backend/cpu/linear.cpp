@@ -51,7 +51,7 @@ static LinearCall make_call(Tensor out, Tensor x, const Weight& w, const Epilogu
 }
 
 RoundAhead::RoundAhead(const Weight& reader, int64_t rows, const LinearKernels& kernels, LinearScratch& scratch) {
-  if (rows == 0) return;
+  if (rows == 0 || reader.activations) return;
   const LinearKernel& kernel = find_kernel(kernels, reader, rows);
   if (!kernel.round) return;
   grow(scratch.ahead, size_t(kernel.rounded_bytes(reader.in, rows)));
@@ -67,16 +67,25 @@ const std::byte* RoundAhead::take(const LinearKernel& kernel, LinearScratch& scr
 }
 
 // Prepares the rows of x and rounds them for the kernel.
-static void make_rows(LinearCall& c, const LinearKernel& kernel, ThreadPool& pool, LinearScratch& scratch, const RowsOfX& x) {
-  if (x.rounded && (c.rounded = x.rounded->take(kernel, scratch))) return;
-  if (!kernel.round && !x.prepare) return;
+static void make_rows(LinearCall& c, const ActivationRounding& format, const LinearKernel& kernel, ThreadPool& pool, LinearScratch& scratch,
+                      const RowsOfX& x) {
+  if (!format && x.rounded && (c.rounded = x.rounded->take(kernel, scratch))) return;
+  if (!kernel.round && !x.prepare && !format) return;
   if (kernel.round) grow(scratch.rounded, size_t(kernel.rounded_bytes(c.in, c.rows)));
+  const float* rows = c.x;
+  const int64_t stride = c.x_stride;
+  if (format) {
+    grow(scratch.values, size_t(c.rows * c.in) * sizeof(float));
+    c.x = scratch.values.as<float>();
+    c.x_stride = c.in;
+  }
   std::byte* rounded = scratch.rounded.data();
   c.rounded = rounded;
   int64_t grain = std::max<int64_t>(1, (16 << 10) / c.in);  // about 4 us
   pool.parallel(c.rows, grain, [&](int64_t begin, int64_t end, int) {
     for (int64_t r = begin; r < end; r++) {
       if (x.prepare) (*x.prepare)(r);
+      if (format) round_activations(format, rows + r * stride, c.in, scratch.values.as<float>() + r * c.in);
       if (kernel.round) kernel.round(c.x + r * c.x_stride, c.in, r, 0, c.in, rounded);
     }
   });
@@ -145,6 +154,7 @@ static PieceFloats floats_of(int64_t in, int64_t rows, int64_t group, int halves
 
 void LinearNeeds::count(const Weight& w, int64_t rows, const LinearKernels& kernels, int n_workers) {
   if (rows == 0 || w.out == 0) return;
+  if (w.activations) values_ = std::max(values_, rows * w.in * int64_t(sizeof(float)));
   for (const LinearKernel& kernel : std::span(kernels.table, size_t(kernels.count))) {
     if (w.layout->name != kernel.layout || rows < kernel.from_rows) continue;
     if (kernel.round) rounded_ = std::max(rounded_, kernel.rounded_bytes(w.in, rows));
@@ -183,7 +193,7 @@ void cpu_linear(Tensor out, Tensor x, const Weight& w, const Epilogue& e, Thread
   LinearCall c = make_call(out, x, w, e);
   if (c.rows == 0 || c.out == 0) return;
   const LinearKernel& kernel = find_kernel(kernels, w, c.rows);
-  make_rows(c, kernel, pool, scratch, rows);
+  make_rows(c, w.activations, kernel, pool, scratch, rows);
   run_pieces(c, w, panels_of(w), 1, 0, kernel, pool, kernels, scratch,
              [&](int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, float* floats, float*) {
                kernel.run(c, row, row_end, panel, panel_end, floats);
@@ -200,7 +210,7 @@ RoundAhead cpu_linear_gate(Tensor out, Tensor x, const Weight& w, GateFunction g
   LinearCall c = make_call(both, x, w, {});
   if (c.rows == 0 || c.out == 0) return {};
   const LinearKernel& kernel = find_kernel(kernels, w, c.rows);
-  make_rows(c, kernel, pool, scratch, rows);
+  make_rows(c, w.activations, kernel, pool, scratch, rows);
   const bool whole_blocks = half % kBlock == 0;
   const RoundAhead ahead = whole_blocks && reader ? RoundAhead(*reader, c.rows, kernels, scratch) : RoundAhead();
   run_pieces(c, w, half_panels, whole_blocks ? kPair : 1, 2, kernel, pool, kernels, scratch,

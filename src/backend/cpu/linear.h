@@ -10,19 +10,20 @@ namespace mr {
 // Scratch shared by all products: rounded activations, and each worker's share. Grows to the largest product seen.
 struct LinearScratch {
   Buffer rounded, workers;
-  Buffer ahead;  // activations of the product after this one
+  Buffer ahead;   // activations of the product after this one
+  Buffer values;  // rows as the weight's format rounds them
 
-  int64_t bytes() const { return int64_t(rounded.size() + workers.size() + ahead.size()); }
+  int64_t bytes() const { return int64_t(rounded.size() + workers.size() + ahead.size() + values.size()); }
 };
 
 // Upper bound of a LinearScratch for the products that were counted.
 class LinearNeeds {
  public:
   void count(const Weight&, int64_t rows, const LinearKernels&, int n_workers);  // products of up to `rows` rows, gated or not
-  int64_t bytes() const { return 2 * rounded_ + workers_; }                      // rounded for this product and for the next
+  int64_t bytes() const { return 2 * rounded_ + workers_ + values_; }            // rounded for this product and for the next
 
  private:
-  int64_t rounded_ = 0, workers_ = 0;
+  int64_t rounded_ = 0, workers_ = 0, values_ = 0;
 };
 
 const LinearKernels& linear_kernels(Isa);

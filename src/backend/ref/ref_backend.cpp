@@ -134,6 +134,13 @@ class RefBackend : public Backend {
   }
 
   void linear(Tensor out, Tensor x, const Weight& weight, const Epilogue& e) override {
+    std::vector<float> rounded;
+    if (weight.activations) {
+      rounded.resize(size_t(x.shape[0] * weight.in));
+      const Tensor values = view(rounded.data(), DType::f32, {x.shape[0], weight.in});
+      for (int64_t t = 0; t < x.shape[0]; t++) round_activations(weight.activations, x.row<float>(t), weight.in, values.row<float>(t));
+      x = values;
+    }
     pool_.parallel(weight.out, 16, [&](int64_t begin, int64_t end, int) {
       std::vector<float> w(size_t((end - begin) * weight.in));
       weight.decode(begin, end - begin, w.data());
