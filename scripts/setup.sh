@@ -35,12 +35,12 @@ install_packages() {
   as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $wanted >/dev/null
 }
 
-# configure PRESET [-DNAME=VALUE]: unless the folder exists and has that value.
+# configure PRESET [-DNAME=VALUE]...: unless the folder exists and has the first of these values.
 configure() {
   local preset=$1 setting=${2:-}
   local name=${setting#-D}; name=${name%=*}
   [ -f "build/$preset/build.ninja" ] && grep -q "^$name:.*=${setting#*=}$" "build/$preset/CMakeCache.txt" && return
-  cmake --preset "$preset" $setting >/dev/null
+  cmake --preset "$preset" "${@:2}" >/dev/null
 }
 
 # Ninja's progress on one line, redrawn in place; compilers' messages stay.

@@ -24,6 +24,7 @@ std::string grouped(int64_t value);                     // 13,015,449,600
 std::string figure(double value, int digits = 4);       // at least this many digits, never an exponent: 0.0391, 3.984, 16,384
 std::string speed(double tokens_per_s);                 // 124.7, 1,359
 std::string about(std::string figure, bool busy);       // prefixed with "~" if it depends on a measurement on a busy machine
+std::string about(const Analysis&, std::string figure);
 
 // Layers, widths, heads and vocabulary by their letters: those of the first layer that has them.
 Json symbols(const ModelSpec&);

@@ -12,9 +12,6 @@ namespace {
 
 enum Color { ink, red, blue, green, grey, orange };
 
-// Marks figures that depend on limits measured on a busy machine.
-std::string about(const Analysis& a, std::string text) { return mr::about(std::move(text), a.question.on.chip.busy()); }
-
 const std::string separator = " · ";  // between names, which may contain commas
 
 struct Dot {
@@ -66,7 +63,7 @@ std::string paragraph(const std::vector<std::string>& lines) {
   return out.empty() ? "" : out + "</p>\n";
 }
 
-std::string rows_table(const Analysis& a) {
+std::string rows_html(const Analysis& a) {
   std::vector<std::string> head{"batch",      "context",    "memory",   "fits",  "latency",   "tokens/s",
                                 "step moves", "step takes", "tokens/s", "bound", "$/M tokens"};
   if (a.question.draft) head.push_back("with drafts");
@@ -81,7 +78,7 @@ std::string rows_table(const Analysis& a) {
   return table(head, rows);
 }
 
-std::string limits_table(const Analysis& a) {
+std::string limits_html(const Analysis& a) {
   const bool demand = a.question.demand_words > 0;
   std::vector<std::string> head{"context",         "first token", "largest batch",      "at user speed",
                                 "within deadline", "both",        "tokens/s with both", "$/M tokens"};
@@ -98,7 +95,7 @@ std::string limits_table(const Analysis& a) {
   return table(head, rows);
 }
 
-std::string operations_table(const Analysis& a, bool prefill, int64_t batch) {
+std::string operations_html(const Analysis& a, bool prefill, int64_t batch) {
   std::vector<std::vector<std::string>> rows;
   for (const Analysis::Point& p : a.operations)
     if (p.prefill == prefill && int64_t(p.phase.batch) == batch)
@@ -246,21 +243,21 @@ std::string html_report(const Analysis& a) {
   for (const std::string& w : a.warnings) out += "<p><b>Warning:</b> " + escaped(w) + ".</p>\n";
   out += roofline_svg(a) + throughput_svg(a) + memory_svg(a);
   out += "<h2>Generation</h2><p>Memory, latency and tokens/s by the napkin law, then by what the operations of a step move.</p><div>" +
-         rows_table(a) + "</div>\n" + paragraph({fmt::format("${:.2f} an hour for a chip. {}", a.question.price, draft_line(a))});
+         rows_html(a) + "</div>\n" + paragraph({fmt::format("${:.2f} an hour for a chip. {}", a.question.price, draft_line(a))});
   out += fmt::format(
              "<h2>What fits</h2><p>{:g} tokens/s for every user, the first token within {:g} s when all prompts come at once. The last "
              "columns are those of the largest batch with both.</p><div>",
              a.question.user_tokens_per_s, a.question.deadline_s) +
-         limits_table(a) + "</div>\n" + paragraph(limit_lines(a));
+         limits_html(a) + "</div>\n" + paragraph(limit_lines(a));
   const std::string context = grouped(a.question.contexts[0]);
   if (const Deployment& on = a.question.on; on.tp > 1 || on.replicas > 1)
     out += fmt::format(
         "<p>Batches, memory and steps are those of one group of {} chips, tokens/s those of {} such groups; operations and "
         "the roofline those of one chip.</p>\n",
         on.tp, on.replicas);
-  out += fmt::format("<h2>Prefill of one prompt of {} tokens, by operation</h2><div>{}</div>\n", context, operations_table(a, true, 1));
+  out += fmt::format("<h2>Prefill of one prompt of {} tokens, by operation</h2><div>{}</div>\n", context, operations_html(a, true, 1));
   out += fmt::format("<h2>Generation of batch {}, context {}, by operation</h2><div>{}</div>\n", grouped(shown_batch(a)), context,
-                     operations_table(a, false, shown_batch(a)));
+                     operations_html(a, false, shown_batch(a)));
   out += flash_section(a);
   return out + "</body></html>\n";
 }

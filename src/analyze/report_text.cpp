@@ -39,8 +39,7 @@ std::string speed(double tokens_per_s) {
 
 std::string about(std::string figure, bool busy) { return busy ? fmt::format("~{}", figure) : figure; }
 
-// Marks figures that depend on limits measured on a busy machine.
-static std::string about(const Analysis& a, std::string text) { return about(std::move(text), a.question.on.chip.busy()); }
+std::string about(const Analysis& a, std::string text) { return about(std::move(text), a.question.on.chip.busy()); }
 
 static std::string count_or(int64_t n, int64_t unlimited) { return n >= unlimited ? "any" : n == 0 ? "none" : grouped(n); }
 

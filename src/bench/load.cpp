@@ -1,8 +1,14 @@
 #include "bench/load.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace mr {
+
+std::string load_of(const Json& row) {
+  return row["rate"].is_null() ? fmt::format("{}", row["streams"].get<int>()) : fmt::format("{:g}/s", row["rate"].get<double>());
+}
 
 bool is_busy(const Json& row) {
   const Json others = row.value("others_share", Json());

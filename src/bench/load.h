@@ -33,7 +33,8 @@ int load_server(const LoadOptions&, Workload work, const Patience&, bool json, J
 // The same on the engine in this process, with its share of the limit.
 int load_engine(const LoadOptions&, Workload, EngineSetup, const Patience&, bool json);
 
-bool is_busy(const Json& row);  // measured while other programs used the machine
+bool is_busy(const Json& row);         // measured while other programs used the machine
+std::string load_of(const Json& row);  // streams or rate: "16", "2.5/s"
 
 // A self-contained page with the latency-throughput curves of `rows`, one curve a label.
 std::string load_page(const Json& rows);

@@ -22,10 +22,6 @@ struct Curve {
   std::vector<Point> points;
 };
 
-std::string load_of(const Json& row) {
-  return row["rate"].is_null() ? fmt::format("{}", row["streams"].get<int>()) : fmt::format("{:g}/s", row["rate"].get<double>());
-}
-
 // `key`: of the latency in a row, in seconds.
 std::vector<Curve> curves_of(const Json& rows, const char* key) {
   std::vector<Curve> curves;

@@ -118,10 +118,6 @@ class ServerBench {
   Workload work_;
 };
 
-std::string load_of(const Json& row) {
-  return row["rate"].is_null() ? fmt::format("{}", row["streams"].get<int>()) : fmt::format("{:g}/s", row["rate"].get<double>());
-}
-
 // Prints rows as they arrive, in columns wide enough for all labels. Goodput is by the legend's deadlines: rows measured under others
 // have none.
 class LoadTable {

@@ -59,7 +59,7 @@ void store(Subject& s, const AnalyzeFlags& f, const Chip& chip) {
   store_keys_as(s.storage, !f.kv_format.empty() ? f.kv_format : chip.name == "local" ? "f16" : "bf16");
 }
 
-int run(AnalyzeFlags& f) {
+int analyze_question(AnalyzeFlags& f) {
   if (f.formats && !f.json) {
     fmt::print("{}", formats_table());
     return 0;
@@ -158,7 +158,7 @@ void add_analyze(CLI::App& program, Action& chosen) {
         app.add_option("--html", f.html, "write a page with plots to this file");
         app.add_option("--svg", f.svg, "write only the plots into this folder");
       },
-      run);
+      analyze_question);
 }
 
 }  // namespace mr

@@ -31,7 +31,7 @@ std::string padded(std::string_view text, size_t width, bool right = false) {
 }
 
 // Aligned columns, each as wide as its widest cell.
-class Table {
+class ProgramTable {
  public:
   static constexpr size_t n_right = 3;  // numbers: the columns before the last
   void add(std::vector<std::string> cells) {
@@ -60,7 +60,7 @@ class Table {
 
 std::string amount(double value, const char* unit) { return value > 0 ? with_unit(value, unit) : ""; }
 
-std::vector<std::string> cells_of(const ProgramLine& line, const Cost& c) {
+std::vector<std::string> cells_of_line(const ProgramLine& line, const Cost& c) {
   std::string marks;
   for (auto [rule, count] : line.marks) marks += fmt::format("{}{} {}", marks.empty() ? "" : ", ", name_of(rule), count);
   std::string what = line.weight + (line.weight.empty() ? "" : " ") + std::string(line.format);
@@ -96,7 +96,7 @@ const OpList& list_of(const Program& program, const ProgramQuestion& q, const Ba
 }
 
 // "layers 1-29: as layer 0", or the operations of the next layer.
-void add_lines(Table& table, const Listed& listed, bool all) {
+void add_lines(ProgramTable& table, const Listed& listed, bool all) {
   const std::vector<int> alike = first_alike(listed.lines);
   int shown = -2;  // layer
   int last_of_layers = -1;
@@ -117,7 +117,7 @@ void add_lines(Table& table, const Listed& listed, bool all) {
     if (!within && line.layer != shown && (line.layer >= 0 || shown >= 0))
       table.add_line(line.layer < 0 ? "after the layers" : fmt::format("layer {}", line.layer));
     if (!within) shown = line.layer;
-    table.add(cells_of(line, listed.costs[size_t(line.index)]));
+    table.add(cells_of_line(line, listed.costs[size_t(line.index)]));
   }
 }
 
@@ -139,7 +139,7 @@ std::string program_text(const Model& model, const ProgramQuestion& q) {
   const BatchShape shape(std::span(&phase, 1));
   const Program& program = model.program();
   const Listed listed(program, list_of(program, q, shape), shape);
-  Table table;
+  ProgramTable table;
   table.add({"#", "operation", "result", "   of", "weight, details", "weights, state", "values", "flops", "may be one kernel"});
   add_lines(table, listed, q.all);
   std::string out = fmt::format("{} list, for {} sequence{} of {} new token{} in a context of {}: {} operations, values v in {}\n",

@@ -18,11 +18,15 @@ struct RunFlags {
   std::string prompt;
 };
 
-int run(RunFlags& f) {
-  pull_unless_here(f.chat.engine.model);
+int run_model(RunFlags& f) {
   const std::string prompt = f.words.empty() ? f.prompt : fmt::format("{}", fmt::join(f.words, " "));
   if (prompt.empty() && isatty(STDIN_FILENO)) return chat(f.chat);
-  GenerateFlags g{.engine = f.chat.engine, .sampling = f.chat.sampling, .system = f.chat.system, .template_file = f.chat.template_file};
+  pull_unless_here(f.chat.engine.model);
+  GenerateFlags g;
+  g.engine = f.chat.engine;
+  g.sampling = f.chat.sampling;
+  g.system = f.chat.system;
+  g.template_file = f.chat.template_file;
   g.chat = g.plain_without_template = true;
   g.prompt.text = prompt;
   return generate(g);
@@ -38,7 +42,7 @@ void add_run(CLI::App& program, Action& chosen) {
         auto* words = app.add_option("PROMPT", f.words, "the question; piped input comes before it");
         app.add_option("-p,--prompt", f.prompt, "the same, as a flag")->excludes(words);
       },
-      run);
+      run_model);
 }
 
 }  // namespace mr

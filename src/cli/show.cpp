@@ -141,7 +141,7 @@ void print_facts(const OrderedJson& f) {
   if (!f["problem"].is_null()) line("does not run", f["problem"].get<std::string>());
 }
 
-int show(ShowFlags& f) {
+int show_model(ShowFlags& f) {
   const OrderedJson facts = facts_of(find_model(f.model));
   if (f.json)
     fmt::print("{}\n", facts.dump(-1, ' ', false, Json::error_handler_t::replace));
@@ -159,7 +159,7 @@ void add_show(CLI::App& program, Action& chosen) {
         app.add_option("MODEL", f.model, "a path or a name; the default model if omitted");
         app.add_flag("--json", f.json, "one JSON object");
       },
-      show);
+      show_model);
 }
 
 }  // namespace mr

@@ -7,7 +7,7 @@
 
 namespace mr {
 
-static constexpr std::array<std::pair<DType, std::string_view>, 8> kNames{{{DType::f32, "f32"},
+static constexpr std::array<std::pair<DType, std::string_view>, 8> kDTypeNames{{{DType::f32, "f32"},
                                                                            {DType::f16, "f16"},
                                                                            {DType::bf16, "bf16"},
                                                                            {DType::i8, "i8"},
@@ -16,10 +16,10 @@ static constexpr std::array<std::pair<DType, std::string_view>, 8> kNames{{{DTyp
                                                                            {DType::i32, "i32"},
                                                                            {DType::i64, "i64"}}};
 
-std::string_view name_of(DType t) { return kNames[size_t(t)].second; }
+std::string_view name_of(DType t) { return kDTypeNames[size_t(t)].second; }
 
 DType dtype_from(std::string_view name) {
-  for (auto [t, n] : kNames)
+  for (auto [t, n] : kDTypeNames)
     if (n == name) return t;
   fail("unknown element type '{}'", name);
 }

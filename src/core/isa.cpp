@@ -12,9 +12,9 @@
 
 namespace mr {
 
-static constexpr std::array<std::string_view, 5> kNames{"scalar", "avx2", "avx512", "vnni", "amx"};
+static constexpr std::array<std::string_view, 5> kIsaNames{"scalar", "avx2", "avx512", "vnni", "amx"};
 
-std::string_view name_of(Isa isa) { return kNames[size_t(isa)]; }
+std::string_view name_of(Isa isa) { return kIsaNames[size_t(isa)]; }
 
 #if defined(__x86_64__)
 // Tiles are 8 KB of registers, which a process has to request from Linux.
@@ -47,8 +47,8 @@ std::vector<Isa> available_isas() {
 Isa best_isa() { return available_isas().back(); }
 
 Isa isa_from(std::string_view name) {
-  for (size_t i = 0; i < kNames.size(); i++) {
-    if (kNames[i] != name) continue;
+  for (size_t i = 0; i < kIsaNames.size(); i++) {
+    if (kIsaNames[i] != name) continue;
     for (Isa isa : available_isas())
       if (isa == Isa(i)) return isa;
     fail("this machine cannot run instruction set '{}': the best it has is '{}'", name, name_of(best_isa()));

@@ -15,11 +15,6 @@ namespace {
 
 constexpr int kMostRows = 6;  // of reasoning at a time
 
-void put(const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
-}
-
 }  // namespace
 
 AnswerView::AnswerView(Options options, std::string_view end_of_prompt)
@@ -29,7 +24,7 @@ AnswerView::AnswerView(Options options, std::string_view end_of_prompt)
       begin_(std::chrono::steady_clock::now()) {}
 
 void AnswerView::write(std::string_view text) {
-  if (!options_.terminal) put(std::string(text));
+  if (!options_.terminal) print_now(text);
   take(splitter_.split(text));
 }
 
@@ -41,7 +36,7 @@ void AnswerView::take(const ReasoningSplitter::Parts& parts) {
   if (parts.answer.empty()) return;
   fold();
   markdown_.resize(terminal_size().columns);
-  put(markdown_.write(harmless(parts.answer)));
+  print_now(markdown_.write(harmless(parts.answer)));
 }
 
 // Redraws its last rows in place.
@@ -54,7 +49,7 @@ void AnswerView::show_reasoning() {
   out += "\x1b[2m";
   for (size_t i = rows.size() - n; i < rows.size(); i++)
     out += shown(std::string_view(text).substr(rows[i].begin, rows[i].end - rows[i].begin)) + (i + 1 < rows.size() ? "\n" : "");
-  put(out + "\x1b[0m");
+  print_now(out + "\x1b[0m");
   shown_rows_ = int(n);
 }
 
@@ -64,15 +59,15 @@ void AnswerView::fold() {
   if (leading_space(reasoning_) == reasoning_.size()) return;
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
   std::string out = shown_rows_ > 1 ? fmt::format("\r\x1b[{}A\x1b[J", shown_rows_ - 1) : "\r\x1b[J";
-  put(out + fmt::format("\x1b[2m▸ thought for {:.1f} s (/show reasoning)\x1b[0m\n", seconds));
+  print_now(out + fmt::format("\x1b[2m▸ thought for {:.1f} s (/show reasoning)\x1b[0m\n", seconds));
 }
 
 void AnswerView::finish() {
   take(splitter_.finish());
-  if (!options_.terminal) return put("\n");
+  if (!options_.terminal) return print_now("\n");
   fold();
-  put(markdown_.finish());
-  if (!markdown_.at_line_begin()) put("\n");
+  print_now(markdown_.finish());
+  if (!markdown_.at_line_begin()) print_now("\n");
 }
 
 }  // namespace mr

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <map>
 
 #include "cli/terminal/cells.h"
@@ -14,11 +13,6 @@ namespace mr {
 namespace {
 
 constexpr int kEscapeWaitMs = 50;  // to tell a lone Escape from the start of a sequence
-
-void put(const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
-}
 
 std::string common_prefix(const std::vector<std::string>& texts) {
   std::string prefix = texts[0];
@@ -36,7 +30,7 @@ LineEditor::LineEditor(RawTerminal& terminal, History& history, Options options)
 
 EditView::Scene LineEditor::scene() const { return {prompt_, buffer_.text(), buffer_.cursor(), below_}; }
 
-void LineEditor::draw() { put(view_.draw(scene(), terminal_size())); }
+void LineEditor::draw() { print_now(view_.draw(scene(), terminal_size())); }
 
 LineEditor::Outcome LineEditor::read(std::string& line) {
   buffer_.set("");
@@ -52,7 +46,7 @@ LineEditor::Outcome LineEditor::read(std::string& line) {
   searching_ = false;
   prompt_ = options_.prompt;
   below_.clear();
-  put(view_.finish(scene(), terminal_size()));
+  print_now(view_.finish(scene(), terminal_size()));
   line = buffer_.text();
   return outcome;
 }
@@ -94,7 +88,7 @@ bool LineEditor::act(const Key& key, Outcome& outcome) {
     case Key::interrupt:
       outcome = Outcome::interrupt;
       if (buffer_.empty()) return true;
-      put(view_.finish(scene(), terminal_size()));
+      print_now(view_.finish(scene(), terminal_size()));
       buffer_.set("");
       recalled_ = long(history_.entries().size());
       return false;
@@ -104,7 +98,7 @@ bool LineEditor::act(const Key& key, Outcome& outcome) {
       buffer_.erase();
       return false;
     case Key::suspend:
-      put(view_.finish(scene(), terminal_size()));
+      print_now(view_.finish(scene(), terminal_size()));
       terminal_.suspend();
       return false;
     default:
@@ -167,7 +161,7 @@ void LineEditor::edit(const Key& key) {
       search(key);
       break;
     case Key::redraw:
-      put("\x1b[H\x1b[2J");
+      print_now("\x1b[H\x1b[2J");
       view_.reset();
       break;
     default:

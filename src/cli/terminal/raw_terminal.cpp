@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
@@ -25,10 +26,11 @@ volatile std::sig_atomic_t interrupts = 0;
 int resizes[2] = {-1, -1};  // a self-pipe: poll() would miss a flag set just before it sleeps
 termios original;
 
-void put(std::string_view text) { [[maybe_unused]] const ssize_t n = ::write(STDOUT_FILENO, text.data(), text.size()); }
+// Also from signal handlers, so past stdio.
+void write_through(std::string_view text) { [[maybe_unused]] const ssize_t n = ::write(STDOUT_FILENO, text.data(), text.size()); }
 
 void restore() {
-  put(kPasteOff);
+  write_through(kPasteOff);
   tcsetattr(STDIN_FILENO, TCSADRAIN, &original);
 }
 
@@ -52,6 +54,11 @@ void handle(int signal, void (*handler)(int)) {
 
 }  // namespace
 
+void print_now(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
 TerminalSize terminal_size() {
   winsize size{};
   if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0 || size.ws_row == 0) return {};
@@ -66,7 +73,7 @@ RawTerminal::RawTerminal() {
   handle(SIGTERM, on_death);
   handle(SIGHUP, on_death);
   enter();
-  put(kPasteOn);
+  write_through(kPasteOn);
 }
 
 RawTerminal::~RawTerminal() { restore(); }
@@ -109,7 +116,7 @@ void RawTerminal::suspend() {
   restore();
   ::raise(SIGTSTP);
   enter();
-  put(kPasteOn);
+  write_through(kPasteOn);
 }
 
 }  // namespace mr

@@ -3,13 +3,15 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace mr {
 
 struct TerminalSize {
   int columns = 80, rows = 24;
 };
-TerminalSize terminal_size();  // of standard output; the default if it is not a terminal
+void print_now(std::string_view text);  // to standard output, flushed
+TerminalSize terminal_size();           // of standard output; the default if it is not a terminal
 
 class RawTerminal {
  public:

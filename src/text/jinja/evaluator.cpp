@@ -9,8 +9,8 @@ namespace mr::jinja {
 
 namespace {
 
-constexpr size_t step_cost = 32, iteration_cost = 128;
-constexpr int max_depth = 600;  // of evaluation: nested expressions, blocks, calls and filters
+constexpr size_t iteration_cost = 128;
+constexpr int max_evaluation_depth = 600;  // of evaluation: nested expressions, blocks, calls and filters
 
 using SKind = Statement::Kind;
 
@@ -26,7 +26,7 @@ struct Running {
 }  // namespace
 
 Evaluator::Deeper::Deeper(Evaluator& evaluator) : depth(evaluator.depth_) {
-  check(depth < max_depth, "the template calls itself deeper than {}", max_depth);
+  check(depth < max_evaluation_depth, "the template calls itself deeper than {}", max_evaluation_depth);
   ++depth;
 }
 

@@ -9,7 +9,7 @@ namespace mr::jinja {
 
 namespace {
 
-constexpr size_t step_cost = 32, scope_cost = 16, visit_cost = 16;
+constexpr size_t scope_cost = 16;
 
 using EKind = Expression::Kind;
 

@@ -12,6 +12,9 @@
 
 namespace mr::jinja {
 
+inline constexpr size_t step_cost = 32;   // of one node or call
+inline constexpr size_t visit_cost = 16;  // of one value in a walk
+
 class Meter {
  public:
   explicit Meter(TemplateLimits limits = {}) : limits_(std::move(limits)) {}

@@ -12,7 +12,7 @@ namespace mr::jinja {
 
 namespace {
 
-constexpr size_t visit_cost = 32;  // of one value
+constexpr size_t print_cost = 32;  // of one value
 constexpr size_t byte_cost = 4;    // of one byte that may need an escape
 
 Meter& meter_of(const Text& out) { return *out.get_allocator().meter; }
@@ -71,7 +71,7 @@ class JsonWriter {
   JsonWriter(Meter& meter, const JsonStyle& style) : out(meter), meter_(meter), style_(style) {}
 
   void write(const Value& value, int level) {
-    meter_.work(visit_cost);
+    meter_.work(print_cost);
     if (value.is_none()) {
       out += "null";
     } else if (value.is_bool()) {
@@ -190,7 +190,7 @@ std::string float_text(double value) {
 }
 
 void print_repr(Text& out, const Value& value) {
-  meter_of(out).work(visit_cost);
+  meter_of(out).work(print_cost);
   if (value.is_undefined()) {
     out += "Undefined";
   } else if (value.is_none()) {

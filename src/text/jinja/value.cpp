@@ -14,11 +14,10 @@ namespace mr::jinja {
 
 namespace {
 
-constexpr int max_depth = 200;
-constexpr size_t visit_cost = 16;  // of one value in a walk
+constexpr int max_value_depth = 200;
 
 int nest(int child) {
-  check(child < max_depth, "values nest deeper than {}", max_depth);
+  check(child < max_value_depth, "values nest deeper than {}", max_value_depth);
   return child + 1;
 }
 
@@ -206,7 +205,7 @@ bool contains(Meter& meter, const Value& container, const Value& item) {
 
 template <class J>
 Value from_json(Meter& meter, const J& json, int depth) {
-  check(depth < max_depth, "the chat template's input nests deeper than {}", max_depth);
+  check(depth < max_value_depth, "the chat template's input nests deeper than {}", max_value_depth);
   meter.work(visit_cost);
   auto text = [&](const std::string& raw) {
     meter.work(raw.size());
