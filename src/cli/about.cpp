@@ -39,7 +39,7 @@ std::string machine_line() {
   std::string isas;
   for (Isa isa : available_isas()) isas += (isas.empty() ? "" : ", ") + std::string(name_of(isa));
   const std::string why = why_no_cuda();
-  return fmt::format("this machine: {}; {}; {}", counted(default_threads(), "thread"), isas, why.empty() ? "a GPU" : "no GPU: " + why);
+  return fmt::format("this machine: {}; {}; {}", counted(default_threads(), "thread"), isas, why.empty() ? "a GPU" : why);
 }
 
 static Finding instructions(const Machine& m, const Reach& r) {
@@ -105,7 +105,8 @@ static Finding huge_pages(const Machine& m) {
 
 static Finding gpu(const Machine& m, const Reach& r) {
   Finding f{"GPU", r.why_no_gpu.empty() ? "an NVIDIA Hopper, used by default" : r.why_no_gpu, ""};
-  if (r.why_no_gpu.empty() || m.nvidia_driver.empty()) return f;
+  if (r.why_no_gpu.empty()) return f;
+  if (m.nvidia_driver.empty()) return {"GPU", "no NVIDIA driver is loaded", ""};
   f.advice =
       fmt::format("an NVIDIA driver ({}) is loaded: millrace runs on Hopper GPUs, built where nvcc 13 is found, with drivers from 580 on",
                   m.nvidia_driver);
@@ -117,8 +118,7 @@ std::vector<Finding> examine(const Machine& m, const Reach& r) {
   if (!m.huge_pages.empty()) all.push_back(huge_pages(m));
   if (!m.governor.empty()) all.push_back(clocks(m));
   if (!r.has_model)
-    all.push_back({"default model", "not there",
-                   fmt::format("nothing runs without naming a model: ./quickstart fetches it to {}", default_model().string())});
+    all.push_back({"default model", "not on this machine", "`millrace run` fetches it from the hub, or names another: `millrace run OWNER/NAME`"});
   return all;
 }
 

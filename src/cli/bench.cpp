@@ -240,7 +240,7 @@ void add_bench(CLI::App& program, Action& chosen) {
             add_list(app, "--context", f.context, most, "tokens of context: 512,2048; prompts of that length, then decode after them");
         add_list(app, "--prefill", f.prefill, most, "without --context: prompt lengths to read")->excludes(context)->capture_default_str();
         add_list(app, "--decode", f.decode, most,
-                 "how many tokens to write, one by one; 128 from an empty context, or 32 behind --context");
+                 "how many tokens to write, one by one; 128 from an empty context, or 32 after --context");
         app.add_flag("--explain", f.explain, "where the time goes: runs each row once more and times every operation, with its own limit");
         std::vector<std::string> names = technique_names();
         names.push_back("all");

@@ -5,6 +5,7 @@
 #include "cli/cli.h"
 #include "core/config.h"
 #include "core/json.h"
+#include "hub/models.h"
 
 namespace mr {
 
@@ -15,7 +16,7 @@ struct DoctorFlags {
 };
 
 int doctor(const DoctorFlags& flags) {
-  const Reach reach{best_isa(), default_threads(), why_no_cuda(), std::filesystem::exists(default_model())};
+  const Reach reach{best_isa(), default_threads(), why_no_cuda(), look_up_model("").has_value()};
   const std::vector<Finding> findings = examine(survey_machine(), reach);
   if (flags.json) {
     Json all = Json::array();

@@ -21,6 +21,8 @@ const std::map<std::string, std::vector<std::string>, std::less<>> kMatter = {
     {"run",
      {"--system", "--temperature", "--top-k", "--top-p", "--max-tokens", "--seed", "--max-context", "--device", "--threads", "--memory"}},
     {"score", {"--prompt", "--file", "--tokens", "--stride", "--summary", "--logits", "--json", "--device", "--threads", "--max-context"}},
+    {"bench",
+     {"--batch", "--context", "--decode", "--explain", "--techniques", "--json", "--device", "--threads", "--load", "--url"}},
     {"serve",
      {"--host", "--port", "--api-key", "--served-model-name", "--device", "--threads", "--max-seqs", "--max-context", "--memory",
       "--log-level"}},
@@ -58,17 +60,21 @@ std::string Help::make_help(const CLI::App* app, std::string name, CLI::AppForma
 }
 
 std::string Help::flags(const CLI::App* app, bool all) const {
+  auto in = [&](const std::string& group) {
+    return app->get_options([&](const CLI::Option* o) { return o->get_group() == group && o->nonpositional(); });
+  };
+  const std::vector<std::string> groups = app->get_groups();
+  const bool has_more = std::ranges::any_of(groups, [&](const std::string& group) {
+    return !group.empty() && std::ranges::any_of(in(group), [&](const CLI::Option* o) { return !matters(app, o); });
+  });
   std::string out;
-  bool left_out = false;
-  for (const std::string& group : app->get_groups()) {
+  for (const std::string& group : groups) {
     if (group.empty()) continue;
-    auto of_group = app->get_options([&](const CLI::Option* o) { return o->get_group() == group && o->nonpositional(); });
-    const size_t n = of_group.size();
-    if (!all) std::erase_if(of_group, [&](const CLI::Option* o) { return !matters(app, o); });
-    left_out |= of_group.size() < n;
-    if (!of_group.empty()) out += make_group(group, false, of_group);
+    auto shown = in(group);
+    std::erase_if(shown, [&](const CLI::Option* o) { return o == app->get_help_all_ptr() ? !has_more : !all && !matters(app, o); });
+    if (!shown.empty()) out += make_group(group, false, shown);
   }
-  if (left_out) out += "\n--help-all lists the other flags too.\n";
+  if (has_more && !all) out += "\n--help-all lists the other flags too.\n";
   return out;
 }
 
@@ -97,8 +103,8 @@ void use_help(CLI::App& program) {
   for (CLI::App* command : program.get_subcommands([](CLI::App*) { return true; })) {
     command->formatter(help);
     command->group("Commands");
-    command->set_help_flag("-h,--help", "the flags that matter");
-    command->set_help_all_flag("--help-all", "every flag");
+    command->set_help_flag("-h,--help", "this list");
+    command->set_help_all_flag("--help-all", "with every flag");
   }
 }
 

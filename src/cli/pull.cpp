@@ -83,8 +83,8 @@ int pull(PullFlags&) { fail("this program was built without the hub: OpenSSL or 
 #ifdef MR_NET
 
 void pull_unless_here(const std::string& model) {
-  if (model.empty() || look_up_model(model)) return;
-  const std::optional<Reference> reference = parse_reference(model);
+  if (look_up_model(model)) return;
+  const std::optional<Reference> reference = parse_reference(model.empty() ? default_model_name : model);
   if (!reference || is_meant_as_path(model)) return;  // opening it reports the error
   fmt::print(stderr, "{} is not on this machine yet: pulling it\n", printable(reference->text()));
   try {
@@ -111,7 +111,7 @@ void add_pull(CLI::App& program, Action& chosen) {
         app.add_option("--connections", f.connections, "parallel connections")->check(CLI::Range(1, 64))->capture_default_str();
         app.add_flag("--json", f.json, "one JSON object");
         app.footer(
-            "Models go to the cache shared with Hugging Face's tools (HF_HUB_CACHE, HF_HOME). HF_TOKEN gives access to gated ones,\n"
+            "Models go to the cache shared with Hugging Face's tools (HF_HUB_CACHE, HF_HOME). HF_TOKEN gives access to gated ones, "
             "HF_ENDPOINT names a mirror, HTTPS_PROXY and NO_PROXY the proxies. An interrupted download resumes where it stopped.");
       },
       pull);

@@ -8,6 +8,7 @@
 
 #include "cli/cli.h"
 #include "cli/options.h"
+#include "cli/pull.h"
 #include "core/amounts.h"
 #include "core/config.h"
 #include "core/error.h"
@@ -53,6 +54,7 @@ int serve(ServeFlags& f) {
   std::signal(SIGPIPE, SIG_IGN);  // a log whose reader has gone is a log that cannot be written, no more
   ServeOptions& o = f.options;
   keep_no_freed_memory(o);
+  pull_unless_here(f.engine.model);
   if (o.model_name.empty()) o.model_name = model_name(f.engine);
   if (!f.http_memory.empty()) o.http.memory = size_t(memory_bytes(f.http_memory));
   if (!f.key_file.empty()) o.gate.api_key = first_line(read_file(f.key_file));
@@ -134,7 +136,7 @@ void declare(CLI::App& app, ServeFlags& f) {
       ->capture_default_str();
   app.footer(
       "Sampling defaults come from the model's generation_config.json, if it has one.\n"
-      "The limits of memory_limit_ratio and compute_limit_ratio at /metrics are measured once, in a tenth of a second, when the model is\n"
+      "The limits of memory_limit_ratio and compute_limit_ratio at /metrics are measured once, in a tenth of a second, when the model is "
       "loaded: on a busy machine they are too low, and the ratios too high. They are metrics too: *_limit_*_per_second.");
 }
 

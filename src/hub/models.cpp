@@ -189,7 +189,7 @@ bool is_meant_as_path(const std::string& name) {
 
 std::optional<fs::path> look_up_model(const std::string& name) {
   std::error_code ignored;
-  if (name.empty()) return fs::exists(default_model(), ignored) ? std::optional(default_model()) : std::nullopt;
+  if (name.empty()) return fs::exists(default_model(), ignored) ? std::optional(default_model()) : look_up_model(default_model_name);
   if (fs::exists(name, ignored)) return name;
   const std::optional<PresentModel> found = look_up(name);
   if (!found) return std::nullopt;
@@ -199,11 +199,7 @@ std::optional<fs::path> look_up_model(const std::string& name) {
 
 fs::path find_model(const std::string& name) {
   if (auto found = look_up_model(name)) return *found;
-  check(!name.empty(),
-        "the default model is not at {}: ./quickstart fetches it; or name another: `millrace run HuggingFaceTB/SmolLM2-135M-Instruct` gets "
-        "one "
-        "from the hub",
-        default_model().string());
+  check(!name.empty(), "the default model is not on this machine: `millrace pull {}` fetches it; or name another", default_model_name);
   refuse_unknown(name);
 }
 

@@ -11,6 +11,9 @@
 
 namespace mr {
 
+// What a command without a MODEL takes where quickstart's file (default_model()) is not: the same model, as the hub has it.
+inline constexpr const char* default_model_name = "HuggingFaceTB/SmolLM2-135M-Instruct";
+
 struct PresentModel : LocalModel {
   std::string name;                  // OWNER/NAME, OWNER/NAME:Q4_K_M, or a file's own name in millrace's folder
   std::optional<Snapshot> snapshot;  // set if it comes from a hub

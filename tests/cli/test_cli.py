@@ -342,13 +342,17 @@ class Errors(unittest.TestCase):
                 self.assertIn(word, result.stderr)
 
     def test_help_is_short_and_help_all_is_not(self):
-        for command in ("generate", "chat", "run", "serve", "score"):
+        for command in ("generate", "chat", "run", "serve", "score", "bench"):
             short, long = ok(command, "--help"), ok(command, "--help-all")
             flags = [line for line in short.splitlines() if line.startswith("  -")]
             self.assertLessEqual(len(flags), 12, command)
             self.assertGreater(len([line for line in long.splitlines() if line.startswith("  -")]), 2 * len(flags) - 2, command)
             self.assertIn("--help-all", short)
             self.assertTrue(all(len(line) <= 80 for line in (short + long).splitlines()), command)
+
+    def test_help_names_help_all_only_where_it_says_more(self):
+        self.assertNotIn("--help-all", ok("list", "--help"))
+        self.assertEqual(ok("list", "--help"), ok("list", "--help-all"))
 
     def test_familiar_flags_work(self):
         ours = as_json("generate", "-p", "Once", "--temperature", 0.9, "--max-tokens", 4, "--seed", 3, "--max-context", 64, "--top-k", 9)

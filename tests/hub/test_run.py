@@ -26,6 +26,33 @@ class Run(Case):
         self.assertFalse(self.hub.requests)
         self.assertNotIn("pulling", second.stderr)
 
+    def test_without_a_name_the_default_model_is_pulled(self):
+        name = "HuggingFaceTB/SmolLM2-135M-Instruct"
+        self.hub.add(name, {**DIRECTORY, "tokenizer.json": TOKENIZER})
+        self.assertIn(f"`millrace pull {name}`", self.refused("generate", "-p", "Hi"))
+        self.assertIn("millrace run", self.ok("doctor"))
+        self.assertFalse(self.hub.requests)
+        first = self.run_it("run", "-p", "Why not?", "--max-tokens", "5", "--ignore-eos", "--logit-bias", "40=100")
+        self.assertEqual((first.returncode, first.stdout), (0, LETTERS[40] * 5 + "\n"), first.stderr)
+        self.assertIn(f"{name} is not on this machine yet: pulling it", first.stderr)
+        self.hub.requests.clear()
+        self.ok("generate", "-p", "Hi", "--max-tokens", "1")
+        self.assertNotIn("default model", self.ok("doctor"))
+        self.assertFalse(self.hub.requests)
+
+    def test_serve_pulls_what_is_not_here(self):
+        self.hub.add("owner/Tiny", {**DIRECTORY, "tokenizer.json": TOKENIZER})
+        server = self.start("serve", "owner/Tiny", "--port", "0")
+        self.addCleanup(server.communicate)
+        self.addCleanup(server.terminate)
+        said = []
+        for line in server.stderr:
+            said.append(line)
+            if "/v1" in line:
+                break
+        self.assertIn("owner/Tiny is not on this machine yet: pulling it\n", said)
+        self.assertRegex(said[-1], "^owner/Tiny at http://127.0.0.1:[0-9]+/v1$")
+
     def test_paths_that_lead_nowhere_stay_on_this_machine(self):
         (self.home / "weights").mkdir()
         for name in ("models/llama", "weights/llama", "llama/llama.gguf", "./owner/Tiny", "/owner/Tiny", "../Tiny", "nothing.gguf"):

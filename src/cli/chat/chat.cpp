@@ -8,6 +8,7 @@
 #include "cli/chat/session.h"
 #include "cli/chat/slash_commands.h"
 #include "cli/cli.h"
+#include "cli/pull.h"
 #include "cli/terminal/cells.h"
 #include "cli/terminal/line_editor.h"
 #include "core/config.h"
@@ -91,6 +92,7 @@ int chat_from_pipe(ChatSession& session) {
 }  // namespace
 
 int chat(ChatFlags& f) {
+  pull_unless_here(f.engine.model);
   ChatSession session(f);
   const bool on_terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO) && !terminal_is_dumb();
   return on_terminal ? chat_on_terminal(session, f) : chat_from_pipe(session);

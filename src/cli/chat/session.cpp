@@ -58,7 +58,7 @@ std::string ChatSession::banner() const {
 }
 
 std::string ChatSession::status() const {
-  std::string out = "  " + banner() + "\n";
+  std::string out = "  " + (terminal_ ? wrap_words(banner(), terminal_size().columns, 2) : banner()) + "\n";
   if (!conversation.system.empty()) out += fmt::format("  system: {}\n", printable(conversation.system));
   out += fmt::format("  {} so far", counted(int64_t(conversation.turns.size()), "turn"));
   if (conversation.n_forgotten) out += fmt::format(", the oldest {} no longer seen by the model", conversation.n_forgotten);
