@@ -72,7 +72,7 @@ int serve(ServeFlags& f) {
     return engine;
   });
   if (loaded) {
-    std::string greeting = fmt::format("{} at http://{}:{}/v1\n{}", o.model_name, o.http.host, server.port(), server.plan());
+    std::string greeting = fmt::format("{0} at http://{1}:{2}/v1\npage: http://{1}:{2}\n{3}", o.model_name, o.http.host, server.port(), server.plan());
     if (f.engine.options.batching == Batching::fixed)
       greeting += fmt::format("static batches: nobody is answered before {} requests are there (--max-seqs)\n", f.engine.options.max_seqs);
     std::fputs(greeting.c_str(), stderr);  // ignores errors: a full disk must not end the server

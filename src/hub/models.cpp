@@ -156,6 +156,8 @@ std::string suggestion(const std::string& name) {
   const std::string near = suggestion(name);
   const std::string meant = near.empty() ? "" : sentence(": did you mean '{}'?", near);
   const std::optional<Reference> r = parse_reference(name);
+  check(name.find(' ') == name.npos || name.find('/') != name.npos,
+        "there is no model '{}': the first word names a model, a prompt for the default one goes after -p", name);
   if (is_meant_as_path(name))
     fail("there is no file or folder '{}'{} `millrace list` shows the models on this machine, `millrace pull {}` fetches others", name,
          meant.empty() ? ":" : meant, r ? "hf.co/" + r->text() : "OWNER/NAME");

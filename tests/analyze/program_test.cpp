@@ -119,7 +119,7 @@ TEST(ProgramCosts, AgreeWithinAHundredthOnRealModels) {
   }
 }
 
-// Only rows whose logits are wanted go on behind the last block's state, where these are at most half.
+// Only rows whose logits are wanted go on after the last block's state, where these are at most half.
 TEST(ProgramCosts, TheLastBlockGoesOnWithWhatIsWanted) {
   const Subject s = subject_of((fs::path(MR_FIXTURES) / "models" / "llama_gqa").string());
   auto flops = [&](double outputs) {

@@ -123,7 +123,7 @@ TEST(Attention, gives_the_same_bits_beside_others) {
   }
 }
 
-// Rows behind a prompt that see each other, or their ancestors alone.
+// Rows after a prompt that attend to each other, or their ancestors alone.
 struct CornerCase {
   Shape s;
   Corner corner;
@@ -173,7 +173,7 @@ struct CornerCase {
 TEST_P(Operations, attention_has_full_and_tree_corners) {
   for (DType type : {DType::f16, DType::bf16})
     for (int dim : {32, 64, 128, 256})
-      for (int window : {0, 20, 2})  // 2: of a tree's rows some lie behind it
+      for (int window : {0, 20, 2})  // 2: some of a tree's rows have left it
         for (Corner corner : {Corner::full, Corner::bits}) {
           CornerCase c({6, 2, dim, dim, type, 16, window}, corner, on_gpu());
           const std::string where = fmt::format("{}, dim {}, window {}, corner {}", name(), dim, window, int(corner));

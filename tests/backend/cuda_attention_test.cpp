@@ -1,4 +1,4 @@
-// Attention on a GPU in deterministic mode, behind shared prefixes and as one with what comes before. Inputs have bf16 values, so that what
+// Attention on a GPU in deterministic mode, after shared prefixes and as one with what comes before. Inputs have bf16 values, so that what
 // differs is arithmetic alone. Skipped without a GPU.
 #ifdef MR_CUDA
 #include "backend/attention_world.h"

@@ -60,7 +60,7 @@ class Layers {
     session_->fill(kv, most_tokens - 1);
   }
 
-  // The residual stream, and the last layer's attention, of tokens behind so many others.
+  // The residual stream, and the last layer's attention, of tokens after so many others.
   std::pair<std::vector<float>, std::vector<float>> step(const std::vector<int>& contexts) {
     session_->go_to(contexts);
     const std::vector<float> all = session_->step(std::vector<int>(size_t(n_), 1), true);

@@ -62,7 +62,7 @@ constexpr Filter filters[] = {
 
 enum class Logits { peaked, flat, many_ties, all_equal };
 
-// Rows that ask for everything: every filter twice, the second time with edits and alternatives, some with masks.
+// Rows that use everything: every filter twice, the second time with edits and alternatives, some with masks.
 struct Wishes {
   int vocab, words;
   std::vector<SampleRow> rows;

@@ -17,7 +17,7 @@ void for_shapes(const std::string& what, Op expect) {
        {std::pair{1, 1}, {1, 7}, {2, 16}, {3, 17}, {5, 64}, {2, 100}, {2, 104}, {1, 576}, {70, 577}, {2, 4096}, {33, 1024}})
     expect(fmt::format("{} of [{}, {}]", what, rows, columns), rows, columns);
 }
-const std::pair<int, int> kGaps[] = {{0, 0}, {3, 1}, {2, 5}, {3, 3}, {8, 8}};  // behind rows of what is read, of what is written
+const std::pair<int, int> kGaps[] = {{0, 0}, {3, 1}, {2, 5}, {3, 3}, {8, 8}};  // padding after a row of the input, of the output
 
 TEST_P(Operations, norm) {
   SKIP_WHERE_REF_IS_THE_DEFINITION();

@@ -155,7 +155,7 @@ class Bench(unittest.TestCase):
         args = ["bench", self.TINY, "--context", 256, "--batch", "1,3", "--repeat", 1]  # the model has 256
         rows = as_json(*args)
         self.assertEqual([r["asked_context"] for r in rows], 4 * [256])
-        self.assertEqual([r["context"] for r in rows[:3]], [255, 255, 256 - 33])  # a token is written behind a prompt, 33 in decode
+        self.assertEqual([r["context"] for r in rows[:3]], [255, 255, 256 - 33])  # a token is written after a prompt, 33 in decode
         self.assertTrue(128 < rows[3]["context"] < 256 - 33, rows[3])  # who is read first writes until all are
         self.assertIn("context of 256 tokens includes the answer", ok(*args))
         rows = as_json("bench", self.TINY, "--context", 256, "--decode", 200, "--repeat", 1)
@@ -170,7 +170,7 @@ class Bench(unittest.TestCase):
             row = as_json(*shape, *plain)[1]
             self.assertEqual(row["steps"], 4, plain)
             more = row["flops"] / kept["flops"]
-            # 17 to 20 rows instead of one, but in the second of two blocks one goes on behind the state, and through the output layer
+            # 17 to 20 rows instead of one, but in the second of two blocks one goes on after the state, and through the output layer
             self.assertTrue(9 < more < 20 if plain == ["--no-kv-cache"] else more == 1, (plain, more))
 
     def test_runs_until_they_agree_or_the_time_is_spent(self):

@@ -1,4 +1,4 @@
-"""millrace chat as a person at a terminal meets it: keys, pastes, commands, answers. Every test is a session on a pseudo-terminal.
+"""millrace chat as a person at a terminal sees it: keys, pastes, commands, answers. Every test is a session on a pseudo-terminal.
 
 Run by ctest with the program's path in MILLRACE; the default model must be in the cache folder, as ./test puts it there.
 """

@@ -1,4 +1,4 @@
-"""The program as a user meets it: commands, exit status, one-sentence errors. Standard library only.
+"""The program as a user sees it: commands, exit status, one-sentence errors. Standard library only.
 
 Run by ctest with the program's path in MILLRACE; the default model must be in the cache folder, as ./test puts it there.
 """

@@ -164,7 +164,7 @@ TEST(CudaEngine, ChainsOfRowsAreWhatTheCpuScores) {
   }
 }
 
-// A shape whose heads the fast kernels take, behind a prefix that they read once for all: the CPU scores what the GPU generated.
+// A shape whose heads the fast kernels take, after a prefix that they read once for all: the CPU scores what the GPU generated.
 TEST(CudaEngine, AnswersBehindASharedPrefixAreWhatTheCpuScores) {
   if (!cuda_available()) GTEST_SKIP() << "no GPU";
   const std::filesystem::path model = made_up("millrace_cuda_shape", R"({"model_type": "llama", "hidden_size": 512,

@@ -176,7 +176,7 @@ TEST(Engine, StopStringsCutTheTextAndEndTheAnswer) {
   EXPECT_GT(n_stopped, 10);
 }
 
-// A token that ends in part of a character: what lies behind the stop string is not said, not even as a sign that it is broken.
+// A token that ends in part of a character: what follows the stop string is not emitted, not even as a replacement character.
 TEST(Engine, NothingIsSaidBehindAStopString) {
   fs::path copy = fs::path(testing::TempDir()) / "millrace_half_model";
   fs::remove_all(copy);
@@ -217,7 +217,7 @@ TEST(Engine, AnAnswerKeepsTheSpaceThatItBeginsWith) {
   fs::remove_all(copy);
 }
 
-// The logits behind every token of a sequence.
+// The logits after every token of a sequence.
 std::vector<std::vector<float>> logits_along(Engine& engine, std::vector<int32_t> tokens, const std::vector<int32_t>& more) {
   tokens.insert(tokens.end(), more.begin(), more.end());
   Request score = greedy(std::move(tokens), 0);

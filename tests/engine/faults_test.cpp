@@ -149,7 +149,7 @@ TEST(Faults, AllocationsWhileStateIsSwapped) {
   for (size_t i = 0; i < 3; i++) expect_same(again[i][0], expected[i][0], "after all faults");
 }
 
-// Calls f behind every operation of a step: to throw, to stall, to count.
+// Calls f after every operation of a step: to throw, to stall, to count.
 class Fault final : public Observer {
  public:
   explicit Fault(std::function<void(std::string_view operation)> f) : f_(std::move(f)) {}

@@ -1,4 +1,4 @@
-// The fuzzers run on the reference backend: kernels would take minutes to compile, and clang 14 cannot ask for every instruction set.
+// The fuzzers run on the reference backend: kernels would take minutes to compile, and clang 14 does not support every instruction set.
 #include "backend/backend.h"
 #include "core/error.h"
 

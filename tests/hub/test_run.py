@@ -58,6 +58,7 @@ class Run(Case):
         for name in ("models/llama", "weights/llama", "llama/llama.gguf", "./owner/Tiny", "/owner/Tiny", "../Tiny", "nothing.gguf"):
             self.assertIn(f"there is no file or folder '{name}'", self.refused("run", name, "Hi"))
         self.assertIn("there is no model 'nothing'", self.refused("run", "nothing", "Hi"))
+        self.assertIn("a prompt for the default one goes after -p", self.refused("run", "Why is the sky blue?"))
         self.assertFalse(self.hub.requests)
         self.hub.add("models/llama", {**DIRECTORY, "tokenizer.json": TOKENIZER})
         self.ok("run", "hf.co/models/llama", "Hi", "--max-tokens", "1")

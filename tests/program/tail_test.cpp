@@ -8,7 +8,7 @@
 namespace mr::test {
 namespace {
 
-// Everything before the cut is as it was; behind it all rows are outputs', and the values that cross are gathered first.
+// Everything before the cut is as it was; after it all rows are outputs', and the values that cross are gathered first.
 void expect_tail(const Program& p, size_t cut, const std::vector<Value>& crossing) {
   const std::vector<Op>&whole = p.whole.ops, &tail = p.tail.ops;
   for (size_t i = 0; i < cut; i++) {
@@ -55,7 +55,7 @@ TEST(Tail, GathersWhatAttentionGaveAndTheResidual) {
   expect_tail(m.program, cut, {x, attend->out.as_matrix()});
 }
 
-// Of a fused projection only the columns that are read behind. Where a kernel may gate what a scan gives, both stay together.
+// Of a fused projection only the columns that are read after the cut. Where a kernel may gate what a scan gives, both stay together.
 TEST(Tail, GathersColumnsThatCross) {
   for (bool norms : {false, true}) {
     Made marked, plain;

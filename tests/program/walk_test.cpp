@@ -75,7 +75,7 @@ TEST(Walk, PassesOverOperationsOfNoRows) {
   ASSERT_EQ(&tail, &m.program.tail);
   Walk all = walked(m.program, tail, 5, 0, [](const Mark&) { return false; });
   std::erase_if(all, [](const std::string& s) { return s[0] == '?'; });
-  EXPECT_EQ(all.size(), size_t(places_of<AttendOp>(tail)[0] + 1));  // up to the attention, and nothing behind it
+  EXPECT_EQ(all.size(), size_t(places_of<AttendOp>(tail)[0] + 1));  // up to the attention, and nothing after it
   for (size_t i = 0; i < all.size(); i++) EXPECT_EQ(all[i], std::to_string(i));
 }
 

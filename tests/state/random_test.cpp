@@ -52,7 +52,7 @@ struct Machine {
   }
 };
 
-// A sequence and the truth about it. `truth` are its tokens with the one to compute next; seq.tokens may lag behind.
+// A sequence and the truth about it. `truth` are its tokens with the one to compute next; seq.tokens may lag.
 struct Client {
   SequenceState seq;
   std::vector<int32_t> truth;
