@@ -258,6 +258,8 @@ MUTANTS = [
     M("src/model/altup.cpp", "{.floor = 1e-5f, .inverse = true}", "{.inverse = true}", GEMMA3N),
     M("src/model/altup.cpp", "1 / float(n_) - 1", "0.0f", GEMMA3N),
     M("src/model/altup.cpp", "for (int i = 1; i < spec_.streams; i++) r.add", "for (int i = 0; i < spec_.streams; i++) r.add", GEMMA3N),
+    M("src/quant/weight.cpp", "expected_ ? std::exchange(expected_, 0) : kChunk", "kChunk", ("test_quant:WeightStore.*",)),
+    M("src/quant/weight.cpp", "std::exchange(expected_, 0)", "expected_", ("test_quant:WeightStore.*",)),
     M("src/model/ffn/mlp.cpp", "-normal_quantile(spec.sparsity)", "normal_quantile(spec.sparsity)", GEMMA3N),
     M("src/model/rope.cpp", "low = std::max(low, 0.0);", "", ROPE),
     M("src/model/rope.cpp", "high = std::min(high, double(r.dim - 1));", "high = high + 0;", ROPE),
