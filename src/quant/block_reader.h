@@ -1,4 +1,4 @@
-// Fields of a stored block, whose bytes have no alignment.
+// Fields of a stored block, whose bytes have no alignment: reading and writing.
 #pragma once
 
 #include <cstring>
@@ -38,9 +38,13 @@ class BlockReader {
   const std::byte* block_;
 };
 
-inline void put_f16(std::byte* at, float x) {
-  const uint16_t half = f16_from_f32(x);
-  std::memcpy(at, &half, 2);
+inline void put_u16(std::byte* at, uint16_t x) { std::memcpy(at, &x, 2); }
+inline void put_f16(std::byte* at, float x) { put_u16(at, f16_from_f32(x)); }
+
+// Fields of a block that was zero before, in the places where BlockReader finds them.
+inline void put_bits(std::byte* at, int bits, int shift) { *at |= std::byte(uint8_t(bits << shift)); }
+inline void put_nibbles(std::byte* at, const uint8_t* code) {  // the low four bits of 32 codes
+  for (int i = 0; i < 16; i++) at[i] = std::byte(uint8_t((code[i] & 15) | (code[i + 16] & 15) << 4));
 }
 
 // Calls decode(block, out) for each block of a row.

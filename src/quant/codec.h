@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string>
 #include <string_view>
@@ -75,6 +76,9 @@ std::string codec_names();                       // "f32, f16, …"
 // A decode function for codecs that are defined by their codes.
 template <const Grid& grid, int Weights, int Bytes, auto codes>
 void decode_codes(const std::byte* row, int64_t in, float* out);
+// And the way back: fit(grid, weights, x, codes) chooses them, pack(codes, block) stores them in a zeroed block.
+template <const Grid& grid, int Weights, int Bytes, auto fit, auto pack>
+void encode_codes(const float* row, int64_t in, std::byte* stored);
 void values_of(const Grid&, int weights, const BlockCodes&, float* out);  // one block
 
 // A weight as it lies in files: stored tensors, stacked, and the order of each one's rows.
@@ -145,6 +149,16 @@ void decode_codes(const std::byte* row, int64_t in, float* out) {
     BlockCodes block;
     codes(row, block);
     values_of(grid, Weights, block, out);
+  }
+}
+
+template <const Grid& grid, int Weights, int Bytes, auto fit, auto pack>
+void encode_codes(const float* row, int64_t in, std::byte* stored) {
+  for (int64_t k = 0; k < in; k += Weights, stored += Bytes) {
+    BlockCodes block;
+    fit(grid, Weights, row + k, block);
+    std::memset(stored, 0, Bytes);
+    pack(block, stored);
   }
 }
 

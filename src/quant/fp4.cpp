@@ -22,6 +22,11 @@ void codes_mxfp4(const std::byte* block, BlockCodes& c) {  // E8M0, then nibbles
   b.nibbles(1, c.code);
 }
 
+void pack_mxfp4(const BlockCodes& c, std::byte* block) {
+  block[0] = std::byte(uint8_t(c.scale));
+  put_nibbles(block + 1, c.code);
+}
+
 void decode_nvfp4(const std::byte* row, int64_t in, float* out) {  // four E4M3, then four groups of nibbles: 0..7 low, 8..15 high
   for_each_block<64, 36>(row, in, out, [](const BlockReader& b, float* y) {
     for (int group = 0; group < 4; group++) {

@@ -23,12 +23,27 @@ void codes_iq4_nl(const std::byte* block, BlockCodes& c) {  // f16, values
   b.nibbles(2, c.code);
 }
 
+void pack_iq4_nl(const BlockCodes& c, std::byte* block) {
+  put_u16(block, uint16_t(c.scale));
+  put_nibbles(block + 2, c.code);
+}
+
 void codes_iq4_xs(const std::byte* block, BlockCodes& c) {  // f16, high pairs of bits of 8 scales, their nibbles, values
   const BlockReader b(block);
   c.scale = b.u16(0);
   for (int g = 0; g < 8; g++) {
     c.group_scale[g] = int8_t((b.nibble(4, g) | b.bits2(2, g) << 4) - 32);
     b.nibbles(8 + 16 * g, c.code + 32 * g);
+  }
+}
+
+void pack_iq4_xs(const BlockCodes& c, std::byte* block) {
+  put_u16(block, uint16_t(c.scale));
+  for (int g = 0; g < 8; g++) {
+    const int scale = c.group_scale[g] + 32;
+    put_bits(block + 4 + g / 2, scale & 15, g % 2 * 4);
+    put_bits(block + 2 + g / 4, scale >> 4, g % 4 * 2);
+    put_nibbles(block + 8 + 16 * g, c.code + 32 * g);
   }
 }
 

@@ -10,10 +10,20 @@ static int five_bits(const BlockReader& b, int high, int low, int i) {
   return nibble | int(b.bit(high, i)) << 4;
 }
 
+static void put_five_bits(const BlockCodes& c, std::byte* high, std::byte* low) {
+  put_nibbles(low, c.code);
+  for (int i = 0; i < 32; i++) put_bits(high + i / 8, c.code[i] >> 4, i % 8);
+}
+
 void codes_q5_0(const std::byte* block, BlockCodes& c) {  // f16 scale, high bits, nibbles
   const BlockReader b(block);
   c.scale = b.u16(0);
   for (int i = 0; i < 32; i++) c.code[i] = uint8_t(five_bits(b, 2, 6, i));
+}
+
+void pack_q5_0(const BlockCodes& c, std::byte* block) {
+  put_u16(block, uint16_t(c.scale));
+  put_five_bits(c, block + 2, block + 6);
 }
 
 void codes_q5_1(const std::byte* block, BlockCodes& c) {  // f16 scale, f16 minimum, high bits, nibbles
@@ -21,6 +31,12 @@ void codes_q5_1(const std::byte* block, BlockCodes& c) {  // f16 scale, f16 mini
   c.scale = b.u16(0);
   c.minimum = b.u16(2);
   for (int i = 0; i < 32; i++) c.code[i] = uint8_t(five_bits(b, 4, 8, i));
+}
+
+void pack_q5_1(const BlockCodes& c, std::byte* block) {
+  put_u16(block, uint16_t(c.scale));
+  put_u16(block + 2, uint16_t(c.minimum));
+  put_five_bits(c, block + 4, block + 8);
 }
 
 }  // namespace mr

@@ -1,7 +1,6 @@
 // q4_1: 32 values of 4 bits, one f16 scale, one f16 minimum; real = scale * value + minimum. Nibbles lie as in q4_0.
-#include <cmath>
-
 #include "quant/block_reader.h"
+#include "quant/fit.h"
 #include "quant/table.h"
 
 namespace mr {
@@ -15,22 +14,13 @@ static void codes(const std::byte* block, BlockCodes& c) {
   b.nibbles(4, c.code);
 }
 
-static void encode(const float* row, int64_t in, std::byte* stored) {
-  for (int64_t k = 0; k < in; k += 32, stored += 20) {
-    const float* x = row + k;
-    float low = x[0], high = x[0];
-    for (int i = 1; i < 32; i++) {
-      low = std::fmin(low, x[i]);
-      high = std::fmax(high, x[i]);
-    }
-    float scale = (high - low) / 15, inverse = scale == 0 ? 0 : 1 / scale;
-    put_f16(stored, scale);
-    put_f16(stored + 2, low);
-    auto step = [&](float v) { return std::fmin(15.0f, std::trunc((v - low) * inverse + 0.5f)); };
-    for (int j = 0; j < 16; j++) stored[4 + j] = std::byte(uint8_t(step(x[j])) | uint8_t(step(x[j + 16])) << 4);
-  }
+static void pack(const BlockCodes& c, std::byte* block) {
+  put_u16(block, uint16_t(c.scale));
+  put_u16(block + 2, uint16_t(c.minimum));
+  put_nibbles(block + 4, c.code);
 }
 
-const Codec kQ4_1{"q4_1", DType::u8, 32, 20, kGrid, decode_codes<kGrid, 32, 20, codes>, codes, encode};
+const Codec kQ4_1{
+    "q4_1", DType::u8, 32, 20, kGrid, decode_codes<kGrid, 32, 20, codes>, codes, encode_codes<kGrid, 32, 20, fit_range, pack>};
 
 }  // namespace mr

@@ -20,7 +20,8 @@ static void encode(const float* row, int64_t in, std::byte* stored) {
     for (int i = 0; i < 32; i++) amax = std::fmax(amax, std::fabs(row[k + i]));
     float scale = amax / 127, inverse = scale == 0 ? 0 : 1 / scale;
     put_f16(stored, scale);
-    for (int i = 0; i < 32; i++) stored[2 + i] = std::byte(int8_t(std::round(row[k + i] * inverse)));  // halves away from zero
+    for (int i = 0; i < 32; i++)
+      stored[2 + i] = std::byte(int8_t(std::fmax(-127.0f, std::fmin(127.0f, std::round(row[k + i] * inverse)))));  // halves away from zero
   }
 }
 

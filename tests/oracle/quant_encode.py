@@ -21,7 +21,7 @@ def main():
     x[7, :64] = -np.abs(x[7, :64])
     x[8, [3, 9]] = [5, -5]  # two of the same magnitude: the first decides
     x.tofile(FOLDER / "encode.f32")
-    for kind in (Type.F16, Type.BF16, Type.Q8_0, Type.Q4_0, Type.Q4_1):
+    for kind in (Type.F16, Type.BF16, Type.Q8_0, Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.MXFP4):
         stored = gguf.quants.quantize(x, kind).view(np.uint8)
         stored.tofile(FOLDER / f"encode_{kind.name.lower()}.bin")
 
