@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/progress.h"
 #include "hub/models.h"
+#include "model/weight_formats.h"
 
 namespace mr {
 
@@ -94,6 +95,11 @@ void add_engine_flags(CLI::App& app, EngineFlags& f) {
       ->group(group);
   app.add_option("--random-weights", f.random_weights, "random weights in the shapes of config.json, with this seed, to measure speed")
       ->group(group);
+  app.add_option("--quantize", f.quantize,
+                 "encode the weights in this format while they are loaded: q8_0, q4_0, q6_k, q5_k, q4_k, q4_k_m, mxfp4, ...; an unknown "
+                 "name lists all")
+      ->group(group);
+  app.add_flag("--requantize", f.requantize, "let --quantize also encode weights that are quantized already")->group(group);
   add_plain_forms(app, f);
 }
 
@@ -132,6 +138,10 @@ void settle(EngineFlags& f) {
   o.overlap = !f.no_overlap;
   o.prefix_cache = !f.no_prefix_cache;
   o.random_weights = f.random_weights;
+  check(!f.requantize || !f.quantize.empty(), "--requantize needs --quantize FORMAT");
+  if (!f.quantize.empty()) WeightFormats::check_name(f.quantize);
+  o.quantize = f.quantize;
+  o.requantize = f.requantize;
   o.progress = [bar = loading_bar(), listener = o.progress](int64_t done, int64_t total) {
     bar(done, total);
     if (listener) listener(done, total);

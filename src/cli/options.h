@@ -18,8 +18,9 @@ struct EngineFlags {
   EngineOptions options;
   std::string victim = "newest", batching = "continuous", state = "paged";
   std::optional<uint64_t> random_weights;
+  std::string quantize;
   CLI::Option *max_seqs = nullptr, *max_batch_tokens = nullptr;  // whether they were given
-  bool deterministic = false, no_prefix_cache = false, no_kv_cache = false, no_overlap = false;
+  bool requantize = false, deterministic = false, no_prefix_cache = false, no_kv_cache = false, no_overlap = false;
 };
 void add_engine_flags(CLI::App&, EngineFlags&);
 void settle(EngineFlags&);                           // its words become its options, with a progress bar when stderr is a terminal

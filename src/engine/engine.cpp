@@ -42,6 +42,8 @@ std::unique_ptr<Engine> Engine::create(const std::filesystem::path& path, const 
   e.files_ = open_model(path, options.random_weights ? Checkpoint::Want::configuration : Checkpoint::Want::tensors);
   e.backend_ = make_backend(options, *e.files_.checkpoint);
   ModelOptions model{options.kv_dtype, options.random_weights, options.progress};
+  model.quantize = options.quantize;
+  model.requantize = options.requantize;
   e.memory_ = plan_engine(*Model::outline(*e.files_.checkpoint, *e.backend_, model), options, *e.backend_, e.backend_->memory());
   e.limits_ = limits_of(options);
   model.weight_bytes = e.memory_.weights;

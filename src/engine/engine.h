@@ -52,6 +52,8 @@ struct EngineOptions {
   bool kv_cache = true;         // false: every token recomputes its whole context
 
   std::optional<uint64_t> random_weights;
+  std::string quantize;     // the format in which weights are encoded while they are loaded (WeightFormats); empty: as stored
+  bool requantize = false;  // also those that are quantized already
   std::function<void(int64_t done, int64_t total)> progress;  // of loading, in bytes
   std::function<void(const StepWork&)> on_step;               // after every step, on the engine's thread
 };

@@ -6,6 +6,8 @@
 #include <span>
 
 #include "core/error.h"
+#include "core/random.h"
+#include "quant/encode.h"
 
 namespace mr {
 
@@ -46,7 +48,33 @@ void Loader::done_with(const StoredTensor& t) {
   if (progress) progress(bytes_done_, bytes_total_);
 }
 
-Weight Loader::made_up(int64_t rows, int64_t in) { return backend_.make_up(rows, in, *random_seed_ + (++random_stream_ << 32), store_); }
+// Random, and in a format that is asked for: a few rows of it, repeated.
+Weight Loader::made_up(std::string_view role, int64_t rows, int64_t in, Place at) {
+  const uint64_t seed = *random_seed_ + (++random_stream_ << 32);
+  const Codec &f32 = get_codec("f32"), &codec = formats ? formats->choose(role, at.layer, in, f32) : f32;
+  if (&codec == &f32) return backend_.make_up(rows, in, seed, store_);
+  if (outlines()) return backend_.place(StoredWeight(codec, nullptr, rows, in), store_);
+  const int64_t different = std::min<int64_t>(rows, 64);
+  std::vector<float> values(size_t(different * in));
+  const float spread = std::sqrt(3.0f / float(in));
+  for (size_t i = 0; i < values.size(); i++) values[i] = spread * float(2 * uniform(seed, 0, uint32_t(i)) - 1);
+  const Buffer encoded = encode_rows(f32, reinterpret_cast<const std::byte*>(values.data()), codec, different, in, backend_.pool());
+  std::vector<int64_t> order(static_cast<size_t>(rows));
+  for (int64_t r = 0; r < rows; r++) order[size_t(r)] = r % different;
+  StoredWeight stored(codec, in);
+  stored.add(encoded.data(), rows, std::move(order));
+  return backend_.place(stored, store_);
+}
+
+const Codec& Loader::codec_for(const StoredTensor& t, std::string_view role, int64_t in, Place at) const {
+  const Codec& stored = get_codec(t.format);
+  if (!formats) return stored;
+  const Codec& codec = formats->choose(role, at.layer, in, stored);
+  check(&codec == &stored || stored.storage != DType::u8 || again,
+        "tensor {} is quantized already ({}): quantizing it to {} loses more than quantizing the original would; --requantize does it",
+        t.name, t.format, codec.name);
+  return codec;
+}
 
 // Where row i of a head lies in a file whose q and k rows are paired for interleaved rope.
 static int64_t paired_row(int64_t row, int head_dim) {
@@ -91,16 +119,18 @@ std::vector<Weight> Loader::weights(std::initializer_list<Part> parts, int64_t i
   if (random_seed_) {
     int64_t rows = 0;
     for (const Part& part : parts) rows += part.rows;
-    return {made_up(rows, in)};
+    return {made_up(parts.begin()->role, rows, in, at)};
   }
   std::vector<Weight> weights;
   StoredWeight pending;
   ActivationRounding rounding;
   std::vector<StoredTensor> used;
+  std::vector<Buffer> encoded;
   auto flush = [&] {
     if (pending.out()) weights.emplace_back(backend_.place(pending, store_)).activations = rounding;
     for (const StoredTensor& t : used) done_with(t);
     used.clear();
+    encoded.clear();
   };
   auto begin = [&](const Codec& codec, const ActivationRounding& activations) {
     if (pending.codec == &codec && rounding == activations) return;
@@ -111,6 +141,8 @@ std::vector<Weight> Loader::weights(std::initializer_list<Part> parts, int64_t i
   for (const Part& part : parts) {
     if (names_.find(part.role))
       if (auto q = find_quantized(files_, quantization_, names_.name(part.role, at), part.rows, in, !outlines())) {
+        check(!formats, "'{}' is quantized already ({}): --quantize takes float models and GGUF files", files_.path().native(),
+              q->codec->name);
         begin(*q->codec, q->activations);
         pending.add(part.rows, q->beside);
         pending.parts.back().factor = q->factor;
@@ -118,10 +150,16 @@ std::vector<Weight> Loader::weights(std::initializer_list<Part> parts, int64_t i
         continue;
       }
     const StoredTensor t = part_of(part, in, at);
-    begin(*find_codec(t.format), {});
+    const Codec &codec = codec_for(t, part.role, in, at), &stored = get_codec(t.format);
+    begin(codec, {});
     std::vector<int64_t> order;
     for (int64_t r = 0; names_.permuted_qk && part.head_dim && r < part.rows; r++) order.push_back(paired_row(r, part.head_dim));
-    pending.add(t.bytes.data(), part.rows, std::move(order));
+    const std::byte* data = t.bytes.data();
+    if (&codec != &stored && !outlines()) {
+      encoded.push_back(encode_rows(stored, data, codec, part.rows, in, backend_.pool()));
+      data = encoded.back().data();
+    }
+    pending.add(data, part.rows, std::move(order));
     pending.parts.back().factor = scale_of(t, part, at);
     used.push_back(t);
   }

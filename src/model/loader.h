@@ -13,6 +13,7 @@
 #include "model/arch/arch.h"
 #include "model/linear.h"
 #include "model/quantized.h"
+#include "model/weight_formats.h"
 
 namespace mr {
 
@@ -41,14 +42,18 @@ class Loader {
   bool has(std::string_view role, Place at = {}) const;  // is there such a tensor? (random: does the family name one)
 
   std::function<void(int64_t done, int64_t total)> progress;  // bytes of the files
+  // Weights are encoded in these formats before they are packed; again: also those that are quantized already. None: as they are stored.
+  std::optional<WeightFormats> formats;
+  bool again = false;
 
  private:
   const StoredTensor* find(std::string_view role, std::string_view suffix, Place) const;
   const StoredTensor& get(std::string_view role, std::string_view suffix, Place) const;
   StoredTensor part_of(const Part&, int64_t in, Place);  // checked
   float scale_of(const StoredTensor&, const Part&, Place) const;
-  Weight made_up(int64_t rows, int64_t in);
-  std::vector<Weight> weights(std::initializer_list<Part>, int64_t in, Place);  // one per run of equal codecs
+  Weight made_up(std::string_view role, int64_t rows, int64_t in, Place);
+  const Codec& codec_for(const StoredTensor&, std::string_view role, int64_t in, Place) const;  // as `formats` asks for it
+  std::vector<Weight> weights(std::initializer_list<Part>, int64_t in, Place);                  // one per run of equal codecs
   std::vector<float> values(std::string_view role, std::string_view suffix, std::initializer_list<int64_t> shape,
                             Place);  // none in an outline
   void read(Tensor out, const StoredTensor&);

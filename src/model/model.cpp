@@ -31,6 +31,8 @@ std::unique_ptr<Model> Model::build(const Checkpoint& files, Backend& backend, c
   const ModelSpec& spec = model->spec_;
   Loader loader(files, std::move(described.names), backend, model->store_, options.random_weights);
   loader.progress = options.progress;
+  if (!options.quantize.empty()) loader.formats.emplace(options.quantize, spec);
+  loader.again = options.requantize;
   for (const RopeSpec& rope : spec.ropes) model->ropes_.push_back(make_rope(rope));
   model->embedding_ = loader.weight("embedding", spec.vocab, spec.dim);
   if (spec.per_layer) model->per_layer_ = std::make_unique<PerLayerInputs>(spec, loader);

@@ -19,6 +19,8 @@ struct ModelOptions {
   std::optional<uint64_t> random_weights;                       // random, from config.json alone
   std::function<void(int64_t done, int64_t total)> progress{};  // bytes of the files
   int64_t weight_bytes = 0;                                     // of the outline, if known: one allocation of just that size
+  std::string quantize{};                                       // a name of WeightFormats; empty: weights stay as they are stored
+  bool requantize = false;                                      // also those that are quantized already
 };
 
 class Block;
