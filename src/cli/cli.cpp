@@ -75,7 +75,7 @@ static std::string mistake(const CLI::ParseError& e, const CLI::App& program, co
 
 static void add_commands(CLI::App& program, Action& action) {
   for (auto add : {add_run, add_chat, add_generate, add_serve, add_pull, add_list, add_show, add_rm, add_ps, add_score, add_tokenize,
-                   add_detokenize, add_inspect, add_bench, add_analyze, add_doctor, add_completions})
+                   add_detokenize, add_inspect, add_convert, add_bench, add_analyze, add_doctor, add_completions})
     add(program, action);
 }
 

@@ -38,6 +38,7 @@ void add_pull(CLI::App&, Action&);
 void add_list(CLI::App&, Action&);
 void add_show(CLI::App&, Action&);
 void add_rm(CLI::App&, Action&);
+void add_convert(CLI::App&, Action&);
 void add_ps(CLI::App&, Action&);
 
 }  // namespace mr

@@ -158,11 +158,13 @@ int read_version(Reader& in) {
   return int(version);
 }
 
-void read_metadata(Reader& in, size_t n, Json& metadata) {
+void read_metadata(Reader& in, size_t n, GgufFile& to) {
   for (size_t i = 0; i < n; i++) {
     std::string key = in.name("metadata key");
+    const size_t begin = in.position();
     auto type = ValueType(in.number<uint32_t>(key));
-    bool fresh = metadata.emplace(key, in.value(type, key)).second;
+    bool fresh = to.metadata.emplace(key, in.value(type, key)).second;
+    to.entries.emplace_back(key, to.file.bytes().subspan(begin, in.position() - begin));
     check(fresh, "'{}' has the metadata key '{}' twice", in.file(), key);
   }
 }
@@ -211,7 +213,7 @@ GgufFile::GgufFile(MappedFile mapped) : file(std::move(mapped)) {
   version = read_version(in);
   size_t n_tensors = in.entries("number of tensors", 24);
   size_t n_metadata = in.entries("number of metadata entries", 13);
-  read_metadata(in, n_metadata, metadata);
+  read_metadata(in, n_metadata, *this);
   uint64_t alignment = alignment_of(metadata, in.file());
 
   std::vector<TensorInfo> infos;

@@ -2,6 +2,9 @@
 // keys as in the file ("llama.block_count"), arrays as JSON arrays. Its strings are the file's bytes, not checked to be UTF-8.
 #pragma once
 
+#include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "core/json.h"
@@ -19,6 +22,8 @@ struct GgufFile {
   int version = 0;
   Json metadata = Json::object();
   std::vector<StoredTensor> tensors;  // in the file's order
+  // The metadata again, in the file's order, each entry's type and value as they are stored.
+  std::vector<std::pair<std::string, std::span<const std::byte>>> entries;
 };
 
 }  // namespace mr

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/json.h"
+
 namespace mr {
 
 // Cut out of the text before any other step. `normalized`: searched for in the normalized text, not the raw one.
@@ -80,5 +82,9 @@ struct TokenizerData {
   DecoderRules decoder;
   std::string chat_template;
 };
+
+// tokenizer.json, with tokenizer_config.json (null: none); the keys "tokenizer.…" of GGUF metadata.
+TokenizerData read_tokenizer_json(const Json& tokenizer_json, const Json* tokenizer_config);
+TokenizerData read_tokenizer_gguf(const Json& metadata);
 
 }  // namespace mr

@@ -359,7 +359,7 @@ void guess_config(TokenizerData& data) {
 
 }  // namespace
 
-Tokenizer Tokenizer::from_json(const Json& tokenizer_json, const Json* tokenizer_config) {
+TokenizerData read_tokenizer_json(const Json& tokenizer_json, const Json* tokenizer_config) {
   TokenizerData data;
   read_model(tokenizer_json, data);
   read_added_tokens(tokenizer_json, data);
@@ -378,7 +378,11 @@ Tokenizer Tokenizer::from_json(const Json& tokenizer_json, const Json* tokenizer
     guess_config(data);
   }
   if (data.byte_level) ByteAlphabet().convert(data);
-  return Tokenizer(std::move(data));
+  return data;
+}
+
+Tokenizer Tokenizer::from_json(const Json& tokenizer_json, const Json* tokenizer_config) {
+  return Tokenizer(read_tokenizer_json(tokenizer_json, tokenizer_config));
 }
 
 }  // namespace mr

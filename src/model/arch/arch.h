@@ -58,6 +58,9 @@ ModelSpec spec_from(const Json& config, const std::string& where);  // config.js
 
 // GGUF metadata under the names of config.json.
 Json config_from_gguf(const Checkpoint&);
+// The same, with what the family knows of its files.
+Json whole_config_of_gguf(const Checkpoint&);
+const Arch& arch_of_gguf(const Checkpoint&);
 // Of the hybrids, whose files list the heads of every layer's keys and values: which layers have any.
 std::vector<bool> attending_layers(const Json& config);
 

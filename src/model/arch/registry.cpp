@@ -130,7 +130,7 @@ static void find_prefix(NameMap& names, const Checkpoint& files) {
 }
 
 // By general.architecture; a Llama with experts is a Mixtral.
-static const Arch& arch_of_gguf(const Checkpoint& files) {
+const Arch& arch_of_gguf(const Checkpoint& files) {
   const Json& meta = files.config();
   check(meta.contains("general.architecture") && meta["general.architecture"].is_string(), "{}: the metadata lacks general.architecture",
         files.path().string());
@@ -145,10 +145,15 @@ static const Arch& arch_of_gguf(const Checkpoint& files) {
   fail("GGUF files of architecture '{}' are not known; known are: {}", name, fmt::join(known, ", "));
 }
 
+Json whole_config_of_gguf(const Checkpoint& files) {
+  Json json = config_from_gguf(files);
+  if (auto complete = arch_of_gguf(files).gguf.complete) complete(files, json);
+  return json;
+}
+
 static Described describe_gguf(const Checkpoint& files) {
   const Arch& arch = arch_of_gguf(files);
-  Json json = config_from_gguf(files);
-  if (arch.gguf.complete) arch.gguf.complete(files, json);
+  const Json json = whole_config_of_gguf(files);
   Described described{checked_spec(arch, Config(json, files.path().filename().string())), arch.gguf.names()};
   described.spec.norm.offset = 0;  // norms that multiply by 1 + weight are stored with their 1
   return described;
