@@ -29,6 +29,8 @@ ROOM = ("test_serve:Server.WorkersGetTheMemoryOfThoseWhoKeepThemWaiting",)
 HUB = ("test_hub",)
 GEMMA3N = ("test_engine:All/Logits.*/gemma3n*",)
 NET = ("test_net",)
+ENCODE = ("test_quant:*Exact*:*Close*:*Every*",)
+CONVERT = ("test_convert",)
 ROPE = ("test_model:Rope.*", "test_engine:All/Logits.*/llama_rope*")
 SAMPLE = ("test_backend:Sample.*:*Operations.*greedy*:*Operations.*masks*:*Operations.*edits*:*Operations.*top_tokens*",)
 ATTEND = ("test_backend:*Operations.attention*:Attention.in_one*", "test_backend:Attention.*:-Attention.*however*:*in_one*")
@@ -315,4 +317,16 @@ MUTANTS = [
     M(net + "url.cpp", "c > 32 && c != 127", "c != 127", NET),
     M(net + "url.h", " && port == other.port", "", NET),
     M(net + "url.h", "is_tls == other.is_tls && ", "", NET),
+    M("src/quant/fit.cpp", "scale = (xv - offset * s) / vv;", "scale = xv / vv;", ENCODE),
+    M("src/quant/fit.cpp", "most = xv * xv / vv;", "most = 0;", ENCODE),
+    M("src/quant/fit.cpp", "int(c.code[i]) - grid_.offset;", "int(c.code[i]);", ENCODE),
+    M("src/quant/k_quants.cpp", "put_bits(at + k, s.scale >> 4, 6);", "put_bits(at + k, s.scale >> 4, 4);", ENCODE),
+    M("src/quant/k_quants.cpp", "put_run1(block, i, c.code[i] >> 2);", "put_run1(block, i, c.code[i] & 1);", ENCODE),
+    M("src/model/weight_formats.cpp", "(layer - layers / 8) % 3 == 2", "(layer - layers / 8) % 3 == 1", ("test_engine:WeightFormats.*",)),
+    M("src/model/loader.cpp", "stored.storage != DType::u8 || again,", "true,", ("test_engine:Quantize.*",)),
+    M("src/convert/tensors.cpp", "i % 2 * half + i / 2 :", "i % 2 + i / 2 * 2 :", CONVERT),
+    M("src/convert/tensors.cpp", "to_.gguf ? plain.norm.offset : -plain.norm.offset", "plain.norm.offset", CONVERT),
+    M("src/convert/tensors.cpp", "x = float(-std::exp(double(x)));", "x = float(std::exp(double(x)));", CONVERT),
+    M("src/convert/convert.cpp", "check(options_.force, ", "check(true, ", CONVERT),
+    M("src/convert/tokenizer.cpp", "score = -float(rank);", "score = float(rank);", CONVERT),
 ]

@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from packages import CACHE, HERE, LLAMA_CPP, make_environment, model_files, say  # noqa: E402
+from packages import CACHE, CONVERTED, HERE, LLAMA_CPP, make_environment, model_files, say  # noqa: E402
 
 DEFAULT_MODEL = CACHE / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 FORMATS = ["Q4_1", "Q4_0", "Q8_0", "F16"]
@@ -189,7 +189,7 @@ def parse_args():
     parser.add_argument("--millrace", type=Path, help="the program; without it llama.cpp is measured alone")
     parser.add_argument("--model", type=Path, default=DEFAULT_MODEL, help="NAME.FORMAT.gguf, the source of the other formats")
     parser.add_argument("--variants", type=Path, default=CACHE / "peers" / "models", help="folder of the other formats' files")
-    parser.add_argument("--formats", nargs="+", default=FORMATS, choices=FORMATS)
+    parser.add_argument("--formats", nargs="+", default=FORMATS, choices=FORMATS + CONVERTED)
     parser.add_argument("--isa", choices=list(CMAKE_ARGS), default="native", help="of both programs")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--prefill", type=int, default=512)
@@ -206,7 +206,7 @@ def parse_args():
 
 def main():
     args = parse_args()
-    files = model_files(args.model, args.formats, args.variants)
+    files = model_files(args.model, args.formats, args.variants, args.millrace)
     python = args.python or peer_python(args.isa)
     load_before = os.getloadavg()
     if load_before[0] > 0.5:

@@ -45,13 +45,24 @@ def run_again_with(*packages):
     os.execv(python, [str(python), *sys.argv])
 
 
-def model_files(model, formats, folder):
-    """{format: file}; the formats that `model` (NAME.Q4_1.gguf) does not have are made from it once."""
+CONVERTED = ["Q4_K", "Q4_K_M", "Q5_K", "Q6_K", "IQ4_XS", "MXFP4"]  # which the `gguf` package cannot write, or not mixed
+
+
+def model_files(model, formats, folder, millrace=None):
+    """{format: file}; the formats that `model` (NAME.Q4_1.gguf) does not have are made from it once. K-quants are written by `millrace convert`: both
+    programs read the same file."""
     if not model.exists():
         raise SystemExit(f"no model at {model}: run ./quickstart, which fetches it")
     stem, own = model.stem.rsplit(".", 1)
     files = {f: model if f == own else folder / f"{stem}.{f}.gguf" for f in formats}
     missing = [f for f in formats if not files[f].exists()]
+    for f in [f for f in missing if f in CONVERTED]:
+        if millrace is None:
+            raise SystemExit(f"{f} files are written by millrace: give --millrace")
+        say(f"writing {files[f]}")
+        folder.mkdir(parents=True, exist_ok=True)
+        subprocess.run([millrace, "convert", model, files[f], "--format", f.lower(), "--requantize"], check=True)
+    missing = [f for f in missing if f not in CONVERTED]
     if missing:
         say(f"writing {', '.join(missing)} files to {folder}")
         subprocess.run([python_with("gguf", "numpy"), HERE / "gguf_variants.py", model, folder, *missing], check=True, stdout=sys.stderr)

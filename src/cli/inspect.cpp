@@ -2,6 +2,7 @@
 #include <map>
 
 #include "cli/cli.h"
+#include "cli/inspect_formats.h"
 #include "cli/inspect_program.h"
 #include "cli/options.h"
 #include "cli/plan_text.h"
@@ -17,7 +18,7 @@ namespace {
 
 struct InspectFlags {
   std::string model, kv_dtype = "f16";
-  bool tensors = false, json = false;
+  bool tensors = false, json = false, formats = false;
   ProgramQuestion program;
 };
 
@@ -74,6 +75,10 @@ void print_plan(const Checkpoint& files, const InspectFlags& f) {
 }
 
 int inspect(InspectFlags& f) {
+  if (f.formats) {
+    fmt::print("{}", formats_page());
+    return 0;
+  }
   auto files = Checkpoint::open(find_model(f.model));
   if (f.program.asked) return inspect_program(*files, f);
   ModelSpec spec = describe(*files).spec;
@@ -118,6 +123,7 @@ void add_inspect(CLI::App& program, Action& chosen) {
             ->capture_default_str();
         app.add_flag("--tensors", f.tensors, "list every tensor");
         app.add_flag("--json", f.json, "one JSON object");
+        app.add_flag("--formats", f.formats, "the weight formats that are read, run and written, instead of a model");
         ProgramQuestion& q = f.program;
         const char* group = "The forward pass, operation by operation";
         auto* program = app.add_flag("--program", q.asked, "list the operations of a step, with shapes, bytes, flops and possible fusions")
