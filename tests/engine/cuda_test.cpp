@@ -1,6 +1,8 @@
 // The engine on the GPU. Every fixture's logits against transformers, with a bound derived from bf16; what is generated step by step
 // (graphs, tokens that stay on the device, launches ahead) against one pass over the whole answer. Skipped without a GPU.
 #include <cmath>
+#include <set>
+#include <thread>
 
 #include "backend/cuda/cuda_backend.h"
 #include "engine/harness.h"
@@ -231,6 +233,36 @@ TEST(CudaEngine, TakesTheMemoryThatThePlanSays) {
       EXPECT_GE(taken, plan.bytes() - (plan.own_bytes() - own) - 32 * mega);
     }
   }
+}
+
+// Chains of two engines at once would wait for each other for ever if they did not take turns.
+TEST(CudaEngine, TwoAtOnceAnswerAsEachAlone) {
+  if (!cuda_available()) GTEST_SKIP() << "no GPU";
+  const std::filesystem::path model = made_up("millrace_two_engines", R"({"model_type": "llama", "hidden_size": 2048,
+    "intermediate_size": 8192, "num_hidden_layers": 4, "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 128,
+    "vocab_size": 1000, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_theta": 10000.0})");
+  const EngineOptions options{
+      .device = "cuda", .max_seqs = 2, .max_batch_tokens = 256, .max_context = 1024, .state_bytes = 1 << 26, .random_weights = 5};
+  Request request = greedy({1, 2, 3, 4, 5, 6, 7}, 600);
+  request.sampling.ignore_eos = true;
+  std::vector<std::unique_ptr<Engine>> engines;
+  std::vector<Answer> alone;
+  std::set<std::string> chains;
+  for (int i = 0; i < 2; i++) {
+    Engine& engine = *engines.emplace_back(Engine::create(model, options));
+    dynamic_cast<CudaBackend&>(engine.backend()).log_launches([&](const std::string& line) {
+      if (line.starts_with("chain_kernel")) chains.insert(line);
+    });
+    alone.push_back(run_one(engine, request));
+    dynamic_cast<CudaBackend&>(engine.backend()).log_launches({});
+    ASSERT_EQ(alone.back().tokens.size(), 600u) << alone.back().error;
+  }
+  EXPECT_FALSE(chains.empty()) << "no chain ran";
+  Answer together[2];
+  std::thread other([&] { together[1] = run_one(*engines[1], request); });
+  together[0] = run_one(*engines[0], request);
+  other.join();
+  for (size_t i = 0; i < 2; i++) EXPECT_EQ(together[i].tokens, alone[i].tokens) << together[i].error;
 }
 
 TEST(CudaEngine, MadeUpWeightsAreThoseOfTheCpu) {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <thread>
 
+#include "backend/cuda/device/turns.h"
 #include "backend/cuda/graphs.h"
 #include "backend/cuda/list_run.h"
 #include "backend/cuda/needs.h"
@@ -204,6 +205,7 @@ class Cuda final : public CudaBackend {
 
   // Steps of one row and one output per sequence are captured as graphs, and replayed.
   Tensor run(const Program& program, const Batch& batch, const StateMemory& state, Arena& arena, Observer* observer) override {
+    const Turns::Turn turn(turns_);
     auto once = [&] { return run_once(program, batch, state, arena, observer); };
     if (observer || !one_each_) return once();
     const uint64_t key = graph_key(program, batch, state, arena);
@@ -301,6 +303,7 @@ class Cuda final : public CudaBackend {
   std::unique_ptr<Sampling> sampling_;
   Graphs graphs_;
   const Launch& at_;
+  Turns turns_{at_.stream};
   Direct direct_{at_};
   Batch host_;             // the batch of the last upload()
   bool one_each_ = false;  // it has one row and one output per sequence

@@ -12,8 +12,8 @@ inline constexpr int kSteps = 8, kStepsAhead = 5;         // steps in shared mem
 
 // Launches one block per multiprocessor; the blocks synchronize with a grid barrier. A cooperative launch would start only when all
 // previous kernels have ended; these blocks overlap their end and prefetch. All of them become resident eventually: earlier kernels do
-// not wait for them, and later ones start only when all have called launch_next(). This holds for one engine per GPU: two chains at
-// once may hold half of the multiprocessors each, and deadlock.
+// not wait for them, and later ones start only when all have called launch_next(). Chains of other backends never run at the same time
+// (device/turns.h).
 template <class... Params, class... Args>
 void launch_on_all(const Launch& at, void (*kernel)(Params...), int threads, size_t shared, Args&&... args) {
   launch(at, kernel, dim3(unsigned(at.n_sm)), threads, shared, args...);
