@@ -30,6 +30,14 @@ TEST(CudaChoices, small_layers_or_other_blocks_go_kernel_by_kernel) {
   EXPECT_EQ(choices_for({.n_layers = 24, .parameters = 130'000'000}).chain_rows, 1);
 }
 
+TEST(CudaChoices, without_hopper_operations_run_one_by_one) {
+  const Choices c = plain_choices(choices_for(llama_8b()));
+  EXPECT_FALSE(c.marks);
+  EXPECT_FALSE(c.share_prefixes);
+  EXPECT_EQ(c.chain_rows, 0);
+  EXPECT_EQ(c.group, 4);
+}
+
 TEST(CudaChoices, prefixes_are_shared_only_where_every_layer_can) {
   auto shares = [](auto change) {
     ModelFacts facts = llama_8b();

@@ -1,9 +1,12 @@
 // The suite of plain operations, which every backend passes: ref, each instruction set of the CPU, and a GPU with f32 and bf16
-// activations, kernel by kernel and through the chain of one-row operations. Each is compared with a definition, or with ref where that is
-// the definition. What this machine cannot run is reported as skipped. Tests of the suite are in the file of their operation.
+// activations, kernel by kernel, through the chain of one-row operations, and with those kernels alone that need nothing of Hopper. Each
+// is compared with a definition, or with ref where that is the definition. What this machine cannot run is reported as skipped. Tests of
+// the suite are in the file of their operation.
 #pragma once
 
+#include <array>
 #include <map>
+#include <set>
 
 #include "backend/on_device.h"
 
@@ -15,6 +18,7 @@ struct Place {
   Isa isa{};                // of the CPU
   DType type = DType::f32;  // of activations
   bool chained = false;     // on a GPU: operations of one row go through the chain's kernel
+  bool plain = false;       // on a GPU: no kernel that needs Hopper
 };
 inline const Place kPlaces[] = {{Place::On::ref, "ref"},
                                 {Place::On::cpu, "scalar", Isa::scalar},
@@ -24,7 +28,16 @@ inline const Place kPlaces[] = {{Place::On::ref, "ref"},
                                 {Place::On::cpu, "amx", Isa::amx},
                                 {Place::On::gpu, "cuda_f32", {}, DType::f32},
                                 {Place::On::gpu, "cuda_bf16", {}, DType::bf16},
-                                {Place::On::gpu, "cuda_bf16_chained", {}, DType::bf16, true}};
+                                {Place::On::gpu, "cuda_bf16_chained", {}, DType::bf16, true},
+                                {Place::On::gpu, "cuda_f32_plain", {}, DType::f32, false, true},
+                                {Place::On::gpu, "cuda_bf16_plain", {}, DType::bf16, false, true}};
+
+// The kernels that need Hopper, as the log of launches names them.
+inline bool needs_hopper(const std::string& launch) {
+  return std::ranges::any_of(std::array{"product_kernel<", "many_kernel<", "wide_kernel", "decode_kernel<", "prefill_kernel<",
+                                        "outer_stream_kernel", "chain_kernel<", "rows_kernel<"},
+                             [&](const char* name) { return launch.starts_with(name); });
+}
 
 inline void PrintTo(const Place& place, std::ostream* out) { *out << place.name; }
 
@@ -43,6 +56,15 @@ class Operations : public testing::TestWithParam<Place> {
     std::unique_ptr<Backend>& made = backends()[p.name];
     if (!made) made = make();
     backend_ = made.get();
+    if (p.plain)
+      device().gpu().log_launches([this](const std::string& line) {
+        if (needs_hopper(line)) hoppers_.insert(line);
+      });
+  }
+  void TearDown() override {
+    if (!backend_ || !GetParam().plain) return;
+    device().gpu().log_launches({});
+    EXPECT_TRUE(hoppers_.empty()) << *hoppers_.begin() << " needs Hopper";
   }
 
   Backend& backend() { return *backend_; }
@@ -75,10 +97,11 @@ class Operations : public testing::TestWithParam<Place> {
     const Place& p = GetParam();
     if (p.on == Place::On::ref) return make_ref_backend();
     if (p.on == Place::On::cpu) return make_cpu_backend(p.isa, 3);
-    return std::make_unique<OnDevice>(p.type, CudaOptions{.chain = p.chained ? 1 : 1000});
+    return std::make_unique<OnDevice>(p.type, CudaOptions{.chain = p.chained ? 1 : 1000, .plain = p.plain});
   }
 
   Backend* backend_ = nullptr;
+  std::set<std::string> hoppers_;  // launches of a plain place that need it
   std::unique_ptr<Backend> ref_ = make_ref_backend(), scalar_ = make_cpu_backend(Isa::scalar, 1);
 };
 

@@ -79,8 +79,9 @@ TEST_P(Rules, FollowRefOnAGpu) {
     std::unique_ptr<Net> plain{}, marked{}, shared{};
   };
   std::vector<Device> devices;
-  for (auto [chain, deterministic] : {std::pair{1, false}, {3, false}, {1000, false}, {3, true}}) {
-    Device& d = devices.emplace_back(Device{{.deterministic = deterministic, .chain = chain}});
+  for (const CudaOptions& options :
+       std::vector<CudaOptions>{{.chain = 1}, {.chain = 3}, {.chain = 1000}, {.deterministic = true}, {.plain = true}}) {
+    Device& d = devices.emplace_back(Device{options});
     d.plain = net(*d.gpu, {.fuse = false, .share = false});
     d.marked = net(*d.gpu, {.fuse = true, .share = false});
     d.shared = net(*d.gpu, {});
@@ -90,8 +91,8 @@ TEST_P(Rules, FollowRefOnAGpu) {
       const std::vector<float> want = results_of(*want_net, way);
       for (Device& d : devices) {
         const bool deterministic = d.options.deterministic;
-        const std::string where =
-            fmt::format("{}, {} rows of {}, chain {}, deterministic {}", c.name, rows, way.now.size(), d.options.chain, deterministic);
+        const std::string where = fmt::format("{}, {} rows of {}, chain {}{}{}", c.name, rows, way.now.size(), d.options.chain,
+                                              deterministic ? ", deterministic" : "", d.options.plain ? ", plain kernels" : "");
         auto expect_ref = [&](const std::vector<float>& got, const char* how) {
           const int left_out = c.chooses ? rows / 10 + (rows > 1 ? 1 : 0) : 0;
           expect_rows_near(got, want, want_net->program().logits.cols, left_out, c.steps * kHalfStep, where + how);

@@ -12,7 +12,15 @@ struct Choices {
   int group = 4;                // most query heads per K/V head
   bool share_prefixes = false;  // common leading pages of decoding sequences are read once for all of them
   int chain_rows = 16;          // steps of up to this many rows may run as a chain; at most 16
+  bool marks = true;            // runs of operations are fused
 };
+
+// Fused kernels, chains and shared prefixes need Hopper (bulk copies, wgmma, clusters); plain operations do not.
+inline Choices plain_choices(Choices c) {
+  c.share_prefixes = c.marks = false;
+  c.chain_rows = 0;
+  return c;
+}
 
 // Prefixes are shared if no attention layer has a window and the kernel supports every head size. A chain for steps of several rows
 // pays for its grid barriers only if layers are large and uniform: with 8 B parameters it gains 7 %, with 1 B it loses 4 %.

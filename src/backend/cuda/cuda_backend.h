@@ -29,6 +29,7 @@ struct CudaOptions {
   std::optional<ModelFacts> model;  // the model it will run; none: only single operations
   int skinny_rows = 32;             // products of more rows may use cuBLASLt
   int chain = 3;                    // fewest consecutive operations of few rows worth a chain
+  bool plain = false;               // one operation at a time, by kernels that need nothing of Hopper: what any other GPU would run
 };
 
 std::string why_no_cuda();  // empty: there is a Hopper GPU with its driver, and this build has kernels for it

@@ -51,12 +51,33 @@ static StepMemory::Rules rules_of(const CudaOptions& options, const Choices& c, 
   return rules;
 }
 
-Gpu::Gpu(const CudaOptions& given) : options(given), choices(given.model ? choices_for(*given.model) : Choices{}) {
+static cudaDeviceProp device_properties() {
   cudaDeviceProp properties{};
   must(cudaGetDeviceProperties(&properties, 0));
+  return properties;
+}
+
+static Choices choose(const CudaOptions& options, const Launch& at) {
+  const Choices choices = options.model ? choices_for(*options.model) : Choices{};
+  return at.plain ? plain_choices(choices) : choices;
+}
+
+static constexpr int kHopper = 9;  // major compute capability
+
+static Launch launch_on(const cudaDeviceProp& properties, const CudaOptions& options) {
+  Launch at;
+  at.n_sm = properties.multiProcessorCount;
+  at.deterministic = options.deterministic;
+  at.plain = options.plain || properties.major != kHopper;
+  at.overlaps = properties.major >= kHopper;
+  return at;
+}
+
+Gpu::Gpu(const CudaOptions& given) : Gpu(given, device_properties()) {}
+
+Gpu::Gpu(const CudaOptions& given, const cudaDeviceProp& properties)
+    : options(given), launch(launch_on(properties, given)), choices(choose(given, launch)) {
   must(cudaStreamCreateWithFlags(&launch.stream, cudaStreamNonBlocking));
-  launch.n_sm = properties.multiProcessorCount;
-  launch.deterministic = options.deterministic;
   launch.log = &log;
   std::string library;
   cublas = Cublas::open(library);
@@ -76,8 +97,8 @@ Gpu::~Gpu() {
 // Products.
 
 bool Gpu::to_library(const Product& p) const {
-  return p.x.rows > options.skinny_rows && !suits_many(p) && cublas && !options.deterministic && p.out % 8 == 0 && aligned(p.y) &&
-         p.in % 8 == 0;
+  return p.x.rows > options.skinny_rows && (launch.plain || !suits_many(p)) && cublas && !options.deterministic && p.out % 8 == 0 &&
+         aligned(p.y) && p.in % 8 == 0;
 }
 
 Matrix Gpu::as_bf16(Lane& lane, const Matrix& from) {
@@ -90,6 +111,7 @@ Matrix Gpu::as_bf16(Lane& lane, const Matrix& from) {
 
 void Gpu::multiply_alone(const Launch& at, const Product& p) const {
   if (is_one(p)) return product_one(at, p);
+  if (at.plain) return product_plain(at, p);
   product(at, p);
 }
 
@@ -104,18 +126,19 @@ void Gpu::multiply(Lane& lane, Product p, const Weight& weight, Tensor both) {
   }
   if (to_library(p) && aligned(p.x)) return multiply_by_library(lane, p, both);
   if (!shape_fits(p) || !aligned(p.x)) return product_any(lane.at(), p);
+  if (launch.plain) return multiply_alone(lane.at(), p);
   if (!options.deterministic && wants_product_wide(launch, p)) return product_wide(lane.at(), p);
   if (!lane.wait(p)) multiply_alone(lane.at(), p);
 }
 
 void Gpu::multiply_by_library(Lane& lane, const Product& p, Tensor both) {
-  if (wants_product_wide(launch, p)) return product_wide(lane.at(), p);
+  if (!launch.plain && wants_product_wide(launch, p)) return product_wide(lane.at(), p);
   if (p.gated) {
     Product halves = p;
     halves.gated = false;
     halves.y = matrix(both);
     log.note("cublasLt");
-    if (!cublas->product(lane.at().stream, halves, false)) return product(lane.at(), p);
+    if (!cublas->product(lane.at().stream, halves, false)) return multiply_alone(lane.at(), p);
     Matrix first = halves.y, second = halves.y;
     first.cols = second.cols = p.out / 2;
     second.data = static_cast<uint16_t*>(second.data) + p.out / 2;
@@ -124,7 +147,7 @@ void Gpu::multiply_by_library(Lane& lane, const Product& p, Tensor both) {
   if (p.residual && p.residual != p.y.data)
     convert(lane.at(), p.y, {const_cast<float*>(p.residual), DType::f32, p.x.rows, p.out, p.residual_stride});
   log.note("cublasLt");
-  if (!cublas->product(lane.at().stream, p, p.residual != nullptr)) return product(lane.at(), p);
+  if (!cublas->product(lane.at().stream, p, p.residual != nullptr)) return multiply_alone(lane.at(), p);
   if (p.bias) cuda::add(lane.at(), p.y, {const_cast<float*>(p.bias), DType::f32, p.x.rows, p.out, 0}, p.scale);
 }
 
@@ -133,7 +156,7 @@ void Gpu::multiply_by_library(Lane& lane, const Product& p, Tensor both) {
 void Gpu::attend(Lane& lane, const AttendCall& call) {
   const StepMemory::Plan& plan = step->plan();
   const bool decodes = plan.n_items > 0, prefills = plan.n_tiles > 0;
-  if ((decodes && !can_decode(call)) || (prefills && !can_prefill(call))) return attend_any(lane.at(), call);
+  if (launch.plain || (decodes && !can_decode(call)) || (prefills && !can_prefill(call))) return attend_any(lane.at(), call);
   if (decodes) decode(lane, call);
   if (plan.n_single) attend_prefill(lane.at(), call, plan.tile, plan.n_single, true);
   if (plan.n_tiles > plan.n_single) attend_prefill(lane.at(), call, plan.tile + plan.n_single, plan.n_tiles - plan.n_single);

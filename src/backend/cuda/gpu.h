@@ -7,8 +7,8 @@
 
 #include "backend/cuda/chain/programs.h"
 #include "backend/cuda/choices.h"
-#include "backend/cuda/gemm/cublas.h"
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/gemm/cublas.h"
 #include "backend/cuda/step_memory.h"
 #include "backend/cuda/tables.h"
 #include "backend/cuda/views.h"
@@ -81,9 +81,9 @@ class Gpu {
   int64_t scratch_bytes() const { return scratch_.bytes(); }
 
   const CudaOptions options;
-  const Choices choices;
   LaunchLog log;
   Launch launch;
+  const Choices choices;
   std::string device;                        // description
   std::function<void()> forget_addresses{};  // drops captured graphs and chains
   std::unique_ptr<Cublas> cublas;            // may be null
@@ -92,6 +92,7 @@ class Gpu {
   std::unique_ptr<Tables> tables;
 
  private:
+  Gpu(const CudaOptions&, const cudaDeviceProp&);
   void grow(Lane&, Scratch::Use, size_t bytes);
   Matrix as_bf16(Lane&, const Matrix&);  // unchanged if bf16 and aligned, else a copy
   void multiply_by_library(Lane&, const Product&, Tensor both);

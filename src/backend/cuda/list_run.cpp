@@ -9,6 +9,7 @@ ListRun::ListRun(Gpu& gpu, Backend& plain, const Bound& bound, const Batch& batc
     : gpu_(gpu), plain_(plain), bound_(bound), batch_(batch), state_(state) {}
 
 bool ListRun::take(const Mark& mark) {
+  if (!gpu_.choices.marks) return false;
   switch (mark.rule) {
     case Rule::norm_linear:
       return norm_linear(mark);

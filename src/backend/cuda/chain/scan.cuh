@@ -21,7 +21,6 @@ __device__ inline float4 fresh4(const Matrix& m, int64_t i) {
   const uint2 v = __ldcg(reinterpret_cast<const uint2*>(static_cast<const bf16*>(m.data) + i));
   return {low(v.x), high(v.x), low(v.y), high(v.y)};
 }
-__device__ inline float softplus_of(float x) { return fmaxf(x, 0) + log1pf(expf(-fabsf(x))); }
 
 inline int outer_groups(const OuterShape& s) { return int(div_up(s.n_state, kHeldStates)); }  // of a slice
 inline int outer_slices(const OuterShape& s) { return s.heads * s.head_dim / kScanPart; }

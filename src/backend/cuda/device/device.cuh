@@ -13,16 +13,26 @@ namespace mr::cuda {
 
 using bf16 = __nv_bfloat16;
 
-__device__ inline void launch_next() { asm volatile("griddepcontrol.launch_dependents;"); }
-__device__ inline void wait_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+// Before Hopper, kernels do not overlap.
+__device__ inline void launch_next() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+__device__ inline void wait_before() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 
 // Attributes of every launch: it may overlap the previous one, and a common split of L1 cache and shared memory, since a kernel with
 // a different split cannot start on a multiprocessor before everything that runs there has ended.
-inline int common_attributes(cudaLaunchAttribute (&attribute)[3]) {
-  attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute[0].val.programmaticStreamSerializationAllowed = 1;
-  attribute[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
-  attribute[1].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+inline int common_attributes(const Launch& at, cudaLaunchAttribute (&attribute)[3]) {
+  attribute[0].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+  attribute[0].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+  if (!at.overlaps) return 1;
+  attribute[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute[1].val.programmaticStreamSerializationAllowed = 1;
   return 2;
 }
 template <class Kernel>
@@ -36,7 +46,7 @@ void launch_clusters(const Launch& at, void (*kernel)(Params...), dim3 grid, int
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   allow_shared(kernel, shared);
   cudaLaunchAttribute attribute[3]{};
-  int n = common_attributes(attribute);
+  int n = common_attributes(at, attribute);
   if (cluster > 0) {
     attribute[n].id = cudaLaunchAttributeClusterDimension;
     attribute[n++].val.clusterDim = {unsigned(cluster), 1, 1};
@@ -177,6 +187,8 @@ __device__ inline float reciprocal_fast(float x) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+
+__device__ inline float softplus_of(float x) { return fmaxf(x, 0) + log1pf(expf(-fabsf(x))); }
 
 __device__ inline float warp_sum(float x) {
   for (int i = 16; i; i >>= 1) x += __shfl_xor_sync(~0u, x, i);

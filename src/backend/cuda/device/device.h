@@ -1,6 +1,6 @@
 // Common arguments of the kernel launchers, usable from plain C++: launch context and views of memory. All pointers in this folder's
 // and its siblings' headers are device pointers unless noted; every launch goes to the stream of its Launch and may overlap the end of
-// the previous one (programmatic dependent launch).
+// the previous one (programmatic dependent launch), where the GPU can.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -20,6 +20,8 @@ struct Launch {
   cudaStream_t stream = nullptr;
   int n_sm = 132;
   bool deterministic = false;  // a row's bits do not depend on the other rows
+  bool plain = false;          // only kernels that need nothing of Hopper (CudaOptions)
+  bool overlaps = true;        // whether the GPU can start a kernel before the previous one has ended
   const LaunchLog* log = nullptr;
 };
 

@@ -37,6 +37,7 @@ inline constexpr int kNormPart = 64, kNormPartOne = 16;  // outputs per part of 
 void product(const Launch&, const Product&);             // in % 8 == 0, gated out % 16 == 0, rows of x 16-byte aligned
 void product_one(const Launch&, const Product&);         // the same for one row; sums in a different order
 void product_any(const Launch&, const Product&);         // any shape, slowly
+void product_plain(const Launch&, const Product&);       // shapes as in product(), without Hopper's instructions; no norms
 // Number of input parts whose sums deterministic products add in order; depends only on the weight's shape.
 int fixed_split(const Launch&, const Product&);
 // many.cu: the same for many rows, called by product(); every sum in `split` parts. Its n_squares is 1.
@@ -91,7 +92,7 @@ void grouped_gate_one(const Launch&, Matrix out, Matrix x, const Packed* gates, 
 void grouped_sum_one(const Launch&, Matrix into, Matrix x, const Packed* downs, int n_experts, Matrix expert, Matrix weight,
                      const HalfNorm& next);
 void grouped_any(const Launch&, Matrix out, Matrix x, const Packed* experts, int n_experts, int64_t in, Matrix expert);  // of bf16 alone
-void combine_into(const Launch&, Matrix into, Matrix x, Matrix weight, const HalfNorm& next);             // into f32
+void combine_into(const Launch&, Matrix into, Matrix x, Matrix weight, const HalfNorm& next);                            // into f32
 inline constexpr int kCombinePart = 32, kSumPartOne = 8;  // columns of a part of the half norm
 
 }  // namespace mr::cuda

@@ -1,6 +1,6 @@
-// Products with packed weights of 4 and 8 bits. Layout: tiles of 16 output rows; in a tile, chunks of 64
-// inputs (q4_0, q4_1: two blocks of 32) or 32 (q8_0) in order, 512 bytes each: 16 for every lane of a warp. Lane 4 g + t has rows
-// g and g + 8, inputs 8 t to 8 t + 7 of each block, in the order of mma's A operand:
+// Products with packed weights of 4 and 8 bits, and with rows of bf16 where there is no Hopper. Layout of packed weights: tiles of 16
+// output rows; in a tile, chunks of 64 inputs (q4_0, q4_1: two blocks of 32) or 32 (q8_0) in order, 512 bytes each: 16 for every lane of a
+// warp. Lane 4 g + t has rows g and g + 8, inputs 8 t to 8 t + 7 of each block, in the order of mma's A operand:
 //   4 bits: word 2 b + h is block b of row g + 8 h; input 8 t + 2 i in nibble i, 8 t + 2 i + 1 in nibble 4 + i
 //   8 bits: words 2 h and 2 h + 1 are row g + 8 h; bytes 0, 2, 1, 3 of a word are inputs in order
 // Scales are a separate array: per chunk and g, f16 values in word order (rows g, g + 8 of each block); in q4_1 each is followed by
@@ -73,6 +73,10 @@ void run(const Launch& at, const Product& p, const Packed& w) {
 
 }  // namespace
 
+void product_plain(const Launch& at, const Product& p) {
+  if (p.gated && p.out % 32) return product_any(at, p);
+  run<Packing::bf16>(at, p, {Packing::bf16, p.weight, nullptr, p.out, p.in});
+}
 void product_packed(const Launch& at, const Product& p, const Packed& w) {
   by_packing(w.packing, [&](auto f) { run<f()>(at, p, w); });
 }

@@ -3,7 +3,6 @@
 // writes. In a tree a row starts from its parent's state, which is recomputed from the context's along the path.
 #include <algorithm>
 
-#include "backend/cuda/recurrent/outer_stream.cuh"
 #include "backend/cuda/recurrent/scan.cuh"
 
 namespace mr::cuda {
@@ -404,8 +403,8 @@ void diag_scan(const Launch& at, const ScanRows& rows, int n_state, const float*
 bool outer_can_norm(const OuterShape& s, const Slots& slots) { return can_hold(s, slots) && outer_slice(s) == kScanPart; }
 
 void outer_scan(const Launch& at, const ScanRows& rows, const OuterShape& s, const Slots& slots, const Recurrence& r) {
-  if (!at.deterministic && rows.x.rows == r.n_seqs && rows.x.rows * s.heads >= 2 * at.n_sm && by_four(slots, s.head_dim) && can_stream(s))
-    return outer_stream(at, rows, s, slots);
+  const bool many = rows.x.rows == r.n_seqs && rows.x.rows * s.heads >= 2 * at.n_sm;  // states of one row each
+  if (many && !at.deterministic && !at.plain && by_four(slots, s.head_dim) && can_stream(s)) return outer_stream(at, rows, s, slots);
   if (!at.deterministic && can_chunk(rows, s, slots, r)) return outer_chunks(at, rows, s, slots, r);
   const int slice = outer_slice(s), states = outer_states(s);
   if (can_hold(s, slots)) {

@@ -27,11 +27,7 @@ __device__ inline float got(const Matrix& m, uint32_t bits) { return __uint_as_f
 __device__ inline float element(const Matrix& m, int64_t i) { return got(m, ask(m, i)); }
 
 // The step size of dt: softplus if there is a bias.
-__device__ inline float step_of(const ScanRows& s, float dt, int col) {
-  if (!s.dt_bias) return dt;
-  const float x = dt + s.dt_bias[col];
-  return fmaxf(x, 0) + log1pf(expf(-fabsf(x)));
-}
+__device__ inline float step_of(const ScanRows& s, float dt, int col) { return s.dt_bias ? softplus_of(dt + s.dt_bias[col]) : dt; }
 __device__ inline float step_at(const ScanRows& s, int64_t row, int col) { return step_of(s, element(s.dt, row * s.dt.stride + col), col); }
 
 // The gate that multiplies the result.
@@ -163,6 +159,9 @@ inline bool by_four(const Slots& s, int64_t n) {
   return n % 4 == 0 && reinterpret_cast<uintptr_t>(s.base) % 16 == 0 && s.unit_bytes % 16 == 0;
 }
 
+// outer_stream.cu: outer_scan() of one row per sequence, for many sequences, on Hopper.
+bool can_stream(const OuterShape&);  // heads of this shape; slots by_four()
+void outer_stream(const Launch&, const ScanRows&, const OuterShape&, const Slots&);
 // chunks.cu: outer_scan() of at least eight rows per sequence on average, on the tensor cores; the bits depend on how rows are batched.
 bool can_chunk(const ScanRows&, const OuterShape&, const Slots&, const Recurrence&);
 void outer_chunks(const Launch&, const ScanRows&, const OuterShape&, const Slots&, const Recurrence&);

@@ -1,16 +1,18 @@
 // Mamba-2's scan of one row per sequence, for many sequences: persistent blocks stream the states of heads, one after the other,
 // through a ring in shared memory, which keeps memory busy. A head's state is n_state * head_dim * 4 contiguous bytes; it is copied in,
 // updated in place, and copied out while the next ones are in flight. Reads and writes every state once.
-#pragma once
+#include <algorithm>
 
 #include "backend/cuda/device/copies.cuh"
 #include "backend/cuda/recurrent/scan.cuh"
 
 namespace mr::cuda {
 
+namespace {
+
 constexpr int kStreamThreads = 256, kStreamWarps = kStreamThreads / 32, kStreamRing = 3;
 
-__device__ inline void copy_out_bytes(void* to, uint32_t from, int bytes) {
+__device__ void copy_out_bytes(void* to, uint32_t from, int bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes) : "memory");
 }
 
@@ -106,14 +108,15 @@ __global__ void __launch_bounds__(kStreamThreads, 2) outer_stream_kernel(ScanRow
   if (threadIdx.x == kStreamThreads - 1) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
-// Whether heads of this shape can be streamed.
-inline bool can_stream(const OuterShape& s) {
+}  // namespace
+
+bool can_stream(const OuterShape& s) {
   const int lanes = s.head_dim / 4;
   return s.head_dim % 4 == 0 && lanes <= 32 && (lanes & (lanes - 1)) == 0 && 2 * s.n_state <= kStreamThreads &&
          s.head_dim <= kStreamThreads && s.n_state * s.head_dim * 4 <= 32 << 10;
 }
 
-inline void outer_stream(const Launch& at, const ScanRows& rows, const OuterShape& s, const Slots& slots) {
+void outer_stream(const Launch& at, const ScanRows& rows, const OuterShape& s, const Slots& slots) {
   const int items = int(rows.x.rows) * s.heads;
   const size_t shared =
       size_t(kStreamRing) * s.n_state * s.head_dim * 4 + size_t(2 * kStreamWarps * s.head_dim + 4 * s.n_state + 2 * s.head_dim) * 4;
