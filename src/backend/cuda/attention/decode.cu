@@ -253,7 +253,8 @@ __device__ void merge_warps(Shared<D>& shared, const AttendCall& call, const Wor
   }
 }
 
-// Merges all items of a sequence, first to last, four consecutive values per thread; one warp computes the factors of a head's items.
+// Merges all items of a sequence, first to last, four consecutive values per thread. There may be hundreds: so one warp computes the
+// factors of a head's items for all of its values, which in merged() every thread does for itself.
 template <int D>
 __device__ void merge_items(Shared<D>& shared, const AttendCall& call, const Work& work, const Parts<D>& parts) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, first = threadIdx.x * 4, n = work.count;

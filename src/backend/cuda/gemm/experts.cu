@@ -1,6 +1,7 @@
 // Mixture of experts: routing, grouped products, and the weighted sum.
 #include "backend/cuda/gemm/choose.cuh"
 #include "backend/cuda/gemm/few_rows.cuh"
+#include "backend/cuda/gemm/two_rows.cuh"
 #include "backend/cuda/rows/half_norm.cuh"
 
 namespace mr::cuda {
@@ -70,8 +71,8 @@ __global__ void __launch_bounds__(kRouteThreads) route_normed_kernel(const __gri
            static_cast<float*>(r.weight.data) + blockIdx.x * r.weight.stride, r.renormalize);
 }
 
-// One row: a warp streams two rows of weights at a time from memory, with eight 16-byte loads in flight for each.
-constexpr int kOneWarps = 8, kOneDepth = 8, kOneStep = 32 * 8;
+// One row: a warp streams two rows of weights at a time.
+constexpr int kOneWarps = 8;
 
 __device__ const bf16* weight_row(const Packed& w, int64_t row, int64_t in) { return static_cast<const bf16*>(w.quants) + row * in; }
 
@@ -79,36 +80,24 @@ __device__ int chosen(const int32_t* expert, int j, int n) { return min(max(expe
 
 // Dot products of two rows of weights with a row of x each, returned to all lanes.
 __device__ float2 dot_two(const bf16* a_row, const bf16* b_row, const bf16* a_x, const bf16* b_x, int in) {
-  const int lane = threadIdx.x % 32, left = in - lane * 8;
-  a_row += lane * 8;
-  b_row += lane * 8;
-  a_x += lane * 8;
-  b_x += lane * 8;
-  uint4 a[kOneDepth], b[kOneDepth];
-  auto prefetch = [&](int i, int from) {
-    a[i] = b[i] = uint4{};
-    if (from < left) {
-      a[i] = stream16(a_row + from);
-      b[i] = stream16(b_row + from);
-    }
-  };
-#pragma unroll
-  for (int i = 0; i < kOneDepth; i++) prefetch(i, i * kOneStep);
+  TwoRows rows(a_row, b_row, in);
+  a_x += threadIdx.x % 32 * 8;
+  b_x += threadIdx.x % 32 * 8;
   launch_next();  // not earlier: the next kernel's weight loads would be queued ahead of these
   float first = 0, second = 0;
 #pragma unroll 1
-  for (int from = 0; from < in; from += kOneDepth * kOneStep) {
+  for (int from = 0; from < in; from += TwoRows::kDepth * TwoRows::kStep) {
 #pragma unroll
-    for (int i = 0; i < kOneDepth; i++) {
-      const int here = from + i * kOneStep;
-      if (here < left) {
+    for (int i = 0; i < TwoRows::kDepth; i++) {
+      const int here = from + i * TwoRows::kStep;
+      if (here < rows.left) {
         float x[8];
         load_n<8>(a_x, DType::bf16, here, x);
-        first = dot8(a[i], x, first);
+        first = dot8(rows.a[i], x, first);
         if (b_x != a_x) load_n<8>(b_x, DType::bf16, here, x);
-        second = dot8(b[i], x, second);
+        second = dot8(rows.b[i], x, second);
       }
-      prefetch(i, here + kOneDepth * kOneStep);
+      rows.fetch(i, here + TwoRows::kDepth * TwoRows::kStep);
     }
   }
   return {warp_sum(first), warp_sum(second)};

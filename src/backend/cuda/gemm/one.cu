@@ -1,13 +1,14 @@
 // The product of one row with a bf16 weight: a warp streams two weight rows, or gate and up of one output, from memory through
 // registers, with eight 16-byte loads in flight for each. Blocks are small and many: as those of one product end, blocks of the
 // next start, and prefetch their first weights before its input is complete. Reads out * in * 2 bytes.
+#include "backend/cuda/gemm/two_rows.cuh"
 #include "backend/cuda/recurrent/scan.cuh"
 
 namespace mr::cuda {
 
 namespace {
 
-constexpr int kWarps = kNormPartOne / 2, kDepth = 8, kStep = 32 * 8;  // kStep: inputs per load of a warp
+constexpr int kWarps = kNormPartOne / 2;
 
 // The factor of x's half-done norm. part: scratch [kWarps]; of_norm: this thread's share of the squares.
 __device__ float norm_factor(const Product& p, float of_norm, float* part) {
@@ -45,19 +46,8 @@ __global__ void __launch_bounds__(32 * kWarps, 2) one_row(const Product p) {
   const int64_t n_outputs = p.gated ? p.out / 2 : p.out, first = int64_t(blockIdx.x) * kWarps + warp;
   const int64_t at[2] = {p.gated ? first : 2 * first, p.gated ? n_outputs + first : 2 * first + 1};
   const bool mine = first < (p.gated ? n_outputs : (n_outputs + 1) / 2), second = p.gated || at[1] < p.out;
-  const bf16* weight = static_cast<const bf16*>(p.weight) + lane * 8;
-  const bf16 *a_row = weight + (mine ? at[0] : 0) * in, *b_row = weight + (mine && second ? at[1] : 0) * in;
-  const int left = in - lane * 8;  // inputs from this lane's first one
-  uint4 a[kDepth], b[kDepth];
-  auto prefetch = [&](int i, int from) {
-    a[i] = b[i] = uint4{};
-    if (from < left) {
-      a[i] = stream16(a_row + from);
-      b[i] = stream16(b_row + from);
-    }
-  };
-#pragma unroll
-  for (int i = 0; i < kDepth; i++) prefetch(i, i * kStep);
+  const bf16* weight = static_cast<const bf16*>(p.weight);
+  TwoRows rows(weight + (mine ? at[0] : 0) * in, weight + (mine && second ? at[1] : 0) * in, in);
   Tap tap;
   if (Conv && mine && (lane == 0 || (lane == 1 && second))) tap.ask(p, lane == 0 ? at[0] : at[1]);
 
@@ -73,15 +63,15 @@ __global__ void __launch_bounds__(32 * kWarps, 2) one_row(const Product p) {
   }
   float sum[2] = {};
 #pragma unroll 1
-  for (int from = 0; from < in; from += kDepth * kStep) {
+  for (int from = 0; from < in; from += TwoRows::kDepth * TwoRows::kStep) {
 #pragma unroll
-    for (int i = 0; i < kDepth; i++) {
-      const int here = from + i * kStep;
+    for (int i = 0; i < TwoRows::kDepth; i++) {
+      const int here = from + i * TwoRows::kStep;
       float x[8] = {};
-      if (here < left) load_n<8>(x_row, DType::bf16, here, x);
-      sum[0] = dot8(a[i], x, sum[0]);
-      sum[1] = dot8(b[i], x, sum[1]);
-      prefetch(i, here + kDepth * kStep);
+      if (here < rows.left) load_n<8>(x_row, DType::bf16, here, x);
+      sum[0] = dot8(rows.a[i], x, sum[0]);
+      sum[1] = dot8(rows.b[i], x, sum[1]);
+      rows.fetch(i, here + TwoRows::kDepth * TwoRows::kStep);
     }
   }
   sum[0] = warp_sum(sum[0]);

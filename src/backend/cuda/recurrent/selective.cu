@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kSelectThreads, Vectors > 5 ? 2 : 3) select_ke
     in[r] = ask(x, row * x.stride + i);
     gate[r] = ask_gate(s.rows, row, i);
   }
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32;
   if (warp < kSelectRows) {  // one row per warp
     const float* row = static_cast<const float*>(s.dbc.data) + (row0 + min(warp, n_rows - 1)) * s.dbc.stride;
     SelectRow shared_values;
@@ -74,10 +74,7 @@ __global__ void __launch_bounds__(kSelectThreads, Vectors > 5 ? 2 : 3) select_ke
     }
   }
 #pragma unroll
-  for (int r = 0; r < kSelectRows; r++) {
-    const float sum = over_parts(step[r], parts) + bias;
-    step[r] = fmaxf(sum, 0) + log1pf(expf(-fabsf(sum)));
-  }
+  for (int r = 0; r < kSelectRows; r++) step[r] = softplus_of(over_parts(step[r], parts) + bias);
 #pragma unroll
   for (int r = 0; r < kSelectRows; r++) {
     if (r >= n_rows) break;

@@ -50,6 +50,63 @@ __device__ void store_lanes(const Matrix& m, int64_t i, const Lanes<V>& x) {
     *reinterpret_cast<uint2*>(static_cast<bf16*>(m.data) + i) = make_uint2(pack(x.v[0], x.v[1]), pack(x.v[2], x.v[3]));
 }
 
+// The last sequence that begins at or before a row.
+__device__ int sequence_of(const Recurrence& r, int row) {
+  int low = 0;
+  for (int high = r.n_seqs - 1; low < high;) {
+    const int middle = (low + high + 1) / 2;
+    if (r.row_begin[middle] <= row)
+      low = middle;
+    else
+      high = middle - 1;
+  }
+  return low;
+}
+
+template <int Taps, int V>
+__device__ void load_taps(Lanes<V> (&w)[Taps], const float* from, int width) {
+#pragma unroll
+  for (int j = 0; j < Taps; j++)
+#pragma unroll
+    for (int i = 0; i < V; i++) w[j].v[i] = j < width ? from[i * width + j] : 0;
+}
+
+// The result of a row, whose inputs are in `window`, oldest first; sum: the bias.
+template <int Taps, int V>
+__device__ Lanes<V> convolved(const Lanes<V> (&window)[Taps], const Lanes<V> (&w)[Taps], int width, Lanes<V> sum, Activation act) {
+#pragma unroll
+  for (int i = 0; i < V; i++) {
+#pragma unroll
+    for (int j = 0; j < Taps; j++) sum.v[i] = j < width ? fmaf(w[j].v[i], window[j].v[i], sum.v[i]) : sum.v[i];
+    sum.v[i] = activated(act, sum.v[i]);
+  }
+  return sum;
+}
+
+// Moves the window on by one row, whose input is `next`.
+template <int Taps, int V>
+__device__ void shift(Lanes<V> (&window)[Taps], int width, const Lanes<V>& next) {
+#pragma unroll
+  for (int j = 0; j < Taps; j++)
+#pragma unroll
+    for (int i = 0; i < V; i++) {
+      if (j + 1 < Taps) window[j].v[i] = j + 1 < width ? window[j + 1].v[i] : window[j].v[i];
+      window[j].v[i] = j == width - 1 ? next.v[i] : window[j].v[i];
+    }
+}
+
+// The index-th of the rows that were prefetched; `other` if it is none of them.
+template <int N, int V>
+__device__ Lanes<V> one_of(const Matrix& x, const Bits<V> (&ahead)[N], int index, Lanes<V> other) {
+#pragma unroll
+  for (int k = 1; k < N; k++) {
+    const Lanes<V> came = got_lanes(x, ahead[k]);
+#pragma unroll
+    for (int i = 0; i < V; i++) other.v[i] = index == k ? came.v[i] : other.v[i];
+  }
+  return other;
+}
+
 // One thread per V channels of `tile` rows. A slot may be both src and dst: only the tile with a sequence's first row reads src and
 // writes to it, so it computes all rows that need src, and all of a tree. Reads and writes every value about once.
 constexpr int kConvRows = 8;
@@ -64,19 +121,9 @@ __global__ void __launch_bounds__(128) short_conv_kernel(Matrix out, Matrix x, c
   const bool there = at < channels;
   const int row0 = blockIdx.y * tile, row1 = row0 + tile;
   Lanes<V> before[kTaps] = {}, w[kTaps], more{};  // before: the context's last inputs, oldest first
-#pragma unroll
-  for (int j = 0; j < kTaps; j++)
-#pragma unroll
-    for (int i = 0; i < V; i++) w[j].v[i] = j < width ? weight[(c + i) * width + j] : 0;
+  load_taps<kTaps, V>(w, weight + c * width, width);
   if (bias) more = load_floats<V>(bias + c);
-  int seq = single ? row0 : 0;  // the last sequence that begins at or before row0
-  for (int high = single ? 0 : r.n_seqs - 1; seq < high;) {
-    const int middle = (seq + high + 1) / 2;
-    if (r.row_begin[middle] <= row0)
-      seq = middle;
-    else
-      high = middle - 1;
-  }
+  int seq = single ? row0 : sequence_of(r, row0);
   int32_t src = slots.src[seq];
   auto read_slot = [&] {
 #pragma unroll
@@ -124,33 +171,14 @@ __global__ void __launch_bounds__(128) short_conv_kernel(Matrix out, Matrix x, c
     }
     for (int row = begin; row < end; row++) {
       if (tree && row > begin) window_at(row, window);
-      Lanes<V> sum = more;
-#pragma unroll
-      for (int i = 0; i < V; i++) {
-#pragma unroll
-        for (int j = 0; j < kTaps; j++) sum.v[i] = j < width ? fmaf(w[j].v[i], window[j].v[i], sum.v[i]) : sum.v[i];
-        sum.v[i] = activated(act, sum.v[i]);
-      }
-      if (there) store_lanes<V>(out, row * out.stride + c, sum);
+      const Lanes<V> y = convolved<kTaps, V>(window, w, width, more, act);
+      if (there) store_lanes<V>(out, row * out.stride + c, y);
       const int32_t dst = slots.dst[row];
       if (dst >= 0 && (mine || dst != src)) keep(dst, window);
       if (tree) continue;
-#pragma unroll
-      for (int j = 0; j + 1 < kTaps; j++)
-#pragma unroll
-        for (int i = 0; i < V; i++) window[j].v[i] = j + 1 < width ? window[j + 1].v[i] : window[j].v[i];
       Lanes<V> after{};
       if (row + 1 - begin >= kConvRows && row + 1 < end) after = read(row + 1);
-#pragma unroll
-      for (int k = 1; k < kConvRows; k++) {
-        const Lanes<V> came = got_lanes(x, next[k]);
-#pragma unroll
-        for (int i = 0; i < V; i++) after.v[i] = row + 1 - begin == k ? came.v[i] : after.v[i];
-      }
-#pragma unroll
-      for (int j = 0; j < kTaps; j++)
-#pragma unroll
-        for (int i = 0; i < V; i++) window[j].v[i] = j == width - 1 ? after.v[i] : window[j].v[i];
+      shift<kTaps, V>(window, width, one_of<kConvRows, V>(x, next, row + 1 - begin, after));
     }
     for (int base = end; mine && base < last; base += 32) {  // rows of other tiles whose dst is src
       const int row = base + int(threadIdx.x % 32);

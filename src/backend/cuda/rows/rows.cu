@@ -1,4 +1,6 @@
 // Operations over rows. Each reads its operands once and writes its result once; all are bound by memory bandwidth.
+#include <algorithm>
+
 #include "backend/cuda/device/device.cuh"
 #include "backend/cuda/rows/rows.h"
 
@@ -159,9 +161,8 @@ __global__ void __launch_bounds__(kThreads) each_element(int64_t cols, F f) {
 template <int V, class F>
 void for_each(const Launch& at, int64_t rows, int64_t cols, F f) {
   constexpr int64_t most = 65535;  // of a grid's second dimension
-  for (int64_t r = 0; r < rows; r += most)
-    launch(at, each_element<V, decltype(f.from(r))>, grid2(div_up(cols, int64_t(kThreads) * V), rows - r < most ? rows - r : most),
-           kThreads, 0, cols, f.from(r));
+  for (; f.first < rows; f.first += most)
+    launch(at, each_element<V, F>, grid2(div_up(cols, int64_t(kThreads) * V), std::min(rows - f.first, most)), kThreads, 0, cols, f);
 }
 
 struct Shift {
@@ -172,11 +173,6 @@ template <int V>
 struct Add : Shift {
   Matrix into, x;
   float scale;
-  Add from(int64_t r) const {
-    Add f = *this;
-    f.first = r;
-    return f;
-  }
   __device__ void operator()(int64_t row, int64_t i) const {
     row += first;
     float a[V], b[V];
@@ -191,11 +187,6 @@ template <int V>
 struct Gate : Shift {
   Matrix out, gate, up;
   Activation act;
-  Gate from(int64_t r) const {
-    Gate f = *this;
-    f.first = r;
-    return f;
-  }
   __device__ void operator()(int64_t row, int64_t i) const {
     row += first;
     float a[V], b[V];
@@ -216,18 +207,10 @@ struct Apply : Shift {
   const float* bias;
   float cap;
   const int32_t* from_row;
-  Apply from(int64_t r) const {
-    Apply f = *this;
-    f.first = r;
-    return f;
-  }
   __device__ float value(float v, int64_t i) const {
     if (map == Map::activate) return activated(act, v);
     if (map == Map::softcap) return cap * tanhf(v / cap);
-    if (map == Map::softplus) {
-      v += bias ? bias[i] : 0.0f;
-      return fmaxf(v, 0) + log1pf(expf(-fabsf(v)));
-    }
+    if (map == Map::softplus) return softplus_of(v + (bias ? bias[i] : 0.0f));
     return v;
   }
   __device__ void operator()(int64_t row, int64_t i) const {
