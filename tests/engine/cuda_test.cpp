@@ -200,8 +200,9 @@ TEST(CudaEngine, AnswersBehindASharedPrefixAreWhatTheCpuScores) {
 // is loaded by an engine before, since it is nobody's.
 TEST(CudaEngine, TakesTheMemoryThatThePlanSays) {
   if (!cuda_available()) GTEST_SKIP() << "no GPU";
-  const std::string llama = R"({"model_type": "llama", "hidden_size": 2048, "intermediate_size": 4096, "num_hidden_layers": 4,
-    "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 32000, "max_position_embeddings": 8192,
+  // Weights of 34 to 134 MB: in chunks, the unused ends would be 200 MB.
+  const std::string llama = R"({"model_type": "llama", "hidden_size": 4096, "intermediate_size": 8192, "num_hidden_layers": 4,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 32000, "max_position_embeddings": 8192,
     "rms_norm_eps": 1e-5, "rope_theta": 10000.0})";
   const std::string mixtral = R"({"model_type": "mixtral", "hidden_size": 1024, "intermediate_size": 1024, "num_hidden_layers": 4,
     "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 64, "vocab_size": 32000, "max_position_embeddings": 8192,
