@@ -1,11 +1,20 @@
 // The command line: one file per command, each of which registers itself.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <CLI/CLI.hpp>
+#include <cstdio>
 #include <functional>
 #include <string>
 
 namespace mr {
+
+// A word beside the output. That it cannot be written does not fail the command.
+template <class... Args>
+void note(fmt::format_string<Args...> text, Args&&... args) {
+  std::fputs(fmt::format(text, std::forward<Args>(args)...).c_str(), stderr);
+}
 
 // Parses and runs one command. Exit status: 0 success, 2 an invalid command line, 1 any other error.
 int run_command_line(int argc, char** argv);

@@ -64,7 +64,7 @@ void print_logprobs(const Answer& a, const Tokenizer* tokenizer) {
 
 void print_speed(const Answer& a) {
   const Timing& t = a.timing;
-  fmt::print(stderr, "[{} at {:.0f} tok/s, first token after {:.0f} ms; {}{}{}]\n", counted(t.n_prompt, "prompt token"),
+  note("[{} at {:.0f} tok/s, first token after {:.0f} ms; {}{}{}]\n", counted(t.n_prompt, "prompt token"),
              t.prefill_tokens_per_s(), t.ttft_s() * 1e3, counted(t.n_generated, "token"), speed_text(t),
              a.finish == Finish::length ? "; cut there (--max-tokens, or the context is full)" : "");
 }

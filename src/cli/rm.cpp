@@ -58,11 +58,20 @@ bool is_agreed(const PresentModel& m) {
   return ascii_lower(answer) == "y" || ascii_lower(answer) == "yes";
 }
 
+// As `millrace list` shows it, or the repository's.
+bool is_whole_name(const std::string& asked, const PresentModel& m) {
+  return ascii_lower(asked) == ascii_lower(m.name) || (m.snapshot && ascii_lower(asked) == ascii_lower(m.snapshot->repo));
+}
+
 int remove_models(RmFlags& f) {
   std::vector<PresentModel> chosen;
   for (const std::string& name : f.models) chosen.push_back(find_present(name));
-  for (const PresentModel& m : chosen) {
-    if (!f.yes) {
+  for (size_t i = 0; i < chosen.size(); i++) {
+    const PresentModel& m = chosen[i];
+    const bool is_whole = is_whole_name(f.models[i], m);
+    if (!f.yes || !is_whole) {
+      check(isatty(STDIN_FILENO) || is_whole, "'{}' is a part of the name '{}': where nobody can be asked, only the whole name deletes",
+            f.models[i], m.name);
       check(isatty(STDIN_FILENO), "'{}' is deleted only after a yes: say --yes where nobody can be asked", m.name);
       if (!is_agreed(m)) {
         fmt::print(stderr, "{} stays\n", printable(m.name));
@@ -82,7 +91,7 @@ void add_rm(CLI::App& program, Action& chosen) {
       program, chosen, "rm", "delete models from this machine's caches",
       [](CLI::App& app, RmFlags& f) {
         app.add_option("MODEL", f.models, "names, as `millrace list` shows them")->required();
-        app.add_flag("-y,--yes", f.yes, "do not ask for confirmation");
+        app.add_flag("-y,--yes", f.yes, "do not ask for confirmation, if the name is whole");
       },
       remove_models);
 }

@@ -8,9 +8,10 @@ namespace mr {
 
 namespace fs = std::filesystem;
 
-// The file may be a pipe: then it waits for its writer.
+// A pipe would wait for its writer.
 static std::string read_template(const fs::path& path) {
   constexpr size_t most = size_t(16) << 20;
+  check(fs::is_regular_file(path), "'{}' is not a regular file", path.native());
   std::ifstream in(path, std::ios::binary);
   std::string text(most + 1, '\0');
   in.read(text.data(), std::streamsize(text.size()));

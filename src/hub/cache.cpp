@@ -61,6 +61,8 @@ FileLock HubCache::lock_repository(const std::string& repo, FileLock::Kind kind)
 }
 
 static std::string read_ref(const fs::path& file) {
+  std::error_code ignored;
+  if (!fs::is_regular_file(file, ignored)) return "";  // a pipe would wait for its writer
   std::ifstream in(file);
   std::string commit;
   in >> commit;

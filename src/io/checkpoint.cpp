@@ -37,23 +37,27 @@ static std::string with_named_floats(std::string_view text) {
 // A tokenizer of 262,144 tokens has 35 MB and a million and a half values.
 constexpr size_t kMaxJsonFile = size_t(256) << 20;
 constexpr JsonLimits kFileLimits{.depth = 64, .keys = 1 << 22, .values = 1 << 24, .bytes = size_t(1) << 30};
+// Configurations are copied while they are read; the largest name the added tokens of a tokenizer, in a megabyte.
+constexpr JsonLimits kConfigLimits{.depth = 64, .keys = 1 << 18, .values = 1 << 20, .bytes = size_t(64) << 20};
 
-Json read_json(const fs::path& path) {
+static Json read_within(const fs::path& path, const JsonLimits& limits) {
   MappedFile file(path);
   std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
   check(text.size() <= kMaxJsonFile, "'{}' has {} bytes, but JSON files of at most {} are read", path.native(), text.size(), kMaxJsonFile);
   std::string what = sentence("'{}'", path.native());
   try {
-    return parse_json<Json>(text, what, kFileLimits);
+    return parse_json<Json>(text, what, limits);
   } catch (const Error&) {
     std::string named = with_named_floats(text);
     if (named.size() == text.size()) throw;
-    return parse_json<Json>(named, what, kFileLimits);
+    return parse_json<Json>(named, what, limits);
   }
 }
 
+Json read_json(const fs::path& path) { return read_within(path, kFileLimits); }
+
 Json read_json_object(const fs::path& path) {
-  Json config = read_json(path);
+  Json config = read_within(path, kConfigLimits);
   check(config.is_object(), "'{}' is not a JSON object", path.native());
   return config;
 }

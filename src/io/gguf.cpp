@@ -14,11 +14,12 @@ static_assert(std::endian::native == std::endian::little, "GGUF numbers are read
 
 namespace {
 
-constexpr size_t kMaxArrayElements = size_t(1) << 24;  // of the whole metadata: a JSON value takes 16 times an int8's memory
 constexpr int kMaxArrayDepth = 8;
-constexpr size_t kMaxName = 65535;                     // bytes of a key, by the specification, or of a tensor's name
-constexpr size_t kMaxStringBytes = size_t(512) << 20;  // of the whole metadata: sparse files can be larger than any memory
-constexpr size_t kMaxEntries = 1 << 20;                // metadata entries, and tensors
+constexpr size_t kMaxName = 65535;      // bytes of a key, by the specification, or of a tensor's name
+constexpr size_t kMaxEntries = 1 << 20;  // metadata entries, and tensors
+// Memory of the whole metadata. A vocabulary of 262,144 tokens with its merges takes 70 MB; sparse files can be larger than any memory.
+constexpr size_t kMaxMemory = size_t(256) << 20;
+constexpr size_t kHeapBytes = 48;  // of a string or list on the heap, with malloc's overhead
 
 enum class ValueType : uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, string, array, u64, i64, f64 };
 
@@ -40,8 +41,7 @@ class Reader {
   std::string string(std::string_view what) {
     uint64_t length = number<uint64_t>(what);
     const std::byte* begin = take(length, what);
-    string_bytes_ += length;
-    check(string_bytes_ <= kMaxStringBytes, "'{}' has more than {} bytes of strings in its header", name_, kMaxStringBytes);
+    charge(kHeapBytes + length);
     return std::string(reinterpret_cast<const char*>(begin), length);
   }
 
@@ -98,6 +98,12 @@ class Reader {
   }
 
  private:
+  // Before it is allocated.
+  void charge(size_t bytes) {
+    check(bytes <= kMaxMemory - memory_, "the header of '{}' takes more than {} bytes of memory", name_, kMaxMemory);
+    memory_ += bytes;
+  }
+
   const std::byte* take(uint64_t n, std::string_view what) {
     check(n <= bytes_.size() - at_, "'{}' is broken or cut short: {} at byte {} needs {} bytes, but the file ends at {}", name_, what, at_,
           n, bytes_.size());
@@ -131,8 +137,8 @@ class Reader {
     check(depth < kMaxArrayDepth, "metadata '{}' of '{}' nests arrays more than {} deep", key, name_, kMaxArrayDepth);
     auto type = ValueType(number<uint32_t>(key));
     size_t n = count(key, least_bytes(type));
-    array_elements_ += n;
-    check(array_elements_ <= kMaxArrayElements, "'{}' has more than {} array elements in its metadata", name_, kMaxArrayElements);
+    check(n <= kMaxMemory / sizeof(Json), "metadata '{}' of '{}' has {} entries, more than any model has", key, name_, n);
+    charge(kHeapBytes + n * sizeof(Json));
     Json::array_t values;
     values.reserve(n);
     for (size_t i = 0; i < n; i++) values.push_back(value(type, key, depth + 1));
@@ -141,7 +147,7 @@ class Reader {
 
   std::span<const std::byte> bytes_;
   std::string name_;
-  size_t at_ = 0, array_elements_ = 0, string_bytes_ = 0;
+  size_t at_ = 0, memory_ = 0;
 };
 
 const StoredFormat& format_of(uint32_t type, const std::string& tensor, const std::string& file) {

@@ -133,7 +133,8 @@ void Connection::ask(const HttpClient::Ask& a, Listener listener) {
   got_some_ = false;
   is_busy_ = true;
   turn_++;
-  restart_timer();
+  addresses_.clear();
+  restart_timer(ask_.timeout_s);
   is_ready_ ? send() : open();
 }
 
@@ -156,36 +157,51 @@ void Connection::end(std::optional<NetError> problem) {
 
 void Connection::fail_with(const std::string& why, NetError::Kind kind) { end(NetError(sentence("{} {}", origin_.origin(), why), kind)); }
 
-void Connection::restart_timer() {
-  timer_.expires_after(std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(ask_.timeout_s)));
+void Connection::restart_timer(double seconds) {
+  timer_.expires_after(std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds)));
   timer_.async_wait([self = shared_from_this(), turn = turn_](error_code ec) {
-    if (!ec && self->is_busy_ && self->turn_ == turn)
-      self->fail_with(fmt::format("is silent: no byte in {:g} s", self->ask_.timeout_s), Kind::cut);
+    if (!ec && self->is_busy_ && self->turn_ == turn) self->on_silence();
   });
+}
+
+void Connection::on_silence() {
+  error_code ignored;
+  if (!addresses_.empty()) return void(socket_.close(ignored));  // which ends the attempt, and the next address is tried
+  fail_with(fmt::format("is silent: no byte in {:g} s", ask_.timeout_s), Kind::cut);
 }
 
 void Connection::open() {
   tls_.reset();
   const Url& first = proxy_ ? *proxy_ : origin_;
   auto on_found = [this](error_code ec, const tcp::resolver::results_type& found) {
-    if (!ec) return connect(found);
+    for (const auto& entry : found) addresses_.push_back(entry.endpoint());
+    if (!addresses_.empty()) return connect();
     const std::string whose = proxy_ ? "cannot be asked: its proxy " + proxy_->host : "is not found: its name " + origin_.host;
     fail_with(whose + " has no address (" + ec.message() + ")", Kind::unreachable);
   };
   resolver_.async_resolve(first.host, std::to_string(first.port), mine(on_found));
 }
 
-void Connection::connect(const tcp::resolver::results_type& found) {
-  auto on_connected = [this](error_code ec, const tcp::endpoint&) {
+// One address after the other: a network may swallow what is sent to the first, as it does where IPv6 leads nowhere.
+void Connection::connect() {
+  constexpr double patience_s = 5;
+  const tcp::endpoint address = addresses_.front();
+  addresses_.pop_front();
+  restart_timer(addresses_.empty() ? ask_.timeout_s : std::min(ask_.timeout_s, patience_s));
+  auto on_connected = [this](error_code ec) {
+    if (ec && !addresses_.empty()) return connect();
+    addresses_.clear();
     const std::string who = proxy_ ? "cannot be asked: its proxy " + proxy_->authority() + " " : "";
     if (ec) return fail_with(who + "does not answer (" + ec.message() + ")", Kind::unreachable);
     error_code ignored;
     socket_.set_option(tcp::no_delay(true), ignored);
-    restart_timer();
+    restart_timer(ask_.timeout_s);
     if (!origin_.is_tls) return send();
     proxy_ ? open_tunnel() : shake_hands();
   };
-  asio::async_connect(socket_, found, mine(on_connected));
+  error_code ignored;
+  socket_.close(ignored);
+  socket_.async_connect(address, mine(on_connected));
 }
 
 // CONNECT: the proxy forwards the bytes of a https connection.
@@ -234,7 +250,7 @@ void Connection::shake_hands() {
 
 void Connection::send() {
   is_ready_ = true;
-  restart_timer();
+  restart_timer(ask_.timeout_s);
   // Reads while it writes: a server may answer before it has read the whole request.
   async_write(request_, [](error_code, size_t) {});
   read();
@@ -252,7 +268,7 @@ void Connection::on_read(error_code ec, size_t n) {
   }
   if (ec) return fail_with("lost the connection (" + ec.message() + ")", Kind::cut);
   got_some_ = true;
-  restart_timer();
+  restart_timer(ask_.timeout_s);
   switch (answer_->feed({chunk_.data(), n})) {
     case ResponseReader::State::more:
       return read();

@@ -4,6 +4,7 @@
 #include <boost/asio.hpp>
 #include <boost/asio/ssl.hpp>
 #include <boost/beast/http.hpp>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -43,7 +44,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
  private:
   void open();
-  void connect(const boost::asio::ip::tcp::resolver::results_type&);
+  void connect();
   void open_tunnel();
   void shake_hands();
   void send();
@@ -51,7 +52,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void on_read(error_code, size_t n);
   void end(std::optional<NetError>);
   void fail_with(const std::string& why, NetError::Kind);
-  void restart_timer();
+  void restart_timer(double seconds);
+  void on_silence();
   std::string certificate_problem();
   template <class Handler>
   void async_read(Handler);
@@ -63,6 +65,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const Url origin_;
   const std::optional<Url> proxy_;
   boost::asio::ip::tcp::resolver resolver_;
+  std::deque<boost::asio::ip::tcp::endpoint> addresses_;  // not tried yet
   boost::asio::ip::tcp::socket socket_;
   std::optional<boost::asio::ssl::stream<boost::asio::ip::tcp::socket&>> tls_;
   boost::asio::steady_timer timer_;

@@ -26,6 +26,21 @@ static int port_number(std::string_view text, std::string_view url) {
   return port;
 }
 
+// %40 is @: a password may hold anything.
+static std::string unquoted(std::string_view text) {
+  auto digit = [](char c) {
+    const size_t at = std::string_view("0123456789abcdefABCDEF").find(c);
+    return at == std::string_view::npos ? -1 : int(at < 16 ? at : at - 6);
+  };
+  std::string out;
+  for (size_t i = 0; i < text.size(); i++) {
+    const bool quoted = text[i] == '%' && i + 2 < text.size() && digit(text[i + 1]) >= 0 && digit(text[i + 2]) >= 0;
+    out += quoted ? char(digit(text[i + 1]) * 16 + digit(text[i + 2])) : text[i];
+    i += quoted ? 2 : 0;
+  }
+  return out;
+}
+
 Url parse_web_address(std::string_view text) {
   check(text.size() <= 16384 && is_clean(text), "'{}' is not a web address", text);
   Url url;
@@ -40,7 +55,7 @@ Url parse_web_address(std::string_view text) {
   rest = rest.substr(0, rest.find('#'));
   url.target = rest.starts_with('/') ? std::string(rest) : "/" + std::string(rest);
   if (const size_t at = host.rfind('@'); at != host.npos) {
-    url.user = host.substr(0, at);
+    url.user = unquoted(host.substr(0, at));
     host.remove_prefix(at + 1);
   }
   if (const size_t colon = host.rfind(':'); colon != host.npos && host.find(']', colon) == host.npos) {

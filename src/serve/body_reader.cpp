@@ -52,8 +52,10 @@ void BodyReader::take(char c) {
   switch (at_) {
     case At::size:
       return take_size(c);
+    case At::size_space:
+      return take_after_size(c);
     case At::extension:
-      return skip(c, At::size_lf);
+      return skip(c, At::extension, At::size_lf);
     case At::size_lf:
       return expect(c, '\n', n_left_ > 0 ? At::data : At::trailer_begin);
     case At::data_cr:
@@ -62,11 +64,13 @@ void BodyReader::take(char c) {
       n_digits_ = 0;
       return expect(c, '\n', At::size);
     case At::trailer_begin:
-      if (c != '\r') return skip(c, At::trailer_lf);
+      if (c != '\r') return take_trailer_name(c);
       at_ = At::end_lf;
       return;
+    case At::trailer_name:
+      return take_trailer_name(c);
     case At::trailer:
-      return skip(c, At::trailer_lf);
+      return skip(c, At::trailer, At::trailer_lf);
     case At::trailer_lf:
       return expect(c, '\n', At::trailer_begin);
     case At::end_lf:
@@ -94,17 +98,32 @@ void BodyReader::take_size(char c) {
     return;
   }
   n_total_ += n_left_;
-  if (c == '\r')
-    at_ = At::size_lf;
-  else if (c == ';' || c == ' ' || c == '\t')
-    skip(c, At::size_lf);
+  take_after_size(c);
+}
+
+// Blanks may come before an extension, nothing else.
+void BodyReader::take_after_size(char c) {
+  if (c != '\r' && c != ';' && c != ' ' && c != '\t') {
+    status_ = Status::broken;
+    return;
+  }
+  skip(c, c == ';' ? At::extension : At::size_space, At::size_lf);
+}
+
+// A name's characters (RFC 9110, 5.6.2) up to the colon. A line that is folded or has no colon is none.
+void BodyReader::take_trailer_name(char c) {
+  const bool is_name = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                       std::string_view("!#$%&'*+-.^_`|~").find(c) != std::string_view::npos;
+  const bool is_end = c == ':' && at_ == At::trailer_name;
+  if (is_name || is_end)
+    skip(c, is_end ? At::trailer : At::trailer_name, At::trailer_lf);
   else
     status_ = Status::broken;
 }
 
 // One byte of an extension or of a trailer.
-void BodyReader::skip(char c, At after_cr) {
-  at_ = after_cr == At::size_lf ? At::extension : At::trailer;
+void BodyReader::skip(char c, At here, At after_cr) {
+  at_ = here;
   const auto byte = (unsigned char)c;
   if (c == '\r')
     at_ = after_cr;

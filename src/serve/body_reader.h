@@ -30,12 +30,27 @@ class BodyReader {
   Charge charge;  // for the body's buffer
 
  private:
-  enum class At { data, size, extension, size_lf, data_cr, data_lf, trailer_begin, trailer, trailer_lf, end_lf };
+  enum class At : uint8_t {
+    data,
+    size,
+    size_space,
+    extension,
+    size_lf,
+    data_cr,
+    data_lf,
+    trailer_begin,
+    trailer_name,
+    trailer,
+    trailer_lf,
+    end_lf
+  };
 
   size_t take_data(std::string_view);
   void take(char);
   void take_size(char);
-  void skip(char c, At after_cr);
+  void take_after_size(char);
+  void take_trailer_name(char);
+  void skip(char c, At here, At after_cr);
   void expect(char c, char wanted, At next);
   bool reserve(size_t n);
 

@@ -82,6 +82,7 @@ class Connections {
  private:
   mutable std::mutex mutex_;
   std::unordered_set<Session*> sessions_;
+  std::atomic<int64_t> nothing_to_cut_ms_{-1};  // when a search for memory last found no candidate: thousands may ask at once
 };
 
 // CPU time: unaffected by other load on the machine.

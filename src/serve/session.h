@@ -20,6 +20,24 @@ namespace http = boost::beast::http;
 using tcp = asio::ip::tcp;
 using boost::system::error_code;
 
+// Lines up to the first empty one, without the first of a request: what of them is there, for a head that is read in parts.
+inline size_t n_header_lines(std::string_view input) {
+  size_t n = 0;
+  for (size_t at = input.find('\n'), last = 0; at != input.npos; last = at + 1, at = input.find('\n', last)) {
+    const bool is_empty = input.substr(last, at - last).find_first_not_of('\r') == input.npos;
+    if (is_empty && n > 0) break;
+    n += !is_empty;
+  }
+  return n > 0 ? n - 1 : 0;
+}
+
+// Obsolete line folding (RFC 9112, 5.2): a proxy may see another header there.
+inline bool has_folded_line(std::string_view head) {
+  for (size_t at = head.find('\n'); at != head.npos && at + 1 < head.size(); at = head.find('\n', at + 1))
+    if (head[at + 1] == ' ' || head[at + 1] == '\t') return true;
+  return false;
+}
+
 // A read is always pending, so that a disconnect is noticed at once, whatever else goes on. A client that only closes its sending
 // side looks the same and is treated as disconnected.
 class Session : public Responder, public std::enable_shared_from_this<Session> {
@@ -263,10 +281,14 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
     });
   }
 
-  // False: more input is needed, or the request was refused.
+  // False: more input is needed, or the request was refused. Lines are counted first: Beast takes a hundred bytes for a header of four.
   bool parse_head() {
     error_code ec;
+    if (n_header_lines(input_) > all_.options.max_headers)
+      return reject({431, fmt::format("the request has more than {} headers", all_.options.max_headers)});
     const size_t n = input_.empty() ? 0 : head_->put(asio::buffer(input_), ec);
+    if (has_folded_line(std::string_view(input_).substr(0, n)))
+      return reject({400, "a header goes on in the next line, which is obsolete"});
     input_.erase(0, n);
     if (ec == http::error::header_limit)
       return reject({431, fmt::format("the headers are larger than the limit of {} bytes", all_.options.max_header)});
@@ -330,6 +352,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
   }
 
   void begin_answer() {
+    head_.reset();
     body_.reset();
     note_held();
     state_ = State::answering;
@@ -339,9 +362,11 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
     hang_up_ = {};
   }
 
-  // For invalid or oversized HTTP. The framing after it cannot be trusted: the connection closes.
+  // For invalid or oversized HTTP. The framing after it cannot be trusted: the connection closes. `error` must not refer to the request.
   void refuse(const ApiError& error) {
     begin_answer();
+    request_ = {};
+    input_ = {};  // what was not read is not interpreted
     keep_alive_ = false;
     all_.say(fmt::format("refused: {} {}", error.status, error.what()));
     send(error_response(error));
@@ -468,6 +493,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
 
 inline bool Connections::make_room(For what) {
   const int64_t now = now_ms();
+  if (what == For::memory && now == nothing_to_cut_ms_) return n_doomed > 0;
   std::shared_ptr<Session> chosen;  // released after the lock, which its destructor takes
   {
     std::lock_guard lock(mutex_);
@@ -482,7 +508,10 @@ inline bool Connections::make_room(For what) {
     if (best) chosen = best->weak_from_this().lock();
     if (best && !chosen) return true;  // it is being destroyed
   }
-  if (!chosen) return what == For::memory && n_doomed > 0;  // their memory is free a moment later
+  if (!chosen) {
+    if (what == For::memory) nothing_to_cut_ms_ = now;
+    return what == For::memory && n_doomed > 0;  // their memory is free a moment later
+  }
   chosen->cut();
   return true;
 }

@@ -22,26 +22,19 @@ jinja::Variables variables_of(jinja::Meter& meter, const J& context) {
   return variables;
 }
 
-std::string run(const jinja::Body& body, jinja::Meter& meter, jinja::Variables variables, const TemplateLimits& limits) {
-  std::string text = jinja::Evaluator(meter, std::move(variables)).render(body);
-  check(text.size() <= limits.output, "the chat template writes {} bytes, more than the {} that are allowed", text.size(), limits.output);
-  return text;
-}
-
 template <class J>
 std::string render_with(const jinja::Body& body, const J& context, const TemplateLimits& limits) {
   jinja::Meter meter(limits);
-  return run(body, meter, variables_of(meter, context), limits);
+  return jinja::Evaluator(meter, variables_of(meter, context)).render(body);
 }
 
 template <class J>
 std::string render_once(const std::string& source, const J& messages, const J& extra) {
   jinja::Body body = jinja::parse(source);
-  TemplateLimits limits;
-  jinja::Meter meter(limits);
+  jinja::Meter meter;
   jinja::Variables variables = variables_of(meter, extra);
   variables.emplace_back("messages", jinja::from_json(meter, messages));
-  return run(body, meter, std::move(variables), limits);
+  return jinja::Evaluator(meter, std::move(variables)).render(body);
 }
 
 }  // namespace

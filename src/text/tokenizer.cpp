@@ -113,8 +113,13 @@ void Tokenizer::State::add_tokens() {
     if (bytes.size() <= static_cast<size_t>(token.id)) bytes.resize(token.id + 1);
   }
   special.resize(bytes.size());
+  const Allowance in_time{.deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30)};  // real ones take milliseconds
+  size_t before = 0, after = 0;
   for (const AddedToken& token : data.added) {
-    std::string text = token.normalized ? normalizer.apply(token.content) : token.content;
+    std::string text = token.normalized ? normalizer.apply(token.content, in_time) : token.content;
+    before += token.content.size();
+    after += text.size();
+    check(after <= 16 * before + max_decoded, "the tokenizer's normalizer makes {} bytes of {} bytes of added tokens", after, before);
     (token.normalized ? normalized : raw).add(text, token);
     bytes[token.id] = std::move(text);
     special[token.id] = token.special;

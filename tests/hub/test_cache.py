@@ -73,15 +73,19 @@ class Shared(Case):
         self.assertEqual(self.names(), ["owner/Small-GGUF:Q8_0", "owner/Tiny"])
         self.assertEqual(self.blobs("owner/Small-GGUF"), [hashlib.sha256(GGUF).hexdigest()])
         self.scan()
-        self.ok("rm", "-y", "small", "tiny")
+        for part in ("small", "tiny", "Tiny", "owner/Small", "Small-GGUF:Q8_0"):
+            self.refused("rm", "-y", part)
+        self.assertEqual(self.names(), ["owner/Small-GGUF:Q8_0", "owner/Tiny"])
+        self.ok("rm", "-y", "owner/small-gguf", "owner/tiny")
         self.assertEqual((self.names(), [p.name for p in self.cache.iterdir()]), ([], [".locks"]))
 
     def test_removing_asks(self):
         self.pull("owner/Tiny")
-        self.assertIn("--yes", self.refused("rm", "tiny"))
+        self.assertIn("--yes", self.refused("rm", "owner/Tiny"))
+        self.assertIn("part of the name 'owner/Tiny'", self.refused("rm", "tiny"))
         for answer, left in (("n", ["owner/Tiny"]), ("", ["owner/Tiny"]), ("y", [])):
             leader, follower = pty.openpty()
-            process = subprocess.Popen([PROGRAM, "rm", "tiny"], env=self.environment, stdin=follower, stdout=follower, stderr=follower)
+            process = subprocess.Popen([PROGRAM, "rm", "-y", "tiny"], env=self.environment, stdin=follower, stdout=follower, stderr=follower)
             os.close(follower)
             os.write(leader, answer.encode() + b"\n")
             self.assertIn("Delete owner/Tiny", read_all(leader))
@@ -145,7 +149,8 @@ class Names(Case):
         self.assertRegex(self.ok("list"), r"Some-Model.Q8_0 +[\d.]+ kB +GGUF Q8_0 +\d+ days ago")
         for name in ("Some-Model", "some-model.q8_0", "somemodel", "some"):
             self.assertEqual(json.loads(self.ok("show", name, "--json"))["path"], str(folder / "Some-Model.Q8_0.gguf"))
-        self.ok("rm", "-y", "Tiny", "some")
+        self.refused("rm", "-y", "some")
+        self.ok("rm", "-y", "tiny", "some-model.q8_0")
         self.assertEqual(list(folder.iterdir()), [])
 
 

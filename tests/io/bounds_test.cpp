@@ -106,9 +106,9 @@ constexpr uint32_t kU8 = 0, kU32 = 4, kString = 8, kArray = 9;
 
 TEST_F(AbsurdGguf, SparseFiles) {
   const int64_t huge = int64_t(1) << 38;
-  expect_says(sparse_error(Bytes().head(0, 1).num(uint64_t(1) << 37), huge), {"bytes of strings"});
-  expect_says(sparse_error(Bytes().head(0, 1).key("k", kString).num(uint64_t(1) << 37), huge), {"bytes of strings"});
-  expect_says(sparse_error(Bytes().head(0, 1).key("k", kArray).num(kU8).num(uint64_t(1) << 37), huge), {"array elements"});
+  expect_says(sparse_error(Bytes().head(0, 1).num(uint64_t(1) << 37), huge), {"bytes of memory"});
+  expect_says(sparse_error(Bytes().head(0, 1).key("k", kString).num(uint64_t(1) << 37), huge), {"bytes of memory"});
+  expect_says(sparse_error(Bytes().head(0, 1).key("k", kArray).num(kU8).num(uint64_t(1) << 37), huge), {"entries"});
   expect_says(sparse_error(Bytes().head(uint64_t(1) << 30, 0), huge), {"number of tensors", "at most"});
   expect_says(sparse_error(Bytes().head(0, uint64_t(1) << 30), huge), {"number of metadata entries", "at most"});
 }

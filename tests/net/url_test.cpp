@@ -20,6 +20,13 @@ TEST(Url, IsReadInItsParts) {
   EXPECT_EQ(parse_web_address("http://me:secret@proxy:3128").user, "me:secret");
 }
 
+TEST(Url, TakesAProxysPasswordOutOfItsEscapes) {
+  EXPECT_EQ(parse_web_address("http://me:p%40ss%2Fw%3ard@proxy:3128").user, "me:p@ss/w:rd");
+  EXPECT_EQ(parse_web_address("http://me:100%@proxy").user, "me:100%");
+  EXPECT_EQ(parse_web_address("http://me:%4@proxy").user, "me:%4");
+  EXPECT_EQ(parse_web_address("http://me:%zz%00x@proxy").user, std::string("me:%zz\0x", 8));
+}
+
 TEST(Url, IsRefusedWhereItIsNone) {
   for (const char* bad : {"", "host", "ftp://host", "http://", "http://:80", "http://h:0", "http://h:65536", "http://h:8x", "http://h/a b",
                           "http://h/\r\nX: y", "https:///x", "http://a\"b", "http://a\\b/", "http://a%0d", "http://[::1]x/",

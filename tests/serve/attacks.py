@@ -8,11 +8,14 @@
 A visit gives the status of its answer; 0: there was none, or nobody stayed for it. `allowed` says which are right.
 """
 
-import functools
 import json
 import socket
 import struct
 import time
+
+from attack_bodies import made
+from attack_templates import HOSTILE
+from wire import post, status_of
 
 ATTACKS = {}  # by name
 BUSY = {429, 503}
@@ -31,91 +34,8 @@ def attack(kind, *allowed, waits=False):
     return add
 
 
-class Wire:
-    """The way to one server."""
-
-    def __init__(self, port, timeout=60):
-        self.port, self.timeout = port, timeout
-
-    def connect(self, receive_buffer=None):
-        s = socket.socket()
-        s.settimeout(self.timeout)
-        if receive_buffer:
-            s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        s.connect(("127.0.0.1", self.port))
-        return s
-
-    def status(self, words):
-        """Of the first answer to bare bytes."""
-        with self.connect() as s:
-            try:
-                s.sendall(words)
-            except (BrokenPipeError, ConnectionResetError):
-                pass  # it may have closed by then; its answer is there
-            return status_of(s)
-
-    def post(self, path, body, *headers):
-        return self.status(post(path, body, *headers))
-
-    def leave(self, words, n, pause=0):
-        """Resets the connection after n bytes."""
-        with self.connect() as s:
-            try:
-                s.sendall(words[:n])
-                time.sleep(pause)
-                s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            except (BrokenPipeError, ConnectionResetError):
-                pass
-        return 0
-
-
-def status_of(s):
-    data = b""
-    try:
-        while b"\r\n" not in data and (part := s.recv(65536)):
-            data += part
-    except (BrokenPipeError, ConnectionResetError):
-        pass
-    return int(data.split()[1]) if data.startswith(b"HTTP/1.1 ") else 0 if not data else -1
-
-
-def post(path, body, *headers):
-    body = body if isinstance(body, bytes) else json.dumps(body).encode()
-    if not any(h.lower().startswith(b"host:") for h in headers):
-        headers = (b"Host: localhost", *headers)
-    return b"\r\n".join([b"POST %s HTTP/1.1" % path.encode(), b"Content-Length: %d" % len(body), *headers]) + b"\r\n\r\n" + body
-
-
 def plain(rng, **more):
     return {"prompt": [rng.randrange(600) for _ in range(rng.randint(1, 40))], "max_tokens": rng.randint(1, 30), "ignore_eos": True, **more}
-
-
-@functools.cache
-def made(name):
-    """Large bodies are made once: making them would cost the attackers more than the server."""
-    million = 1 << 20
-    return {
-        "keys": lambda: json.dumps({f"key{i}": 0 for i in range(80000)}).encode(),
-        "nested": lambda: b'{"prompt":' + b"[" * 200000 + b"]" * 200000 + b"}",
-        "objects": lambda: b'{"prompt":[' + b"{}," * million + b"1]}",
-        "strings": lambda: b'{"prompt":[' + b'"",' * million + b'"x"]}',
-        "wide": lambda: b'{"messages":[' + b",".join([json.dumps({f"k{i}": 0 for i in range(3000)}).encode()] * 100) + b"]}",
-        "twins": lambda: json.dumps({"messages": [{"k" * 4000 + str(i): 0 for i in range(1000)}]}).encode(),
-        "one piece": lambda: json.dumps({"prompt": "a" * (2 * million)}).encode(),
-        "words": lambda: json.dumps({"prompt": "the quick brown fox, " * (million // 10)}).encode(),
-        "letters": lambda: json.dumps({"prompt": "a1" * million}).encode(),
-        "spaces": lambda: json.dumps({"prompt": " " * million}).encode(),
-        "accents": lambda: json.dumps({"prompt": "e\u0301\u0327" * (million // 6)}, ensure_ascii=False).encode(),
-        "specials": lambda: json.dumps({"prompt": "<|im_start|>" * (million // 12)}).encode(),
-        "tokens": lambda: json.dumps({"tokens": [599] * 400000}).encode(),
-        "arguments": lambda: json.dumps({"messages": [{"role": "assistant", "content": "", "tool_calls": [
-            {"function": {"name": "f", "arguments": json.dumps({"a": [{}] * 90000})}}] * 8}]}).encode(),
-        "answers": lambda: json.dumps({"prompt": [[1]] * 256, "n": 4, "max_tokens": 2, "logit_bias": {str(i): 1 for i in range(600)}}).encode(),
-        "too many answers": lambda: json.dumps({"prompt": [[1]] * 256, "n": 64, "max_tokens": 1}).encode(),
-        "a little less": lambda: b"POST /v1/completions HTTP/1.1\r\nContent-Length: 1048500\r\n\r\n" + b" " * (million - 4096),
-        "half a body": lambda: b"POST /v1/completions HTTP/1.1\r\nContent-Length: 8000001\r\n\r\n" + b" " * 4 * million,
-        "half a chunk": lambda: b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n700000\r\n" + b" " * 4 * million,
-    }[name]()
 
 
 # ---- 1 framing
@@ -157,6 +77,54 @@ def heads(wire, rng):
         b"GET /health HTTP/9.9\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"]))
 
 
+@attack(1, 400)
+def bodies_in_two_ways(wire, rng):
+    """Framing that a proxy may read otherwise."""
+    return wire.status(rng.choice([
+        CHUNKED % b"POST /tokenize" + b"3 x\r\nabc\r\n0\r\n\r\n",
+        CHUNKED % b"POST /tokenize" + b"3\t=\r\nabc\r\n0\r\n\r\n",
+        CHUNKED % b"POST /tokenize" + b"3\x0b;\r\nabc\r\n0\r\n\r\n",
+        CHUNKED % b"POST /tokenize" + b"0\r\nno colon\r\n\r\n",
+        CHUNKED % b"POST /tokenize" + b"0\r\nA: b\r\n folded\r\n\r\n",
+        CHUNKED % b"POST /tokenize" + b"0\r\n: empty\r\n\r\n",
+        CHUNKED % b"POST /tokenize" + b"0\r\nA B: c\r\n\r\n",
+        CHUNKED % b"POST /tokenize" + b"3\nabc\n0\n\n",
+        CHUNKED % b"POST /tokenize" + b"3;a\nb\r\nabc\r\n0\r\n\r\n",
+        CHUNKED % b"POST /tokenize" + b"3\r\nabcGET / HTTP/1.1\r\n\r\n",
+        b"POST /tokenize HTTP/1.1\r\nTransfer-Encoding: \r\n chunked\r\n\r\n0\r\n\r\n",
+        b"POST /tokenize HTTP/1.1\r\nTransfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
+        b"POST /tokenize HTTP/1.1\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+        b"POST /tokenize HTTP/1.1\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n",
+        b"POST /tokenize HTTP/1.1\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+        b"POST /tokenize HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST /tokenize HTTP/1.1\r\nContent-Length: +3\r\n\r\nabc",
+        b"POST /tokenize HTTP/1.1\r\nContent-Length: 0x3\r\n\r\nabc",
+        b"POST /tokenize HTTP/1.1\r\nContent-Length: 3, 4\r\n\r\nabc",
+        b"POST /tokenize HTTP/1.1\r\nContent-Length: 3 4\r\n\r\nabc",
+        b"POST /tokenize HTTP/1.1\r\nContent-Length:\r\n\r\nabc",
+        b"GET /health HTTP/1.1\nHost: localhost\n\n",
+        b"GET /health HTTP/1.1\r\nA\x00: b\r\n\r\n", b"GET /health HTTP/1.1\r\nA: b\x00c\r\n\r\n",
+        b"GET  /health HTTP/1.1\r\n\r\n", b"GET /health\r\n\r\n", b"GET /he\x01alth HTTP/1.1\r\n\r\n", b"\r\n\r\n\r\n"]))
+
+
+@attack(1, 431)
+def many_headers(wire, rng):
+    """A header of four bytes may take a hundred in memory."""
+    begin = rng.choice([b"GET /health HTTP/1.1\r\n", b"POST /v1/completions HTTP/1.1\r\nContent-Length: 5\r\n"])
+    return wire.status(begin + rng.choice([b"a:\r\n", b"a: b\r\n", b"Cookie:\r\n"]) * rng.choice([101, 1000, 2000]) + b"\r\n")
+
+
+@attack(1, 200, 404)
+def odd_but_right(wire, rng):
+    return wire.status(rng.choice([
+        b"GET http://localhost/health HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /health?" + b"a=b&" * 2000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + b"A: b\r\n" * 90 + b"\r\n",
+        b"HEAD /health HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        CHUNKED % b"GET /health" + b"1\r\nx\r\n" * 3000 + b"0\r\nA: b\r\n\r\n",
+        CHUNKED % b"GET /health" + b"1 ;x=y\r\nx\r\n0000000000000000\r\n\r\n"]))
+
+
 @attack(1, 0, 400, 431, waits=True)
 def noise(wire, rng):
     with wire.connect() as s:
@@ -185,6 +153,14 @@ def pipelines(wire, rng):
 def costly_json(wire, rng):
     path = rng.choice(["/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"])
     return wire.post(path, made(rng.choice(["keys", "nested", "objects", "strings", "wide", "twins"])))
+
+
+@attack(2, 200, 400, 413, *BUSY)
+def costly_values(wire, rng):
+    of_text, of_talk = ["numbers", "blanks", "escapes", "pairs", "halves", "biases", "stops"], ["kwargs", "tools", "roles", "parts", "calls", "arguments in arguments"]
+    if rng.random() < 0.5:
+        return wire.post(rng.choice(["/v1/completions", "/tokenize"]), made(rng.choice(of_text)))
+    return wire.post(rng.choice(["/v1/chat/completions", "/tokenize"]), made(rng.choice(of_talk)))
 
 
 @attack(2, 200, 400, *BUSY)
@@ -264,6 +240,60 @@ def unread_answers(wire, rng):
     return 0
 
 
+@attack(3, 0, waits=True)
+def unread_pipelines(wire, rng):
+    """Hundreds of answers, none of which is read."""
+    path = rng.choice([b"/", b"/openapi.json", b"/metrics", b"/v1/models"])
+    with wire.connect(receive_buffer=4096) as s:
+        s.settimeout(1)
+        try:
+            s.sendall(b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n" % path * 300)
+            time.sleep(rng.uniform(0.2, 1))
+        except (TimeoutError, BrokenPipeError, ConnectionResetError):
+            pass
+    return 0
+
+
+@attack(3, 0, waits=True)
+def refused_and_staying(wire, rng):
+    """Refused on its headers, and the connection stays as long as it may: nothing of it should."""
+    crowd = []
+    try:
+        for _ in range(20):
+            crowd.append(wire.connect())
+            crowd[-1].settimeout(1)
+            crowd[-1].send(rng.choice([b"GET /health HTTP/1.1\r\n" + b"a:\r\n" * 3000, b"GET /health HTTP/1.1\r\nX: " + b"y" * 16300,
+                                       b"POST /tokenize HTTP/1.1\r\nContent-Length: 9999999999\r\n\r\n" + b"z" * 12000]))
+        time.sleep(rng.uniform(0.2, 1.5))
+    except (TimeoutError, BrokenPipeError, ConnectionResetError):
+        pass
+    finally:
+        for s in crowd:
+            s.close()
+    return 0
+
+
+@attack(3, 0, 503, waits=True)
+def bodies_that_come_slowly(wire, rng):
+    """Many small bodies that are never whole."""
+    crowd = []
+    try:
+        for _ in range(20):
+            crowd.append(wire.connect())
+            crowd[-1].settimeout(1)
+            crowd[-1].send(b"POST /v1/completions HTTP/1.1\r\nContent-Length: 8000000\r\n\r\n" + b" " * 200000)
+        for _ in range(5):
+            time.sleep(0.1)
+            for s in crowd:
+                s.send(b" " * 10000)
+    except (TimeoutError, BrokenPipeError, ConnectionResetError):
+        pass
+    finally:
+        for s in crowd:
+            s.close()
+    return 0
+
+
 @attack(3, 200, *BUSY)
 def large_answers(wire, rng):
     return wire.post("/detokenize", made("tokens"))
@@ -280,33 +310,6 @@ def too_many_answers(wire, rng):
 
 
 # ---- 4 templates
-
-def for_ever(body):
-    return "{% for i in range(100000) %}{% for j in range(100000) %}" + body + "{% endfor %}{% endfor %}"
-
-
-def grown(first, following, n, use=""):
-    return "{% set ns = namespace(v=" + first + ") %}{% for i in range(" + str(n) + ") %}{% set ns.v = " + following + " %}{% endfor %}" + use
-
-
-HOSTILE = [
-    for_ever(""), for_ever("xxxxxxxx"), for_ever("{{ i * j // 7 }}"), grown("[]", "[ns.v].index", 100000), grown("{}", "{'m': ns.v}.get", 100000),
-    grown("'x'", "ns.v + ns.v", 100), grown("[1]", "ns.v * 2", 100), grown("[1]", "[ns.v, ns.v]", 60, "{{ ns.v }}"), grown("'\"'", "ns.v|tojson", 100),
-    grown("(1,)", "(ns.v, ns.v)", 60, "{{ {ns.v: 1} }}"), "{% set s = 'a' * 4000000 %}" + for_ever("{{ ('a' * 2000000 + 'b') in s }}"),
-    "{% set s = 'a' * 1000000 %}" + for_ever("{{ s.strip('a') }}"), "{% set s = 'a' * 1000000 %}" + for_ever("{{ s.replace('', 'x')|length }}"),
-    "{% set s = 'a ' * 1000000 %}" + for_ever("{{ s.split()|length }}"), "{% set l = range(100000)|list %}" + for_ever("{{ (l|sort(reverse=true))[0] }}"),
-    "{% set l = [range(1000)|list] * 100000 %}" + for_ever("{{ l|map('map', 'string')|map('join')|join|length }}"), "{{ 'x' * 1000000000000 }}",
-    "{{ [1, 2] * 9223372036854775807 }}", "{% macro r(n) %}{{ r(n + 1) }}{% endmacro %}{{ r(0) }}",
-    "{{ ('x' * 30000000)|list|length }}", "{{ ('x' * 16000000) }}" * 2, "{{ [1]|batch(4000000000, 'x')|list|length }}", "{{ '%999999999d' % 1 }}",
-]
-CHAT = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
-
-
-def hostile_template():
-    """An honest one, unless a conversation names an attack."""
-    branches = "".join(("{% if" if i == 0 else "{% elif") + f" attack == {i} %}}{text}" for i, text in enumerate(HOSTILE))
-    return "{% if attack is defined %}" + branches + "{% endif %}{% endif %}" + CHAT
-
 
 def conversation(rng, **more):
     return {"messages": [{"role": "user", "content": "hi " * rng.randint(1, 20)}], "max_tokens": 3, **more}
@@ -342,6 +345,28 @@ def leaving_while_it_is_read(wire, rng):
 
 
 @attack(6, 0, 200, *BUSY, waits=True)
+def half_closed(wire, rng):
+    """No more is sent, the answer is awaited: it looks like leaving."""
+    with wire.connect() as s:
+        s.sendall(post("/v1/completions", plain(rng, stream=rng.random() < 0.5)))
+        s.shutdown(socket.SHUT_WR)
+        return status_of(s)
+
+
+@attack(6, 0, waits=True)
+def leaving_after_a_refusal(wire, rng):
+    words = rng.choice([b"GET / HTTP/9\r\n\r\n" + b"x" * 5000, post("/nothing", b"y" * 20000), b"POST /tokenize HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n"])
+    return wire.leave(words, len(words), rng.uniform(0, 0.05))
+
+
+@attack(6, 0, waits=True)
+def leaving_in_the_middle_of_a_chunk(wire, rng):
+    body = json.dumps(plain(rng)).encode()
+    words = CHUNKED % b"POST /v1/completions" + b"".join(b"1;x\r\n%c\r\n" % c for c in body) + b"0\r\nA: b\r\n\r\n"
+    return wire.leave(words, rng.randint(0, len(words)), rng.uniform(0, 0.02))
+
+
+@attack(6, 0, 200, *BUSY, waits=True)
 def aborted_streams(wire, rng):
     with wire.connect() as s:
         s.sendall(post("/v1/completions", plain(rng, max_tokens=1000, stream=True)))
@@ -357,7 +382,9 @@ def aborted_streams(wire, rng):
 
 @attack(7, 400, 403)
 def foreign_hosts(wire, rng):
-    host = rng.choice([b"evil.example", b"localhost.evil.example", b"127.0.0.1.evil.example:8000", b"[::2]", b"0.0.0.0", b"localhost:x", b"a\x1b[2J"])
+    host = rng.choice([b"evil.example", b"localhost.evil.example", b"127.0.0.1.evil.example:8000", b"[::2]", b"0.0.0.0", b"localhost:x", b"a\x1b[2J",
+                       b"localhost:99999", b"localhost:-1", b"127.0.0.256", b"127.1.evil", b"127.0.0.1@evil.example", b"[::1].evil.example", b"[::1", b"localhost/evil.example",
+                       b"localhost evil.example", b"evil.example:80:localhost", b"xlocalhost", b"2130706433", b"[::ffff:10.0.0.1]"])
     return wire.post("/v1/completions", plain(rng), b"Host: " + host, b"Content-Type: application/json")
 
 

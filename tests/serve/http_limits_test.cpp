@@ -38,6 +38,39 @@ std::string said(const HttpServer& server, const std::string& words) {
   return client.hear("\r\n\r\n");
 }
 
+TEST(HttpLimits, HeadersAreCountedBeforeTheyAreParsed) {
+  HttpServer server(anywhere(), answer);
+  auto many = [](size_t n, const std::string& one) {
+    std::string text;
+    for (size_t i = 0; i < n; i++) text += one;
+    return text;
+  };
+  for (const char* one : {"a:\r\n", "a: b\r\n", "Cookie:\r\n"})
+    for (size_t n : {size_t(101), size_t(1000), size_t(2000)})
+      for (const char* first : {"GET / HTTP/1.1\r\n", "\r\n\r\nGET / HTTP/1.1\r\n"}) {
+        const std::string said_of = said(server, first + many(n, one) + "\r\n");
+        EXPECT_TRUE(said_of.starts_with("HTTP/1.1 431 ") || said_of.starts_with("HTTP/1.1 400 ")) << n << one << said_of;
+      }
+  // Refused before the head is whole; nothing of it stays while the connection lingers.
+  EXPECT_TRUE(said(server, "GET / HTTP/1.1\r\n" + many(3000, "a:\r\n")).starts_with("HTTP/1.1 431 "));
+  EXPECT_TRUE(said(server, "GET / HTTP/1.1\r\n" + many(100, "a:\r\n") + "\r\n").starts_with("HTTP/1.1 200 "));
+  // In pieces: the first line is parsed before the others come.
+  SocketClient client(server.port());
+  client.say("GET / HTTP/1.1\r\n");
+  for (int i = 0; i < 102; i++) client.say("a:\r\n");
+  client.say("\r\n");
+  EXPECT_TRUE(client.hear("\r\n\r\n").starts_with("HTTP/1.1 431 "));
+  EXPECT_TRUE(lives(server));
+}
+
+TEST(HttpLimits, FoldedHeadersAreRefused) {
+  HttpServer server(anywhere(), answer);
+  for (const char* head : {"GET / HTTP/1.1\r\nA: b\r\n c\r\n\r\n", "GET / HTTP/1.1\r\nA: b\r\n\tc\r\n\r\n",
+                           "POST / HTTP/1.1\r\nTransfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n", "GET / HTTP/1.1\r\n A: b\r\n\r\n"})
+    EXPECT_TRUE(said(server, head).starts_with("HTTP/1.1 400 ")) << head;
+  EXPECT_TRUE(said(server, "POST / HTTP/1.1\r\nContent-Length: 6\r\n\r\na\r\n b ").starts_with("HTTP/1.1 200 "));
+}
+
 TEST(HttpLimits, WhateverIsThrownEndsOneConnection) {
   HttpServer server(anywhere(), [](HttpRequest r, std::shared_ptr<Responder> out) {
     if (r.path == "/health") return out->send({});

@@ -15,7 +15,8 @@ import threading
 import time
 import unittest
 
-from attacks import HOSTILE, conversation, hostile_template
+from attack_templates import HOSTILE, hostile_template
+from attacks import conversation
 from millrace_server import FIXTURES, PROGRAM, Server
 from tiny_model import tiny_model
 
@@ -155,7 +156,7 @@ class Framing(Gate):
             (b"POST /tokenize HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
             (b"POST /tokenize HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\n", 400),
             (b"GET /health HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n", 400),
-            (b"GET /health HTTP/1.1\r\nX: a\r\n b\r\n\r\n", 200),  # an obsolete fold
+            (b"GET /health HTTP/1.1\r\nX: a\r\n b\r\n\r\n", 400),  # an obsolete fold
             (b"HEAD /health HTTP/1.1\r\n\r\n", 200),
             (b"HEAD /v1/models HTTP/1.1\r\n\r\n", 200),
         ]:

@@ -1,11 +1,11 @@
-"""Two minutes of a rough crowd on a small server: every healthy answer right to the bit, memory flat, nothing leaked.
+"""A minute of a rough crowd on a small server: every healthy answer right to the bit, memory flat, nothing leaked.
 
 Healthy clients (streamed and not, chat and text, seeds, n, logprobs, some reading slowly) work beside clients that hang up at any
 moment, send broken or oversized bodies or no HTTP at all, and bursts that overfill the queue. The server has so little state that
 sequences are preempted all the time. What an answer must be comes from another server, with room for all of it and no prefix
 cache, that was asked alone.
 
-test_load.py [SECONDS]: of load, 110 if not told; MILLRACE is the program's path. Only the loopback is used.
+test_load.py [SECONDS]: of load, 60 if not told; MILLRACE is the program's path. Only the loopback is used.
 """
 
 import collections
@@ -27,9 +27,9 @@ from millrace_server import FIXTURES, NAME, Server
 SEED = 20
 PAGE = json.loads((FIXTURES / "smollm2" / "expected.json").read_text())["page"]["tokens"]
 LIMITS = ["--max-seqs", 4, "--max-batch-tokens", 48, "--max-context", 400, "--memory", "6M", "--max-queue", 6, "--max-queue-tokens", 600, "--max-body", 65536]
-# Between the samples lie some 3,000 requests, refused and broken ones included: a leak of 2 KiB a request would show. What is
+# Between the samples lie some 1,600 requests, refused and broken ones included: a leak of 2 KiB a request would show. What is
 # in flight, and what malloc keeps of it, makes a difference of less than 1 MiB.
-RSS_BOUND_KIB = 4 * 1024
+RSS_BOUND_KIB = 3 * 1024
 QUESTIONS = ["What is the capital of France?", "Name three rivers.", "Why is the sky blue?", "Write a haiku about a mill.", "Count from one to ten."]
 BEGINNINGS = ["Once upon a time", "The mill by the river", "def fibonacci(n):", "1, 2, 3, 4,"]
 
@@ -230,7 +230,7 @@ def expect(condition, *what):
 
 def main():
     begin = time.time()
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 110
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60
     asks = make_asks()
     alone = Server("--no-prefix-cache")
     right = [answer_of(alone.client, ask, stream=False) for ask in asks]

@@ -7,7 +7,6 @@ the cache folder, as ./test puts it there.
 import concurrent.futures
 import json
 import math
-import os
 import pathlib
 import signal
 import socket
@@ -433,45 +432,44 @@ class Drain(unittest.TestCase):
 
 
 class Starting(unittest.TestCase):
-    """The model's template is a pipe: its reader waits until someone writes there. Its tokenizer is none."""
-
-    def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        model = pathlib.Path(self.folder.name)
+    def start(self, tokenizer):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        model = pathlib.Path(folder.name)
         for name in ["config.json", "model.safetensors"]:
             (model / name).symlink_to(FIXTURES / "llama_gqa" / name)
-        (model / "tokenizer.json").write_text("{}")
-        self.pipe = model / "chat_template.jinja"
-        os.mkfifo(self.pipe)
+        (model / "tokenizer.json").write_text(json.dumps(tokenizer))
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
-        self.process = subprocess.Popen([PROGRAM, "serve", model, "--port", str(self.port), "--log-level", "off"], stderr=subprocess.PIPE, text=True)
-        self.client = openai.OpenAI(base_url=f"http://127.0.0.1:{self.port}/v1", api_key="none", max_retries=0, timeout=20)
+        process = subprocess.Popen([PROGRAM, "serve", model, "--port", str(self.port), "--log-level", "off"], stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.stderr.close)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
+
+    def test_a_signal_ends_it(self):
+        """Every added token takes the normalizer milliseconds, and there are many of them."""
+        added = [{"id": 3 + i, "content": "a" * 980 + f"dc{i}", "special": False, "normalized": True} for i in range(40000)]
+        process = self.start({"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}, "added_tokens": added,
+                              "normalizer": {"type": "Replace", "pattern": {"Regex": "a*(?=c)"}, "content": ""}})
+        client = openai.OpenAI(base_url=f"http://127.0.0.1:{self.port}/v1", api_key="none", max_retries=0, timeout=20)
         end = time.time() + 60
         while True:
             try:
-                self.client.models.list()
+                client.models.list()
             except openai.APIConnectionError:
                 self.assertLess(time.time(), end)
                 time.sleep(0.02)
             except openai.InternalServerError as error:
                 self.assertEqual((error.status_code, error.code, error.response.headers["retry-after"]), (503, "loading", "1"))
                 break
-
-    def tearDown(self):
-        self.process.kill()
-        self.process.wait()
-        self.process.stderr.close()
-        self.folder.cleanup()
-
-    def test_a_signal_ends_it(self):
-        self.process.send_signal(signal.SIGTERM)
-        self.assertEqual(self.process.wait(60), 0)
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(60), 0)
 
     def test_a_model_that_cannot_be_loaded_is_one_sentence(self):
-        self.pipe.write_text("{{ messages }}")
-        self.assertEqual(self.process.wait(60), 1)
-        self.assertEqual(len(self.process.stderr.read().strip().splitlines()), 1)
+        process = self.start({})
+        self.assertEqual(process.wait(60), 1)
+        self.assertEqual(len(process.stderr.read().strip().splitlines()), 1)
 
 
 class CommandLine(unittest.TestCase):

@@ -100,6 +100,14 @@ TEST(TokenizerBounds, RulesThatMultiplyTheTextAreStopped) {
   expect_refused(json, "normalizers: at most");
 }
 
+TEST(TokenizerBounds, AddedTokensThatGrowAreStopped) {
+  Json json = plain();
+  json["normalizer"] = {{"type", "Prepend"}, {"prepend", std::string(60'000, 'x')}};
+  for (int i = 0; i < 50'000; i++)
+    json["added_tokens"].push_back({{"id", 4 + i}, {"content", fmt::format("t{}", i)}, {"normalized", true}});
+  expect_refused(json, "the tokenizer's normalizer makes");
+}
+
 TEST(TokenizerBounds, TextThatGrowsAsUnicodeSaysStillPasses) {
   Json json = plain();
   json["normalizer"] = {{"type", "NFKC"}};

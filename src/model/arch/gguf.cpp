@@ -139,7 +139,11 @@ Json config_from_gguf(const Checkpoint& files) {
   Json out = Json::object();
   const Config config(out, files.path().filename().string());
   for (auto [gguf, name] : kKeys)
-    if (auto it = meta.find(arch + "." + gguf); it != meta.end()) out[name] = *it;
+    if (auto it = meta.find(arch + "." + gguf); it != meta.end()) {
+      constexpr size_t most = 8192;  // more than any model has layers
+      config.require(!it->is_array() || it->size() <= most, "'{}' has {} entries, but at most {} are possible", gguf, it->size(), most);
+      out[name] = *it;
+    }
   read_kv_heads(out, config);
   if (auto it = meta.find(arch + ".attention.sliding_window_pattern"); it != meta.end()) read_window_pattern(*it, out, config);
   const StoredTensor& embedding = files.get("token_embd.weight");

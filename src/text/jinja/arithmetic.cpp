@@ -68,9 +68,14 @@ Value repeat(Evaluator& evaluator, const Value& value, int64_t count) {
   size_t n = static_cast<size_t>(std::max<int64_t>(0, clamped(count)));
   if (value.is_string()) {
     Text text(evaluator.meter());
-    if (value.string().empty()) return text;
-    text.reserve(n * value.string().size());
-    for (size_t i = 0; i < n; ++i) text += value.string();
+    const std::string_view unit = value.string();
+    if (unit.empty()) return text;
+    text.reserve(n * unit.size());
+    if (unit.size() == 1) {
+      text.append(n, unit[0]);
+    } else {
+      for (size_t i = 0; i < n; ++i) text += unit;
+    }
     return text;
   }
   Items items(evaluator.meter());
@@ -122,7 +127,7 @@ Value percent(Evaluator& evaluator, std::string_view format, const Value& values
     } else {
       check(std::string_view("dixfge").find(kind) != std::string_view::npos, "the format '{}' is not supported", format);
       check(value.is_number(), "the format '{}{}' needs a number, not a {}", spec, kind, value.type_name());
-      evaluator.meter().work(2000);
+      evaluator.meter().work(4000);
       out += converted(spec, kind, value);
     }
   }

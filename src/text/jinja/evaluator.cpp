@@ -52,7 +52,12 @@ std::string Evaluator::render(const Body& body) {
   } catch (const std::bad_variant_access&) {  // a builtin did not check the type of an argument
     fail("chat template, line {}: a value of a wrong type", line_);
   }
-  return std::string(out);
+  check(out.size() <= meter_.limits().output, "the chat template writes {} bytes, more than the {} that are allowed", out.size(),
+        meter_.limits().output);
+  meter_.take(out.size());  // for a moment both are there
+  std::string copy(out);
+  meter_.give_back(out.size());
+  return copy;
 }
 
 Scope& Evaluator::push_scope(Scope* parent) { return scopes_.emplace_back(meter_, parent); }
@@ -207,7 +212,10 @@ Evaluator::Flow Evaluator::run_scoped(const Statement& statement) {
 }
 
 Value Evaluator::make_macro(const Statement& statement) {
-  for (Scope* scope = scope_; scope != nullptr; scope = scope->parent) scope->captured = true;
+  for (Scope* scope = scope_; scope != nullptr; scope = scope->parent) {
+    meter_.work(scope_cost);
+    scope->captured = true;
+  }
   return Value(Callable{.name = statement.text, .macro = &statement, .scope = scope_}, meter_);
 }
 

@@ -93,14 +93,15 @@ Value arithmetic(Evaluator& evaluator, std::string_view text, const Value& a, co
 // Builtins by name; null: there is none. Names have static lifetime.
 using Builtins = std::unordered_map<std::string_view, Callable::Function>;
 using Builtin = Builtins::value_type;
-const Builtin* find_function(std::string_view name);
-const Builtin* find_filter(std::string_view name);
-const Builtin* find_test(std::string_view name);
-const Builtin* find_method(const Value& object, std::string_view name);
+const Builtins& functions();
+const Builtins& filters();
+const Builtins& tests();
+const Builtins& methods_of(const Value& object);
 inline const Builtin* find_in(const Builtins& table, std::string_view name) {
   auto found = table.find(name);
   return found == table.end() ? nullptr : &*found;
 }
+inline const Builtin* find_method(const Value& object, std::string_view name) { return find_in(methods_of(object), name); }
 
 // Conversions of arguments. A text is charged for one pass over it; integers are clamped to a range in which sums do not wrap.
 std::string_view text_of(Evaluator& evaluator, const Value& value, const char* what);

@@ -9,8 +9,6 @@ namespace mr::jinja {
 
 namespace {
 
-constexpr size_t scope_cost = 16;
-
 using EKind = Expression::Kind;
 
 void check_defined(const Value& value) {
@@ -84,7 +82,8 @@ Value Evaluator::lookup(std::string_view name) {
     meter_.work(scope_cost);
     if (auto found = scope->names.find(name); found != scope->names.end()) return found->second;
   }
-  if (const Builtin* builtin = find_function(name)) return Value(Callable{.name = builtin->first, .function = builtin->second}, meter_);
+  if (const Builtin* builtin = find_in(functions(), name))
+    return Value(Callable{.name = builtin->first, .function = builtin->second}, meter_);
   return Value::undefined(meter_, name);
 }
 
@@ -212,14 +211,14 @@ Value Evaluator::call(const Value& callee, const Arguments& arguments) {
 Value Evaluator::filter(std::string_view name, const Value& input, const Arguments& arguments) {
   Deeper deeper(*this);
   meter_.work(step_cost + name.size());
-  const Builtin* builtin = find_filter(name);
+  const Builtin* builtin = find_in(filters(), name);
   check(builtin != nullptr, "there is no filter '{}'", name);
   return builtin->second(*this, input, arguments);
 }
 
 bool Evaluator::test(std::string_view name, const Value& input, const Arguments& arguments) {
   meter_.work(step_cost + name.size());
-  const Builtin* builtin = find_test(name);
+  const Builtin* builtin = find_in(tests(), name);
   check(builtin != nullptr, "there is no test '{}'", name);
   return builtin->second(*this, input, arguments).truthy();
 }

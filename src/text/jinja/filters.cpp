@@ -379,7 +379,9 @@ Value wordcount(E e, V v, A) {
       find_method(Value::text(e.meter(), ""), "split")->second(e, as_string(e, v), Arguments(e.meter())).items().size());
 }
 
-const Builtins& filter_table() {
+}  // namespace
+
+const Builtins& filters() {
   static const Builtins table = {
       {"abs", absolute},
       {"attr", [](E e, V v, A a) -> Value { return e.attribute(v, text_argument(e, a, 0, "name", "")); }},
@@ -430,9 +432,5 @@ const Builtins& filter_table() {
   };
   return table;
 }
-
-}  // namespace
-
-const Builtin* find_filter(std::string_view name) { return find_in(filter_table(), name); }
 
 }  // namespace mr::jinja

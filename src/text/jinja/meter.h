@@ -14,6 +14,7 @@ namespace mr::jinja {
 
 inline constexpr size_t step_cost = 32;   // of one node or call
 inline constexpr size_t visit_cost = 16;  // of one value in a walk
+inline constexpr size_t scope_cost = 16;  // of one scope on the way to a name
 
 class Meter {
  public:
@@ -30,6 +31,7 @@ class Meter {
   void take(size_t bytes);
   void give_back(size_t bytes) noexcept { held_ -= bytes; }
 
+  const TemplateLimits& limits() const { return limits_; }
   size_t spent() const { return spent_; }
   size_t held() const { return held_; }
   size_t peak() const { return peak_; }

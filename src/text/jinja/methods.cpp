@@ -318,11 +318,12 @@ Value pair_of(Evaluator& evaluator, const Value& first, const Value& second) {
   return Value(std::move(pair), true);
 }
 
-const Builtin* find_method(const Value& object, std::string_view name) {
-  if (object.is_string()) return find_in(string_methods(), name);
-  if (object.is_dict()) return find_in(dict_methods(), name);
-  if (object.is_list()) return find_in(list_methods(), name);
-  return object.is_loop() ? find_in(loop_methods(), name) : nullptr;
+const Builtins& methods_of(const Value& object) {
+  static const Builtins none;
+  if (object.is_string()) return string_methods();
+  if (object.is_dict()) return dict_methods();
+  if (object.is_list()) return list_methods();
+  return object.is_loop() ? loop_methods() : none;
 }
 
 }  // namespace mr::jinja

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 #include <cmath>
 
 #include "core/error.h"
@@ -14,8 +15,14 @@ namespace {
 
 constexpr size_t print_cost = 32;  // of one value
 constexpr size_t byte_cost = 4;    // of one byte that may need an escape
+constexpr size_t float_cost = 160;
 
 Meter& meter_of(const Text& out) { return *out.get_allocator().meter; }
+
+void append_hex(Text& out, std::string_view prefix, uint32_t value, int digits) {
+  out += prefix;
+  for (int shift = 4 * (digits - 1); shift >= 0; shift -= 4) out += "0123456789abcdef"[value >> shift & 15];
+}
 
 void append_quoted(Text& out, std::string_view text) {
   meter_of(out).work(text.size() * byte_cost);
@@ -33,7 +40,7 @@ void append_quoted(Text& out, std::string_view text) {
     } else if (c == '\t') {
       out += "\\t";
     } else if (byte < 0x20 || byte == 0x7F) {
-      out += fmt::format("\\x{:02x}", byte);
+      append_hex(out, "\\x", byte, 2);
     } else {
       out += c;
     }
@@ -139,6 +146,7 @@ class JsonWriter {
   }
 
   void write_float(double value) {
+    meter_.work(float_cost);
     if (std::isnan(value)) {
       out += "NaN";
     } else if (std::isinf(value)) {
@@ -170,9 +178,10 @@ class JsonWriter {
 
   void write_escape(uint32_t c) {
     if (c < 0x10000) {
-      out += fmt::format("\\u{:04x}", c);
+      append_hex(out, "\\u", c, 4);
     } else {
-      out += fmt::format("\\u{:04x}\\u{:04x}", 0xD800 + ((c - 0x10000) >> 10), 0xDC00 + ((c - 0x10000) & 0x3FF));
+      append_hex(out, "\\u", 0xD800 + ((c - 0x10000) >> 10), 4);
+      append_hex(out, "\\u", 0xDC00 + ((c - 0x10000) & 0x3FF), 4);
     }
   }
 
@@ -200,6 +209,7 @@ void print_repr(Text& out, const Value& value) {
   } else if (value.is_int()) {
     out += std::to_string(value.integer());
   } else if (value.is_float()) {
+    meter_of(out).work(float_cost);
     out += float_text(value.number());
   } else if (value.is_string()) {
     append_quoted(out, value.string());

@@ -1,5 +1,6 @@
 // Operations on strings that filters and methods share.
 #include <algorithm>
+#include <bit>
 
 #include "core/error.h"
 #include "text/jinja/evaluator.h"
@@ -34,7 +35,7 @@ class CharacterSet {
     sorted_.erase(std::unique(sorted_.begin(), sorted_.end()), sorted_.end());
   }
   bool has(char32_t c) const {
-    meter_.work(16);
+    meter_.work(16 + 8 * static_cast<size_t>(std::bit_width(sorted_.size())));
     return std::binary_search(sorted_.begin(), sorted_.end(), c);
   }
 
