@@ -35,12 +35,13 @@ const maxInlineDepth = 24;
 
 // ---- blocks
 
-const fence = /^( {0,3})(`{3,}|~{3,})[ \t]*([^`]*)$/;
+// A model may write anything: none of these patterns may try a run of equal characters at every length.
+const fence = /^( {0,3})(`{3,}(?!`)|~{3,}(?!~))([^`]*)$/;
 const heading = /^ {0,3}(#{1,6})(?:[ \t]+(.*))?$/;
 const rule = /^ {0,3}(?:(?:-[ \t]*){3,}|(?:\*[ \t]*){3,}|(?:_[ \t]*){3,})$/;
 const quote = /^ {0,3}> ?/;
 const marker = /^( {0,3})([-*+]|\d{1,9}[.)])(?:( {1,4})(?=\S)|[ \t]*$|( +))/;
-const delimiterRow = /^[ \t]*\|?(?:[ \t]*:?-+:?[ \t]*\|)*[ \t]*:?-+:?[ \t]*\|?[ \t]*$/;
+const maxColumns = 200;
 
 const indentOf = (line: string) => line.length - line.trimStart().length;
 const isBlank = (line: string) => line.trim() === "";
@@ -59,6 +60,11 @@ function splitRow(line: string): string[] {
   }
   if (cell.trim() !== "" || text.at(-1) !== "|") cells.push(cell.trim());
   return cells;
+}
+
+function isDelimiterRow(line: string): boolean {
+  const cells = splitRow(line);
+  return cells.length > 0 && cells.every((cell) => /^:?-+:?$/.test(cell));
 }
 
 function alignOf(cell: string): Align {
@@ -189,10 +195,10 @@ class BlockParser {
 
   private table(line: string): Block | undefined {
     const below = this.lines[this.at + 1];
-    if (!line.includes("|") || below === undefined || !delimiterRow.test(below)) return;
+    if (!line.includes("|") || below === undefined || !isDelimiterRow(below)) return;
     const head = splitRow(line),
       align = splitRow(below).map(alignOf);
-    if (head.length !== align.length) return;
+    if (head.length !== align.length || head.length > maxColumns) return;
     const rows: string[][] = [];
     for (this.at += 2; this.at < this.lines.length; this.at++) {
       const row = this.lines[this.at];
@@ -216,7 +222,7 @@ class BlockParser {
       const item = marker.exec(line);
       if (isBlank(line) || interrupts(line) || (item && this.depth < maxDepth && !/^(?!1\b)\d/.test(item[2]) && line.trim() !== item[2]))
         break;
-      if (line.includes("|") && delimiterRow.test(this.lines[this.at + 1] ?? "")) break;
+      if (line.includes("|") && isDelimiterRow(this.lines[this.at + 1] ?? "")) break;
       lines.push(line.trimStart());
     }
     return { kind: "paragraph", text: lines.join("\n").trimEnd() };
@@ -252,9 +258,9 @@ interface Piece {
 
 const punctuation = /[\p{P}\p{S}]/u;
 const escapable = /[!-/:-@[-`{-~]/;
-const target = /\([ \n]*(?:<([^<>\n]*)>|([^\s()<>]*(?:\([^\s()<>]*\)[^\s()<>]*)*))(?:[ \n]+(?:"[^"]*"|'[^']*'))?[ \n]*\)/y;
+const target = /\([ \n]*(?:(?:<([^<>\n]*)>|((?:[^\s()<>]|\([^\s()<>]*\))+))(?:[ \n]+(?:"[^"]*"|'[^']*'))?[ \n]*)?\)/y;
 const angled = /<(https?:\/\/[^\s<>]*|[\w.+-]{1,64}@[\w.-]{1,255})>/iy;
-const bare = /https?:\/\/[^\s<>"'`]+/iy;
+const bare = /https?:\/\/[^\s<>"'`/?#][^\s<>"'`]*/iy;
 const lineBreak = /<br[ ]?\/?>/iy;
 
 const depthOf = (children: Inline[]) =>
