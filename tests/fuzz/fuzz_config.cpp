@@ -65,7 +65,10 @@ hidden_size_per_layer_input num_kv_shared_layers use_double_wide_mlp kv_lora_ran
 v_head_dim n_routed_experts n_shared_experts moe_intermediate_size first_k_dense_replace moe_layer_freq mamba_expand
 mamba_d_state mamba_d_conv mamba_dt_rank attn_layer_period attn_layer_offset expert_layer_period expert_layer_offset hidden_act
 silu gelu __float__ Infinity lfm2 block_ff_dim block_ffn_dim_multiplier block_multiple_of block_auto_adjust_ff_dim conv_L_cache
-conv_bias norm_eps full_attn_idxs conv use_bias attention_bias mlp_bias)");
+conv_bias norm_eps full_attn_idxs conv use_bias attention_bias mlp_bias gemma3n_text gemma granite nemotron starcoder2 phi3 qwen3_moe
+altup_num_inputs altup_active_idx altup_correct_scale laurel_rank activation_sparsity_pattern vocab_size_per_layer_input
+embedding_multiplier residual_multiplier logits_scaling attention_multiplier hidden_activation relu2 norm_epsilon text_config
+norm_topk_prob decoder_sparse_step mlp_only_layers)");
   fuzz::Random random(seed);
   return fuzz::write_back(fuzz::mutate_json({reinterpret_cast<char*>(data), size}, words, random, max_size), data, max_size);
 }

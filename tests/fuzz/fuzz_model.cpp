@@ -90,7 +90,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 // One file changes, by what it is. Numbers of configurations mostly, so that tensors still fit.
 extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
   static const std::vector<std::string_view> words = fuzz::words(
-      "llama qwen2 mistral mamba eos_token_id rope_theta rope_scaling factor sliding_window tie_word_embeddings F32 F16 BF16 data_offsets");
+      "llama qwen2 mistral mamba gemma3n_text lfm2 granite nemotron eos_token_id rope_theta rope_scaling factor sliding_window tie_word_embeddings F32 F16 BF16 data_offsets");
   fuzz::Random random(seed);
   std::vector<Section> sections = sections_of({reinterpret_cast<char*>(data), size});
   if (sections.empty()) return LLVMFuzzerMutate(data, size, max_size);

@@ -19,7 +19,23 @@ llama.attention.key_length llama.attention.layer_norm_rms_epsilon llama.rope.fre
 llama.rope.scaling.type llama.rope.scaling.factor llama.rope.scaling.original_context_length yarn linear mamba.ssm.conv_kernel
 mamba.ssm.inner_size mamba.ssm.state_size mamba.ssm.time_step_rank token_embd.weight output.weight rope_freqs.weight split.count
 split.no tokenizer.ggml.model tokenizer.ggml.pre tokenizer.ggml.tokens tokenizer.ggml.merges tokenizer.ggml.scores
-tokenizer.ggml.token_type tokenizer.ggml.eos_token_id gpt2 smollm a)");
+tokenizer.ggml.token_type tokenizer.ggml.eos_token_id gpt2 smollm a mixtral qwen3moe gemma gemma2 gemma3 gemma3n granite nemotron
+starcoder2 phi3 smollm3 lfm2 mamba2 jamba tokenizer.ggml.add_bos_token tokenizer.chat_template blk.0.attn_q.bias blk.0.ffn_up.bias
+rope_factors_short.weight rope_factors_long.weight blk.0.laurel_l.weight per_layer_token_embd.weight)");
+    // Every family's keys under every family's name.
+    static const std::vector<std::string> keys = [] {
+      std::vector<std::string> made;
+      for (const char* arch : {"llama", "qwen3moe", "gemma3", "gemma3n", "granite", "nemotron", "phi3", "lfm2", "mamba2", "jamba"})
+        for (const char* key :
+             {"expert_count", "expert_used_count", "expert_feed_forward_length", "attention.sliding_window", "attention.sliding_window_pattern",
+              "attention.shared_kv_layers", "attention.scale", "attention.layer_norm_epsilon", "attn_logit_softcapping", "embedding_scale",
+              "residual_scale", "logit_scale", "rope.freq_base_swa", "rope.scaling.attn_factor", "embedding_length_per_layer_input",
+              "activation_sparsity_scale", "altup.active_idx", "altup.num_inputs", "shortconv.l_cache", "ssm.group_count", "ssm.inner_size",
+              "ssm.state_size", "attention.head_count_kv", "feed_forward_length", "block_count"})
+          made.push_back(std::string(arch) + "." + key);
+      return made;
+    }();
+    list.insert(list.end(), keys.begin(), keys.end());
     list.insert(list.end(), {"", "a b", "\xff\xfe", "\x1b[2J"});
     return list;
   }();
