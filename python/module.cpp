@@ -132,7 +132,7 @@ int64_t bytes_of(const char* option, const std::string& text) {
 // What is None is as the device has it.
 struct Options {
   std::string device = "auto";
-  std::optional<std::string> isa, kv_dtype;
+  std::optional<std::string> isa, kv_dtype, state_dtype;
   std::optional<int> threads, max_seqs, max_batch_tokens, max_prompt_tokens, max_context, page_tokens;
   std::string memory, swap;
   std::optional<bool> prefix_cache, deterministic;
@@ -141,7 +141,8 @@ struct Options {
   EngineOptions resolve() const {
     EngineOptions o = options_for(device);
     if (isa) o.isa = isa_from(*isa);
-    if (kv_dtype) o.kv_dtype = dtype_from(*kv_dtype);
+    if (kv_dtype) o.kv_dtype = kv_format_named(*kv_dtype).element;
+    if (state_dtype) o.state_dtype = dtype_from(*state_dtype);
     for (auto [given, field] : {std::pair{&threads, &o.threads},
                                 {&max_seqs, &o.max_seqs},
                                 {&max_batch_tokens, &o.max_batch_tokens},
@@ -180,6 +181,7 @@ void bind_options(nb::module_& m) {
       .def_rw("device", &Options::device)
       .def_rw("isa", &Options::isa)
       .def_rw("kv_dtype", &Options::kv_dtype)
+      .def_rw("state_dtype", &Options::state_dtype)
       .def_rw("threads", &Options::threads)
       .def_rw("max_seqs", &Options::max_seqs)
       .def_rw("max_batch_tokens", &Options::max_batch_tokens)

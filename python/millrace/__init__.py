@@ -34,8 +34,8 @@ Messages = Sequence[Dict[str, Any]]
 # What other engines call these.
 _KNOWN_ELSEWHERE = {
     "max_model_len": "max_context", "n_ctx": "max_context", "max_num_seqs": "max_seqs", "max_num_batched_tokens": "max_batch_tokens",
-    "gpu_memory_utilization": "memory", "swap_space": "swap", "kv_cache_dtype": "kv_dtype", "enable_prefix_caching": "prefix_cache",
-    "block_size": "page_tokens", "n_threads": "threads",
+    "gpu_memory_utilization": "memory", "swap_space": "swap", "kv_cache_dtype": "kv_dtype", "mamba_ssm_cache_dtype": "state_dtype",
+    "enable_prefix_caching": "prefix_cache", "block_size": "page_tokens", "n_threads": "threads",
 }
 
 

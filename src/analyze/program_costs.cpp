@@ -123,15 +123,22 @@ class Sum {
 
   void state(Operation& o, const Op& op, double read, double kept) {
     if (auto* a = op.get<AttendOp>()) {
-      read *= s_.kv / double(size_of(a->kv->dtype));
+      read *= kv_bytes(s_, *a->kv) / double(a->kv->bytes_per_token());
       o.state_ways = a->kv->kv_heads;
       set_attention_law(o, shape_.parts[0], double(a->args.heads) / a->kv->kv_heads, a->args.window, s_.kv);
     }
-    if (auto* k = op.get<StoreKvOp>()) kept *= s_.kv / double(size_of(k->kv->dtype));
-    if (op.get<DiagScanOp>()) set_scan_law(o, shape_.parts[0], diag_scan_flops);
-    if (op.get<OuterScanOp>()) set_scan_law(o, shape_.parts[0], outer_scan_flops);
+    if (auto* k = op.get<StoreKvOp>()) kept *= kv_bytes(s_, *k->kv) / double(k->kv->bytes_per_token());
+    if (auto* d = op.get<DiagScanOp>()) scan(o, d->scan->state, diag_scan_flops, read, kept);
+    if (auto* d = op.get<OuterScanOp>()) scan(o, d->scan->state, outer_scan_flops, read, kept);
     o.state += read;
     o.written += kept;
+  }
+
+  void scan(Operation& o, const SlotState& state, double flops, double& read, double& kept) {
+    const double as = double(size_of(s_.scan)) / double(size_of(state.dtype));
+    read *= as;
+    kept *= as;
+    set_scan_law(o, shape_.parts[0], flops, s_.scan);
   }
 
   // With tensor parallelism each chip has a partial sum of what is added to the residual.

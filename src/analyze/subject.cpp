@@ -113,8 +113,15 @@ void store_weights_as(Storage& s, std::string_view name) {
 }
 
 void store_keys_as(Storage& s, std::string_view name) {
-  s.kv = number_format(name).bytes;
+  const auto known = std::ranges::find(kv_formats(), name == "fp8" ? "fp8_e4m3" : name, &KvFormat::name);
   s.kv_name = name;
+  if (known == kv_formats().end()) {
+    s.kv = number_format(name).bytes;
+    s.kv_dtype = std::nullopt;
+  } else {
+    s.kv = double(bits_of(known->element)) / 8;
+    s.kv_dtype = known->element;
+  }
 }
 
 }  // namespace mr

@@ -36,9 +36,10 @@ void set_experts_law(Operation& o, double rows, double experts, double used, dou
   set_law(o, "B·T·k/(E·(1-(1-k/E)^(B·T)))", rows * used / experts_read(experts, used, rows), bytes);
 }
 
-void set_scan_law(Operation& o, const Phase& p, double flops) {
-  o.law = fmt::format("T·{:g}/8", flops);
-  o.law_intensity = p.rows * flops / 8;  // each value is read and written once a step, 4 bytes each
+void set_scan_law(Operation& o, const Phase& p, double flops, DType state) {
+  const double moved = 2 * double(size_of(state));  // each value is read and written once a step
+  o.law = fmt::format("T·{:g}/{:g}", flops, moved);
+  o.law_intensity = p.rows * flops / moved;
 }
 
 std::string attention_name(int window) { return window ? fmt::format("attention, window {}", window) : "attention"; }
@@ -164,20 +165,21 @@ class Counter {
   void mix(const AttentionSpec& a) {
     const double q = double(a.heads) * a.head_dim, kv = double(a.kv_heads) * a.head_dim, own = a.kv_owner < 0 ? 1 : 0;
     product("q, k, v", rows_, spec_.dim, q + 2 * own * kv);
+    const double kept = kv_bytes(s_, {{}, DType::bf16, a.kv_heads, a.head_dim, a.head_dim});
     if (a.rope >= 0) {
       Operation& store = op("rope, store K/V");
       store.flops += 3 * rows_ * (a.heads + own * a.kv_heads) * spec_.ropes[size_t(a.rope)].dim;
       store.read += rows_ * (q + 2 * own * kv) * a_;
-      store.written += rows_ * (q * a_ + 2 * own * kv * s_.kv);
+      store.written += rows_ * (q * a_ + own * kept);
     } else if (own > 0) {
       Operation& store = op("store K/V");
       store.read += rows_ * 2 * kv * a_;
-      store.written += rows_ * 2 * kv * s_.kv;
+      store.written += rows_ * kept;
     }
 
     Operation& o = op(attention_name(a.window));
     o.flops += 4 * shape_.pairs(a.window) * q;
-    o.state += shape_.keys(a.window) * 2 * kv * s_.kv;
+    o.state += shape_.keys(a.window) * kept;
     o.read += rows_ * q * a_;
     o.written += rows_ * q * a_;
     o.state_ways = a.kv_heads;
@@ -192,7 +194,8 @@ class Counter {
     if (m.q_rank) product("q down", rows_, spec_.dim, m.q_rank);
     product("q up", rows_, m.q_rank ? m.q_rank : spec_.dim, n * qk);
     product("latent down", rows_, spec_.dim, latent);
-    op("store latent").written += rows_ * latent * s_.kv;
+    const double token = kv_bytes(s_, {{}, DType::bf16, 1, m.kv_rank + m.rope_dim, 0});
+    op("store latent").written += rows_ * token;
 
     const double all = shape_.pairs(0), kept = shape_.keys(0);
     const double absorb = 2 * rows_ * n * m.kv_rank * (m.nope_dim + m.v_dim), absorbed = 2 * all * n * (latent + m.kv_rank);
@@ -210,7 +213,7 @@ class Counter {
     o.flops += absorbs ? absorbed : expanded;
     o.state_ways = 1;
     if (absorbs) {
-      o.state += kept * latent * s_.kv;
+      o.state += kept * token;
       o.read += rows_ * n * latent * a_;
       o.written += rows_ * n * m.kv_rank * a_;
       set_law(o, "N·(2r+d)/(r+d)", n * (latent + m.kv_rank) / latent * first_.rows, s_.kv);
@@ -241,10 +244,11 @@ class Counter {
     Operation& o = op("scan");
     o.flops += rows_ * (flops * values + 3 * inner);
     o.weights += weights * 4;
-    o.state += seqs_ * values * 4;
+    const double state = seqs_ * values * double(size_of(s_.scan));
+    o.state += state;
     o.read += rows_ * inputs * a_;
-    o.written += rows_ * inner * a_ + seqs_ * values * 4;
-    set_scan_law(o, first_, flops);
+    o.written += rows_ * inner * a_ + state;
+    set_scan_law(o, first_, flops, s_.scan);
   }
 
   void mix(const MambaSpec& m) {
@@ -324,10 +328,11 @@ class Counter {
   std::vector<Operation> ops_;
 };
 
-// The state of a layer when a key or value takes `kv` bytes.
-StateSpec kept_by(const LayerSpec& layer, double kv) {
-  StateSpec state = std::visit([](const auto& mixer) { return mixer.state(DType::f32); }, layer.mixer);
-  if (state.kind == StateSpec::Kind::paged) state.bytes = int64_t(std::ceil(double(state.bytes) / 4 * kv));
+// The state of a layer; in a format that the engine does not have, as many bytes as its keys and values take.
+StateSpec kept_by(const LayerSpec& layer, const Storage& s) {
+  const StateTypes types{s.kv_dtype.value_or(DType::f32), s.scan};
+  StateSpec state = std::visit([&](const auto& mixer) { return mixer.state(types); }, layer.mixer);
+  if (state.kind == StateSpec::Kind::paged && !s.kv_dtype) state.bytes = int64_t(std::ceil(double(state.bytes) / 4 * s.kv));
   return state;
 }
 
@@ -347,7 +352,7 @@ double state_bytes(const ModelSpec& spec, const Storage& storage, double context
   double bytes = 0;
   for (const LayerSpec& layer : spec.layers) {
     StateLayout one;  // rounds as the engine does
-    StateSpec state = kept_by(layer, storage.kv);
+    StateSpec state = kept_by(layer, storage);
     if (!state.bytes) continue;
     one.add(state);
     const int ways = std::visit([](const auto& mixer) { return mixer.division().state_ways; }, layer.mixer);
@@ -372,8 +377,15 @@ double mha_state_bytes(const ModelSpec& spec, const Storage& storage, double con
   return n_attention ? values / n_attention * double(spec.layers.size()) * storage.kv * context : 0;
 }
 
+double kv_bytes(const Storage& s, const PagedKv& kv) {
+  if (!s.kv_dtype) return double(kv.kv_heads) * (kv.k_dim + kv.v_dim) * s.kv;
+  PagedKv stored = kv;
+  stored.dtype = *s.kv_dtype;
+  return double(stored.bytes_per_token());
+}
+
 bool keeps_keys(const ModelSpec& spec) {
-  return std::ranges::any_of(spec.layers, [](const LayerSpec& layer) { return kept_by(layer, 2).kind == StateSpec::Kind::paged; });
+  return std::ranges::any_of(spec.layers, [](const LayerSpec& layer) { return kept_by(layer, {}).kind == StateSpec::Kind::paged; });
 }
 
 std::vector<StateKind> state_kinds(const ModelSpec& spec, const Storage& storage) {
@@ -383,7 +395,7 @@ std::vector<StateKind> state_kinds(const ModelSpec& spec, const Storage& storage
     auto kind = std::ranges::find(kinds, name, &StateKind::name);
     if (kind == kinds.end()) kind = kinds.insert(kind, {.name = name});
     kind->layers++;
-    StateSpec state = kept_by(layer, storage.kv);
+    StateSpec state = kept_by(layer, storage);
     kind->window = state.window;
     if (!state.bytes) continue;
     StateLayout one;

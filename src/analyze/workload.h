@@ -2,6 +2,7 @@
 // tokens of each, S context, D model width, F feed-forward, H head size, N query heads, K key/value heads, G = N / K, V vocabulary.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,7 +16,9 @@ namespace mr {
 // Bytes of one number, by its role.
 struct Storage {
   double block = 2, table = 2;  // weights of the layers; of embedding tables and output layer
-  double kv = 2;                // keys, values, latents; recurrent state is always f32
+  double kv = 2;                // keys, values, latents; without scales that the engine keeps beside them
+  std::optional<DType> kv_dtype = DType::bf16;  // none: a format that the engine does not have
+  DType scan = DType::f32;      // what scans carry
   double activation = 2;        // 0: activations stay in caches; only weights and state count
   bool renamed = false;         // another format than the file's was given
   NumberFormat::Product block_product = NumberFormat::Product::bf16, table_product = NumberFormat::Product::bf16;
@@ -51,7 +54,7 @@ inline std::vector<Operation> operations(const ModelSpec& m, const Storage& s, c
 void set_law(Operation&, std::string_view symbols, double value, double bytes);
 void set_attention_law(Operation&, const Phase&, double group, int window, double bytes);  // group: query heads per key/value head
 void set_experts_law(Operation&, double rows, double experts, double used, double bytes);
-void set_scan_law(Operation&, const Phase&, double flops);  // flops per value of the state and token
+void set_scan_law(Operation&, const Phase&, double flops, DType state);  // flops per value of the state and token
 
 std::string attention_name(int window);
 double ring_bytes(int chips, double bytes);  // sent by each chip in a ring all-reduce of `bytes`
@@ -75,6 +78,9 @@ double state_bytes(const ModelSpec&, const Storage&, double context, int chips =
 // If every layer had its own keys and values for each query head, recurrent layers as many as attention layers on average; 0: the
 // model has no attention.
 double mha_state_bytes(const ModelSpec&, const Storage&, double context);
+
+// Bytes of a token's keys and values in a layer, the engine's scales included.
+double kv_bytes(const Storage&, const PagedKv&);
 
 bool keeps_keys(const ModelSpec&);  // or latents: the format of keys and values matters
 

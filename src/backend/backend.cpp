@@ -20,6 +20,19 @@ Tensor by_token(Tensor x, int64_t n_tokens) {
   return x;
 }
 
+std::span<const DType> Backend::kv_dtypes() const {
+  static const std::vector<DType> types = [] {
+    std::vector<DType> all;
+    for (const KvFormat& f : kv_formats()) all.push_back(f.element);
+    return all;
+  }();
+  return types;
+}
+std::span<const DType> Backend::state_dtypes() const {
+  static constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f16};
+  return kTypes;
+}
+
 DeviceMemory Backend::memory() const { return {physical_memory(), false}; }
 
 void Backend::copy_in(void* to, const void* host, size_t bytes) { std::memcpy(to, host, bytes); }

@@ -61,6 +61,8 @@ class Backend {
   // passed to operations come from allocate(), place() and upload().
   virtual DType activations() const { return DType::f32; }  // between operations; residual stream, angles and logits are always f32
   virtual DType kv_dtype() const { return DType::f16; }     // default type of the KV cache
+  virtual std::span<const DType> kv_dtypes() const;         // those that it has kernels for: of kv_formats()
+  virtual std::span<const DType> state_dtypes() const;      // of the state of scans
   virtual DeviceMemory memory() const;                      // available to the engine; own memory already allocated counts as available
   virtual std::optional<DeviceRates> rates() { return std::nullopt; }  // measures, for some milliseconds; none: use backend/cpu/probe.h
   virtual Buffer allocate(size_t bytes) { return Buffer(bytes); }      // zeroed

@@ -44,7 +44,7 @@ void make_room(EngineSetup& setup, const std::vector<GridShape>& shapes) {
   o.max_batch_tokens = std::max(o.max_batch_tokens, 2 * batch);
   auto files = Checkpoint::open(setup.model, o.random_weights ? Checkpoint::Want::configuration : Checkpoint::Want::tensors);
   const ModelSpec spec = describe(*files).spec;
-  const StateLayout layout = layout_of(spec, o.kv_dtype.value_or(DType::f16));
+  const StateLayout layout = layout_of(spec, {o.kv_dtype.value_or(DType::f16), o.state_dtype.value_or(spec.scan_state)});
   const double room =
       o.state_bytes ? double(o.state_bytes) : memory_share * double(physical_memory()) - parameter_bytes(spec, storage_of(*files));
   int64_t bytes = 0;

@@ -81,7 +81,8 @@ Chip median_of(const std::vector<Chip>& taken) {
 }
 
 StepCosts::StepCosts(const Engine& engine) : program_(engine.model().program()), storage_(storage_of(engine.checkpoint())) {
-  store_keys_as(storage_, name_of(engine.model().kv_dtype()));
+  store_keys_as(storage_, kv_format(engine.model().state_types().kv).name);
+  storage_.scan = engine.model().state_types().scan;
   storage_.activation = 0;
 }
 

@@ -241,8 +241,10 @@ Technique formats(const EngineSetup& base, const Facts&) {
 Technique kv_formats(const EngineSetup& base, const Facts& facts) {
   std::vector<Job> long_ones(8, Job{std::min(1024, facts.longest() / 2), 64});
   Technique t{"kv-formats", "8 answers of 64 tokens to long prompts: in what keys and values are kept", {}};
-  for (const char* dtype : {"f32", "bf16", "f16"})
-    t.settings.push_back({dtype, with(base, [&](auto& f) { f.options.kv_dtype = dtype_from(dtype); }), long_ones});
+  for (const KvFormat& format : mr::kv_formats()) {
+    if (base.options.device == "cuda" && format.largest > 0) continue;
+    t.settings.push_back({std::string(format.name), with(base, [&](auto& f) { f.options.kv_dtype = format.element; }), long_ones});
+  }
   return t;
 }
 

@@ -12,7 +12,7 @@ namespace mr {
 namespace {
 
 struct AnalyzeFlags {
-  std::string model, config, hardware = "local", link, weight_format, kv_format, experts, draft, html, svg;
+  std::string model, config, hardware = "local", link, weight_format, kv_format, state_format, experts, draft, html, svg;
   Question question;
   WhatIf what_if;
   double acceptance = 0.7;
@@ -56,6 +56,7 @@ void store(Subject& s, const AnalyzeFlags& f, const Chip& chip) {
   s.storage.activation = chip.activation_bytes;
   if (!f.weight_format.empty()) store_weights_as(s.storage, f.weight_format);
   // By default the engine's format there: Backend::kv_dtype.
+  s.storage.scan = f.state_format.empty() ? s.spec.scan_state : dtype_from(f.state_format);
   store_keys_as(s.storage, !f.kv_format.empty() ? f.kv_format : chip.name == "local" ? "f16" : "bf16");
 }
 
@@ -112,7 +113,10 @@ void add_what_if(CLI::App& app, AnalyzeFlags& f) {
   app.add_option("--experts", f.experts, "EXPERTS:USED, like 8:2, instead of every feed-forward")->group(group);
   app.add_option("--weight-format", f.weight_format, "how weights are stored: bf16, fp8, int8, int4, ...; --formats lists them")
       ->group(group);
-  app.add_option("--kv-format", f.kv_format, "how keys and values are stored")->group(group);
+  app.add_option("--kv-format,--kv-dtype", f.kv_format, "how keys and values are stored")->group(group);
+  app.add_option("--state-format,--state-dtype", f.state_format, "how the state of recurrent layers is stored: f32, bf16 or f16")
+      ->check(CLI::IsMember({"f32", "bf16", "f16"}))
+      ->group(group);
   auto* tp = app.add_option("--tp", f.question.on.tp, "chips that share every layer")->check(CLI::Range(1, 4096))->group(group);
   app.add_option("--link", f.link, "their interconnect: nvlink4, pcie5, ...; the chip's own by default")->needs(tp)->group(group);
   app.add_option("--replicas", f.question.on.replicas, "groups of such chips")->check(CLI::Range(1, 1 << 20))->group(group);

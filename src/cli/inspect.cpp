@@ -17,7 +17,7 @@ namespace mr {
 namespace {
 
 struct InspectFlags {
-  std::string model, kv_dtype = "f16";
+  std::string model, kv_dtype = "f16", state_dtype;
   bool tensors = false, json = false, formats = false;
   ProgramQuestion program;
 };
@@ -56,18 +56,24 @@ Json describe_json(const Checkpoint& files, const ModelSpec& spec, const std::ma
   return out;
 }
 
+ModelOptions model_options(const InspectFlags& f) {
+  ModelOptions options{.kv_dtype = kv_format_named(f.kv_dtype).element};
+  if (!f.state_dtype.empty()) options.state_dtype = dtype_from(f.state_dtype);
+  return options;
+}
+
 int inspect_program(const Checkpoint& files, const InspectFlags& f) {
   auto backend = make_cpu_backend(best_isa(), 1);
-  auto model = Model::outline(files, *backend, {dtype_from(f.kv_dtype)});
+  auto model = Model::outline(files, *backend, model_options(f));
   fmt::print("{}", f.json ? program_json(*model, f.program).dump() + "\n" : program_text(*model, f.program));
   return 0;
 }
 
 void print_plan(const Checkpoint& files, const InspectFlags& f) {
-  const DType kv_dtype = dtype_from(f.kv_dtype);
+  const ModelOptions options = model_options(f);
   std::string plan;
   try {
-    plan = plan_text(*Model::outline(files, *make_ref_backend(), {kv_dtype}), {.kv_dtype = kv_dtype});
+    plan = plan_text(*Model::outline(files, *make_ref_backend(), options), {.kv_dtype = options.kv_dtype, .state_dtype = options.state_dtype});
   } catch (const Error& e) {  // still shows the contents of the files
     plan = printable(e.what(), 4000) + "\n";
   }
@@ -82,7 +88,9 @@ int inspect(InspectFlags& f) {
   auto files = Checkpoint::open(find_model(f.model));
   if (f.program.asked) return inspect_program(*files, f);
   ModelSpec spec = describe(*files).spec;
-  StateLayout layout = layout_of(spec, dtype_from(f.kv_dtype));
+  const ModelOptions options = model_options(f);
+  const StateTypes types{*options.kv_dtype, options.state_dtype.value_or(spec.scan_state)};
+  StateLayout layout = layout_of(spec, types);
   std::map<std::string, FormatSum> formats;
   int64_t bytes = 0;
   for (const StoredTensor& t : files->tensors()) {
@@ -103,8 +111,8 @@ int inspect(InspectFlags& f) {
   fmt::print("  weights       {:.1f} MB:", double(bytes) / 1e6);
   for (auto& [name, sum] : formats) fmt::print(" {} × {} ({:.1f} MB)", sum.tensors, name, double(sum.bytes) / 1e6);
   if (const std::string text = quantization_text(files->quantization()); !text.empty()) fmt::print("\n  quantization  {}", printable(text));
-  fmt::print("\n  state         {} bytes a token, {} bytes a sequence ({} keys and values)\n", layout.bytes_per_token(),
-             layout.bytes_per_sequence(), f.kv_dtype);
+  fmt::print("\n  state         {} bytes a token, {} bytes a sequence ({} keys and values, {} recurrent state)\n", layout.bytes_per_token(),
+             layout.bytes_per_sequence(), kv_format(types.kv).name, name_of(types.scan));
   print_plan(*files, f);
   if (f.tensors)
     for (const StoredTensor& t : files->tensors()) fmt::print("  {:<48} {:<6} {}\n", printable(t.name), t.format, shape_string(t.shape));
@@ -118,9 +126,8 @@ void add_inspect(CLI::App& program, Action& chosen) {
       program, chosen, "inspect", "what is in a model's files: layers, formats, state, memory",
       [](CLI::App& app, InspectFlags& f) {
         app.add_option("MODEL", f.model, "a Hugging Face directory, .gguf file or short name; the default model if omitted");
-        app.add_option("--kv-dtype", f.kv_dtype, "format of keys and values")
-            ->check(CLI::IsMember({"f16", "bf16", "f32"}))
-            ->capture_default_str();
+        add_kv_dtype(app, f.kv_dtype, "f16 by default");
+        add_state_dtype(app, f.state_dtype);
         app.add_flag("--tensors", f.tensors, "list every tensor");
         app.add_flag("--json", f.json, "one JSON object");
         app.add_flag("--formats", f.formats, "the weight formats that are read, run and written, instead of a model");

@@ -1,5 +1,6 @@
 #include "cli/options.h"
 
+#include <fmt/ranges.h>
 #include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -44,6 +45,19 @@ static void add_plain_forms(CLI::App& app, EngineFlags& f) {
   app.add_flag("--no-kv-cache", f.no_kv_cache, "recompute the whole context for every token")->group(group);
 }
 
+CLI::Option* add_kv_dtype(CLI::App& app, std::string& name, const std::string& otherwise) {
+  std::vector<std::string> names;
+  for (const KvFormat& format : kv_formats()) names.emplace_back(format.name);
+  const std::string text = fmt::format("format of keys and values: {}; fp8 is fp8_e4m3; {}", fmt::join(names, ", "), otherwise);
+  names.emplace_back("fp8");
+  return app.add_option("--kv-dtype", name, text)->check(CLI::IsMember(names));
+}
+
+CLI::Option* add_state_dtype(CLI::App& app, std::string& name) {
+  const char* text = "format of what recurrent layers carry from token to token: f32, bf16 or f16; what the model was made for by default";
+  return app.add_option("--state-dtype", name, text)->check(CLI::IsMember({"f32", "bf16", "f16"}));
+}
+
 void add_engine_flags(CLI::App& app, EngineFlags& f) {
   const char* group = "Engine";
   app.add_option("MODEL,-m,--model", f.model,
@@ -55,9 +69,8 @@ void add_engine_flags(CLI::App& app, EngineFlags& f) {
       ->check(CLI::IsMember({"scalar", "avx2", "avx512", "vnni", "amx"}))
       ->group(group);
   app.add_option("--threads", f.options.threads, "worker threads; 0: one per core")->check(CLI::Range(0, 1024))->group(group);
-  app.add_option("--kv-dtype", f.kv_dtype, "format of keys and values; f16 by default, on a GPU bf16")
-      ->check(CLI::IsMember({"f16", "bf16", "f32"}))
-      ->group(group);
+  add_kv_dtype(app, f.kv_dtype, "f16 by default, on a GPU bf16")->group(group);
+  add_state_dtype(app, f.state_dtype)->group(group);
   f.max_seqs = app.add_option("--max-seqs", f.options.max_seqs, "sequences running at once; 256 by default on a GPU")
                    ->check(CLI::Range(1, 4096))
                    ->capture_default_str()
@@ -128,7 +141,8 @@ void settle(EngineFlags& f) {
   EngineOptions& o = f.options;
   choose_device(f);
   if (!f.isa.empty()) o.isa = isa_from(f.isa);
-  if (!f.kv_dtype.empty()) o.kv_dtype = dtype_from(f.kv_dtype);
+  if (!f.kv_dtype.empty()) o.kv_dtype = kv_format_named(f.kv_dtype).element;
+  if (!f.state_dtype.empty()) o.state_dtype = dtype_from(f.state_dtype);
   if (!f.memory.empty()) o.state_bytes = memory_bytes(f.memory);
   if (!f.swap.empty()) o.swap_bytes = memory_bytes(f.swap);
   o.victim = f.victim == "largest" ? Victim::largest : Victim::newest;

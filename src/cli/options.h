@@ -14,7 +14,7 @@ namespace mr {
 
 struct EngineFlags {
   std::string model;                                         // path or short name; empty: the default model
-  std::string device = "auto", isa, kv_dtype, memory, swap;  // kv_dtype empty: the device's
+  std::string device = "auto", isa, kv_dtype, state_dtype, memory, swap;  // kv_dtype empty: the device's; state_dtype: the model's
   EngineOptions options;
   std::string victim = "newest", batching = "continuous", state = "paged";
   std::optional<uint64_t> random_weights;
@@ -22,6 +22,8 @@ struct EngineFlags {
   CLI::Option *max_seqs = nullptr, *max_batch_tokens = nullptr;  // whether they were given
   bool requantize = false, deterministic = false, no_prefix_cache = false, no_kv_cache = false, no_overlap = false;
 };
+CLI::Option* add_kv_dtype(CLI::App&, std::string& name, const std::string& otherwise);
+CLI::Option* add_state_dtype(CLI::App&, std::string& name);
 void add_engine_flags(CLI::App&, EngineFlags&);
 void settle(EngineFlags&);                           // its words become its options, with a progress bar when stderr is a terminal
 std::unique_ptr<Engine> start_engine(EngineFlags&);  // settles them too

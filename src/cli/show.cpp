@@ -83,7 +83,7 @@ void describe_model(const Checkpoint& files, OrderedJson& out) {
     out["architecture"] = spec.arch;
     out["parameters"] = parameters(spec);
     out["context"] = spec.max_context;
-    Model::outline(files, *make_ref_backend(), {DType::f16});  // throws if it cannot run
+    Model::outline(files, *make_ref_backend(), {});  // throws if it cannot run
   } catch (const Error& e) {
     out["problem"] = e.what();
   }

@@ -7,25 +7,30 @@
 
 namespace mr {
 
-enum class DType : uint8_t { f32, f16, bf16, i8, u8, i16, i32, i64 };
+enum class DType : uint8_t { f32, f16, bf16, i8, u8, i16, i32, i64, f8_e4m3, f8_e5m2, i4 };
 
-constexpr int64_t size_of(DType t) {
+constexpr int64_t bits_of(DType t) {
   switch (t) {
+    case DType::i64:
+      return 64;
     case DType::f32:
     case DType::i32:
-      return 4;
+      return 32;
     case DType::f16:
     case DType::bf16:
     case DType::i16:
-      return 2;
+      return 16;
     case DType::i8:
     case DType::u8:
-      return 1;
-    case DType::i64:
+    case DType::f8_e4m3:
+    case DType::f8_e5m2:
       return 8;
+    case DType::i4:
+      return 4;
   }
   return 0;
 }
+constexpr int64_t size_of(DType t) { return bits_of(t) / 8; }  // 0: less than a byte
 
 std::string_view name_of(DType t);
 DType dtype_from(std::string_view name);  // throws Error for an unknown name

@@ -41,7 +41,7 @@ std::unique_ptr<Engine> Engine::create(const std::filesystem::path& path, const 
   Engine& e = *engine;
   e.files_ = open_model(path, options.random_weights ? Checkpoint::Want::configuration : Checkpoint::Want::tensors);
   e.backend_ = make_backend(options, *e.files_.checkpoint);
-  ModelOptions model{options.kv_dtype, options.random_weights, options.progress};
+  ModelOptions model{options.kv_dtype, options.random_weights, options.progress, options.state_dtype};
   model.quantize = options.quantize;
   model.requantize = options.requantize;
   e.memory_ = plan_engine(*Model::outline(*e.files_.checkpoint, *e.backend_, model), options, *e.backend_, e.backend_->memory());

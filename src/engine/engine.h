@@ -33,6 +33,7 @@ struct EngineOptions {
   int threads = 0;                // 0: one per core
   bool deterministic = false;     // results do not depend on the rest of the batch, on a GPU too
   std::optional<DType> kv_dtype;  // none: the device's
+  std::optional<DType> state_dtype;  // of scans; none: what the model was made for, if the device has it, else f32
   int max_seqs = 16;
   int max_batch_tokens = 512;
   int max_prompt_tokens = 0;  // most prompt rows of a step; 0: no separate limit

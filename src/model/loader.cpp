@@ -239,6 +239,18 @@ float Loader::number(std::string_view role, Place at) {
   return outlines() ? 1.0f : value[0];
 }
 
+float Loader::kv_scale(std::string_view role, Place at) {
+  if (random_seed_ || !names_.find(role)) return 1;
+  const std::string projection = names_.name(role, at), suffix = fmt::format(".{}_scale", role);
+  const StoredTensor* t = files_.find(projection.substr(0, projection.rfind('.')) + suffix);
+  if (!t) t = files_.find(projection + suffix);
+  if (!t) return 1;
+  float scale = 1;
+  read(view(outlines() ? nullptr : &scale, DType::f32, {1}), *t);
+  check(std::isfinite(scale) && scale > 0, "tensor {} is {}, but keys and values are divided by it", t->name, scale);
+  return scale;
+}
+
 Norm Loader::norm(const NormSpec& spec, std::string_view role, int64_t dim, Place at) {
   Norm norm{spec.kind, spec.eps, vector(role, ".weight", {dim}, at)};
   if (spec.kind == Norm::Kind::layer) norm.bias = vector(role, ".bias", {dim}, at);

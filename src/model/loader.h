@@ -35,6 +35,8 @@ class Loader {
   Tensor vector(std::string_view role, std::string_view suffix, std::initializer_list<int64_t> shape, Place at = {},
                 float (*map)(float) = nullptr);
   float number(std::string_view role, Place at = {});  // a tensor of one value
+  // Of the codes that keys (role "k") or values ("v") are stored as: k_scale or v_scale, beside the projection or in it; 1 if absent.
+  float kv_scale(std::string_view role, Place at);
   // f32 values of no file, where the backend reads them.
   Tensor place(const std::vector<float>&, std::initializer_list<int64_t> shape);
   Tensor filled(int64_t n, float value);

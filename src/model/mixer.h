@@ -29,9 +29,9 @@ struct BuildContext {
   StateLayout& layout;
   const ModelSpec& spec;
   std::span<const RopeTable> ropes;  // of ModelSpec::ropes
-  DType kv_dtype;
+  StateTypes types;
   int layer;
-  std::vector<StateRef>& kv;  // of each layer: its keys and values, for layers that share them
+  std::vector<PagedKv>& kv;  // of each layer: its keys and values, for layers that share them
 };
 
 std::unique_ptr<Mixer> make_mixer(const MixerSpec&, BuildContext&);

@@ -1,5 +1,7 @@
 #include "model/model.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "model/altup.h"
@@ -23,6 +25,23 @@ std::unique_ptr<Model> Model::outline(const Checkpoint& files, Backend& backend,
   return build(files, backend, options, WeightStore::Mode::counts);
 }
 
+static std::string names_of(std::span<const DType> types) {
+  std::string text;
+  for (const DType t : types) text += fmt::format("{}{}", text.empty() ? "" : ", ", kv_format(t).name);
+  return text;
+}
+
+static StateTypes choose_types(const ModelSpec& spec, const Backend& backend, const ModelOptions& options) {
+  const auto kv = backend.kv_dtypes(), scan = backend.state_dtypes();
+  const StateTypes types{options.kv_dtype.value_or(backend.kv_dtype()),
+                         options.state_dtype.value_or(std::ranges::count(scan, spec.scan_state) ? spec.scan_state : DType::f32)};
+  check(std::ranges::count(kv, types.kv), "{} cannot store keys and values as {}: it has {}", backend.name(), kv_format(types.kv).name,
+        names_of(kv));
+  check(std::ranges::count(scan, types.scan), "{} cannot keep recurrent state as {}: it has {}", backend.name(), name_of(types.scan),
+        names_of(scan));
+  return types;
+}
+
 std::unique_ptr<Model> Model::build(const Checkpoint& files, Backend& backend, const ModelOptions& options, WeightStore::Mode mode) {
   std::unique_ptr<Model> model(new Model(mode, backend));
   model->store_.expect(size_t(options.weight_bytes));
@@ -37,10 +56,10 @@ std::unique_ptr<Model> Model::build(const Checkpoint& files, Backend& backend, c
   model->embedding_ = loader.weight("embedding", spec.vocab, spec.dim);
   if (spec.per_layer) model->per_layer_ = std::make_unique<PerLayerInputs>(spec, loader);
   if (spec.altup.streams) model->streams_ = std::make_unique<Streams>(spec, loader);
-  model->kv_dtype_ = options.kv_dtype.value_or(backend.kv_dtype());
-  std::vector<StateRef> kv(spec.layers.size());
+  model->types_ = choose_types(spec, backend, options);
+  std::vector<PagedKv> kv(spec.layers.size());
   for (int i = 0; i < int(spec.layers.size()); i++) {
-    BuildContext build{loader, model->layout_, spec, model->ropes_, model->kv_dtype_, i, kv};
+    BuildContext build{loader, model->layout_, spec, model->ropes_, model->types_, i, kv};
     model->blocks_.push_back(std::make_unique<Block>(spec.layers[size_t(i)], build));
   }
   model->final_norm_ = loader.norm(spec.norm, "final_norm", spec.dim);

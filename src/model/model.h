@@ -18,6 +18,7 @@ struct ModelOptions {
   std::optional<DType> kv_dtype;                                // none: the backend's
   std::optional<uint64_t> random_weights;                       // random, from config.json alone
   std::function<void(int64_t done, int64_t total)> progress{};  // bytes of the files
+  std::optional<DType> state_dtype{};                           // of scans; none: the model's if the backend has it, else f32
   int64_t weight_bytes = 0;                                     // of the outline, if known: one allocation of just that size
   std::string quantize{};                                       // a name of WeightFormats; empty: weights stay as they are stored
   bool requantize = false;                                      // also those that are quantized already
@@ -37,7 +38,7 @@ class Model {
 
   const ModelSpec& spec() const { return spec_; }
   const StateLayout& layout() const { return layout_; }
-  DType kv_dtype() const { return kv_dtype_; }
+  const StateTypes& state_types() const { return types_; }
   int64_t weight_bytes() const { return int64_t(store_.bytes()); }
   std::vector<std::span<const std::byte>> weights() const { return store_.parts(); }  // those in host memory
   // From tokens to logits. It refers to objects of this model.
@@ -50,7 +51,7 @@ class Model {
   static std::unique_ptr<Model> build(const Checkpoint&, Backend&, const ModelOptions&, WeightStore::Mode);
   ModelSpec spec_;
   StateLayout layout_;
-  DType kv_dtype_ = DType::f16;
+  StateTypes types_;
   WeightStore store_;
   std::vector<RopeTable> ropes_;
   Weight embedding_, output_;  // output_ is empty when tied

@@ -53,10 +53,10 @@ ModelFacts facts_of(const ModelSpec& spec, DType kv_dtype) {
 
 int64_t conv_slot_bytes(int64_t width, int64_t channels) { return ((width - 1) * channels * 4 + 63) / 64 * 64; }
 
-StateLayout layout_of(const ModelSpec& spec, DType kv_dtype) {
+StateLayout layout_of(const ModelSpec& spec, const StateTypes& types) {
   StateLayout layout;
   for (const LayerSpec& layer : spec.layers) {
-    const StateSpec state = std::visit([&](const auto& mixer) { return mixer.state(kv_dtype); }, layer.mixer);
+    const StateSpec state = std::visit([&](const auto& mixer) { return mixer.state(types); }, layer.mixer);
     if (state.bytes) layout.add(state);
   }
   return layout;

@@ -46,9 +46,15 @@ struct Division {
 
 struct ModelSpec;
 
+// In what state is kept: keys and values (of kv_formats()), and what scans carry from token to token (f32, f16 or bf16). The last inputs
+// of a convolution stay f32: they are few beside either, and are read again as they came.
+struct StateTypes {
+  DType kv = DType::f16, scan = DType::f32;
+};
+
 // A mixer's spec answers for itself whatever is asked before, or without, building it; each answers in the mixer's own file:
 //   parameters(dim)     how many
-//   state(kv_dtype)     what the layer keeps; 0 bytes: nothing of its own
+//   state(types)        what the layer keeps; 0 bytes: nothing of its own
 //   text(model)         a phrase for `inspect`
 //   kind()              a name for its state
 //   division()          how tensor parallelism would split it
@@ -63,7 +69,7 @@ struct AttentionSpec {
   int kv_owner = -1;     // the layer whose keys and values it reads; -1: it has its own
   float softcap = 0;
   int64_t parameters(int64_t dim) const;
-  StateSpec state(DType kv_dtype) const;
+  StateSpec state(const StateTypes&) const;
   std::string text(const ModelSpec&) const;
   std::string kind() const;
   Division division() const { return {"query heads", heads, kv_heads}; }
@@ -78,7 +84,7 @@ struct MlaSpec {
   int kv_rank = 0;                            // size of the latent
   int nope_dim = 0, rope_dim = 0, v_dim = 0;  // of a head: parts of q and k without and with positions, v
   int64_t parameters(int64_t dim) const;
-  StateSpec state(DType kv_dtype) const;
+  StateSpec state(const StateTypes&) const;
   std::string text(const ModelSpec&) const;
   std::string kind() const;
   Division division() const { return {"query heads", heads, 1}; }
@@ -91,7 +97,7 @@ struct MambaSpec {
   enum class Norms : uint8_t { none, plain, weighted } norms = Norms::none;  // RMS norms on dt, B and C; plain: no weights
   float norm_eps = 0;
   int64_t parameters(int64_t dim) const;
-  StateSpec state(DType kv_dtype) const;
+  StateSpec state(const StateTypes&) const;
   std::string text(const ModelSpec&) const;
   std::string kind() const;
   Division division() const { return {"channels", inner}; }
@@ -106,7 +112,7 @@ struct Mamba2Spec {
   int inner() const { return heads * head_dim; }
   int conv_channels() const { return inner() + 2 * groups * n_state; }  // x, B and C
   int64_t parameters(int64_t dim) const;
-  StateSpec state(DType kv_dtype) const;
+  StateSpec state(const StateTypes&) const;
   std::string text(const ModelSpec&) const;
   std::string kind() const;
   Division division() const { return {"heads", heads}; }
@@ -119,7 +125,7 @@ struct GatedConvSpec {
   int dim = 0, conv = 3;
   bool bias = false;
   int64_t parameters(int64_t dim) const;
-  StateSpec state(DType kv_dtype) const;
+  StateSpec state(const StateTypes&) const;
   std::string text(const ModelSpec&) const;
   std::string kind() const;
   Division division() const { return {"channels", dim}; }
@@ -194,6 +200,7 @@ struct ModelSpec {
   AltUpSpec altup;
   float embedding_scale = 1, residual_scale = 1, logit_scale = 1;  // residual: of what mixers and feed-forwards add
   float logit_softcap = 0;
+  DType scan_state = DType::f32;  // what the model was made for (mamba_ssm_cache_dtype); a backend may have f32 alone
   std::vector<int32_t> eos;
 
   int add_rope(const RopeSpec&);  // returns its index; equal ropes share one
@@ -208,7 +215,7 @@ int64_t table_parameters(const ModelSpec&);   // of embedding tables and the out
 ModelFacts facts_of(const ModelSpec&, DType kv_dtype);  // for creating a backend
 
 // The state of all layers: exactly what the mixers declare, known before anything is loaded.
-StateLayout layout_of(const ModelSpec&, DType kv_dtype);
+StateLayout layout_of(const ModelSpec&, const StateTypes&);
 int64_t conv_slot_bytes(int64_t width, int64_t channels);  // of a short convolution's last inputs, aligned
 std::string text_of(const LayerSpec&, const ModelSpec&);   // "GQA attention, ...; gated feed-forward 1536"
 

@@ -179,7 +179,7 @@ void validate(const ModelSpec& spec, const std::string& where) {
   }
   c.size("the number of experts of all layers", n_experts, 0, kExperts);
   c.size("the number of parameters", parameters(spec), 1, kParameters);
-  StateLayout layout = layout_of(spec, DType::f32);
+  StateLayout layout = layout_of(spec, {DType::f32});
   c.size("the state of a token, in bytes,", layout.bytes_per_token(), 0, kTokenBytes);
   c.size("the state of a sequence, in bytes,", layout.bytes_per_sequence(), 0, kSequenceBytes);
 }

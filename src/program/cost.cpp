@@ -109,7 +109,7 @@ class Counter {
   double product(const Value& out, const Weight& w) const { return 2 * rows(out) * double(w.out) * double(w.in); }
   template <class Op>
   Cost scan(const Op& o, double flops, double h) const {
-    const double state = shape_.sequences * h * 4;
+    const double state = shape_.sequences * h * double(size_of(o.scan->state.dtype));
     return {.flops = rows(o.x) * (flops * h + 3 * double(o.x.cols)),
             .weights = double(o.scan->a.bytes() + o.scan->d.bytes()),
             .state = state,

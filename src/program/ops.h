@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/tensor.h"
+#include "quant/kv_format.h"
 #include "quant/weight.h"
 #include "state/state_spec.h"
 
@@ -51,12 +52,15 @@ struct RopeTable {
 };
 
 // A layer's paged KV cache. Layout of its block in a page on host backends, chosen so that no product needs a horizontal sum:
-// K [kv_head][page_tokens / 16][k_dim][16 tokens], then V [kv_head][page_tokens][v_dim]. page_tokens is a multiple of 16.
+// K [kv_head][page_tokens / 16][k_dim][16 tokens], then V [kv_head][page_tokens / 16][16 tokens][v_dim]; in a format that is scaled,
+// the scales of 16 tokens follow their codes. page_tokens is a multiple of 16.
 struct PagedKv {
   StateRef ref;
-  DType dtype = DType::f16;
+  DType dtype = DType::f16;  // of kv_formats()
   int kv_heads = 0, k_dim = 0, v_dim = 0;
-  int64_t bytes_per_token() const { return int64_t(kv_heads) * (k_dim + v_dim) * size_of(dtype); }
+  float k_scale = 1, v_scale = 1;  // of codes that have none of their own
+  const KvFormat& format() const { return kv_format(dtype); }
+  int64_t bytes_per_token() const { return format().bytes(kv_heads, k_dim, 1) + format().bytes(kv_heads, v_dim, 1); }
 };
 
 struct AttendArgs {
@@ -67,10 +71,11 @@ struct AttendArgs {
   Tensor sinks;       // f32 [heads], may be empty: a logit per head that takes weight without a value
 };
 
-// A recurrent layer's state: f32 values in each slot.
+// A recurrent layer's state in each slot.
 struct SlotState {
   StateRef ref;
-  int64_t offset = 0;  // bytes from the beginning of the layer's block
+  int64_t offset = 0;        // bytes from the beginning of the layer's block
+  DType dtype = DType::f32;  // of a scan: f32, f16 or bf16, rounded after every token. The inputs of a convolution are always f32
 };
 
 // A depthwise causal convolution over a sequence's rows; a slot holds the last width - 1 inputs as [width - 1, C], oldest first.

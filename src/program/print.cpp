@@ -21,7 +21,7 @@ std::string joined(const std::vector<std::string>& parts, std::string_view betwe
 
 std::string heads_text(const PagedKv& kv) {
   const std::string size = kv.k_dim == kv.v_dim ? std::to_string(kv.k_dim) : fmt::format("{} and {}", kv.k_dim, kv.v_dim);
-  return fmt::format("{} heads of {} in {}", kv.kv_heads, size, name_of(kv.dtype));
+  return fmt::format("{} heads of {} in {}", kv.kv_heads, size, kv.format().name);
 }
 
 // An operation's parameters beside its values and its weight.
@@ -46,9 +46,11 @@ struct Details {
   std::string operator()(const ShortConvOp& o) const {
     return joined({fmt::format("width {}", o.conv->weight.shape[1]), o.conv->bias.rank ? "bias" : "", act(o.conv->act)});
   }
-  std::string operator()(const DiagScanOp& o) const { return fmt::format("{} × {} states", o.scan->inner, o.scan->n_state); }
+  std::string operator()(const DiagScanOp& o) const {
+    return fmt::format("{} × {} states in {}", o.scan->inner, o.scan->n_state, name_of(o.scan->state.dtype));
+  }
   std::string operator()(const OuterScanOp& o) const {
-    return fmt::format("{} heads of {} × {} states", o.scan->heads, o.scan->head_dim, o.scan->n_state);
+    return fmt::format("{} heads of {} × {} states in {}", o.scan->heads, o.scan->head_dim, o.scan->n_state, name_of(o.scan->state.dtype));
   }
   std::string operator()(const SoftplusOp& o) const { return o.bias.rank ? "bias" : ""; }
   std::string operator()(const RouteOp& o) const {

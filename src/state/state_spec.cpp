@@ -3,7 +3,7 @@
 namespace mr {
 
 StateRef StateLayout::add(StateSpec spec) {
-  int64_t bytes = (spec.bytes + 63) / 64 * 64;
+  const int64_t bytes = layer_bytes(spec);
   for (size_t i = 0; i < groups_.size(); i++) {
     Group& g = groups_[i];
     if (g.kind != spec.kind || g.window != spec.window) continue;

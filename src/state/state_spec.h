@@ -15,6 +15,13 @@ struct StateSpec {
   int window = 0;  // paged: tokens kept; 0 keeps all
 };
 
+// Bytes that a layer's part of a slot, or its part of a page for every token, takes in its group: rounded up so that it begins at a
+// multiple of 64 bytes. Pages have at least 16 tokens.
+inline int64_t layer_bytes(const StateSpec& spec) {
+  const int64_t unit = spec.kind == StateSpec::Kind::paged ? 8 : 64;
+  return (spec.bytes + unit - 1) / unit * unit;
+}
+
 // A layer's group, and the bytes of the group's earlier layers (per token or per sequence). Inside a page the
 // layer's block begins at offset * page_tokens, inside a slot at offset.
 struct StateRef {
@@ -31,7 +38,7 @@ struct Group {
 
 class StateLayout {
  public:
-  StateRef add(StateSpec);  // bytes are rounded up to 64, so that every layer's block is aligned
+  StateRef add(StateSpec);
   std::span<const Group> groups() const { return {groups_.data(), groups_.size()}; }
   int64_t bytes_per_token() const;     // over the paged groups
   int64_t bytes_per_sequence() const;  // over the slot groups

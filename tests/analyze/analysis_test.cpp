@@ -141,7 +141,7 @@ TEST(State, OfEveryFamily) {
     }
   for (const Preset& p : presets()) {
     const ModelSpec spec = spec_of(p);
-    const StateLayout layout = layout_of(spec, DType::bf16);
+    const StateLayout layout = layout_of(spec, {DType::bf16});
     int64_t per_token = 0, per_sequence = 0;
     for (const StateKind& k : state_kinds(spec, {})) {
       per_token += k.bytes_per_token;

@@ -16,6 +16,19 @@ const Shape kShapes[] = {
     {6, 2, 24, 40, DType::f16, 16, 33, 0, true},
     {2, 2, 64, 20, DType::bf16, 32, 0, 8, true},
     {14, 2, 8, 8, DType::f32, 16, 300},
+    // codes of 8 and 4 bits, read as they are by few queries and widened for more
+    {9, 3, 64, 64, DType::f8_e4m3},
+    {4, 4, 80, 80, DType::f8_e4m3, 16, 100, 0, true, 0.37f, 2.5f},
+    {7, 1, 33, 17, DType::f8_e4m3, 48, 0, 5},
+    {4, 1, 96, 96, DType::f8_e5m2, 32, 0, 0, false, 3.0f, 0.011f},
+    {6, 2, 24, 40, DType::f8_e5m2, 16, 33, 0, true},
+    {9, 3, 64, 64, DType::i8},
+    {8, 1, 128, 128, DType::i8, 64, 0, 5},
+    {2, 2, 13, 21, DType::i8, 16, 60},
+    {9, 3, 64, 64, DType::i4},
+    {4, 2, 80, 80, DType::i4, 48, 0, 8, true},
+    {16, 2, 128, 128, DType::i4, 16, 300},
+    {3, 3, 7, 9, DType::i4, 16},
 };
 
 const Shape kMoreShapes[] = {
@@ -54,6 +67,7 @@ TEST_P(Operations, attention_follows_the_formula) {
   if (on_gpu()) shapes.push_back(kManyTiles);
   const int length = on_gpu() ? 330 : 150;
   for (const Shape& s : shapes) {
+    if (on_gpu() && kv_format(s.dtype).largest > 0) continue;  // it has none of them
     expect_formula(backend(), GetParam(), s, {{5, {length}}});
     expect_formula(backend(), GetParam(), s, {{5, {1, length - 130, 1, 127, 1}}, {6, {67, 1, 1, 0, 1}}});
   }
@@ -61,7 +75,7 @@ TEST_P(Operations, attention_follows_the_formula) {
 
 TEST_P(Operations, attention_follows_the_formula_over_long_contexts) {
   if (slow()) GTEST_SKIP() << "slow; the bits of scalar are those of the other instruction sets";
-  std::vector<Shape> shapes{{3, 1, 64, 64}, {2, 2, 16, 16, DType::f32, 16, 400}};
+  std::vector<Shape> shapes{{3, 1, 64, 64}, {2, 2, 16, 16, DType::f32, 16, 400}, {3, 1, 64, 64, DType::i4}};
   if (on_gpu())  // many splits
     shapes = {{8, 2, 128, 128, DType::bf16}, {4, 2, 64, 64, DType::bf16, 32, 700, 0, true}, {9, 1, 256, 256, DType::bf16}};
   for (const Shape& s : shapes) expect_formula(backend(), GetParam(), s, {{6, {on_gpu() ? 1500 : 998, 1, 1}}});
@@ -92,10 +106,13 @@ TEST(Attention, gives_the_same_bits_however_a_sequence_is_cut) {
 
 // A long context under one row is cut into spans when there are threads to take them.
 TEST(Attention, gives_the_same_bits_when_spans_are_shared_out) {
-  Shape s{9, 3, 64, 64};
-  std::vector<float> want = run(*make_cpu_backend(best_isa(), 1), s, {{5, {2000, 1, 5}}})[0];
-  for (int threads : {2, 4, 8})
-    expect_same_bits(run(*make_cpu_backend(best_isa(), threads), s, {{5, {2000, 1, 5}}})[0], want, fmt::format("{} threads", threads));
+  for (const KvFormat& format : kv_formats()) {
+    const Shape s{9, 3, 64, 64, format.element};
+    std::vector<float> want = run(*make_cpu_backend(best_isa(), 1), s, {{5, {2000, 1, 5}}})[0];
+    for (int threads : {2, 4, 8})
+      expect_same_bits(run(*make_cpu_backend(best_isa(), threads), s, {{5, {2000, 1, 5}}})[0], want,
+                       fmt::format("{} threads, {}", threads, format.name));
+  }
 }
 
 TEST(Attention, in_one_operation_gives_the_bits_of_rope_store_and_attend) {
@@ -171,10 +188,11 @@ struct CornerCase {
 };
 
 TEST_P(Operations, attention_has_full_and_tree_corners) {
-  for (DType type : {DType::f16, DType::bf16})
+  for (DType type : {DType::f16, DType::bf16, DType::f8_e4m3, DType::i4})
     for (int dim : {32, 64, 128, 256})
       for (int window : {0, 20, 2})  // 2: some of a tree's rows have left it
         for (Corner corner : {Corner::full, Corner::bits}) {
+          if (on_gpu() && kv_format(type).largest > 0) continue;
           CornerCase c({6, 2, dim, dim, type, 16, window}, corner, on_gpu());
           const std::string where = fmt::format("{}, dim {}, window {}, corner {}", name(), dim, window, int(corner));
           const Nearness most = nearness(GetParam(), c.s);
@@ -191,6 +209,28 @@ TEST_P(Operations, attention_has_full_and_tree_corners) {
         }
 }
 
+// A scale of NaN: what is not a number shows in whatever sees it.
+TEST(Attention, shows_what_is_not_a_number) {
+  for (DType type : {DType::f16, DType::i8, DType::i4}) {
+    const Shape s{2, 1, 16, 16, type, 16};
+    const PagedKv kv{{0, 0}, type, 1, 16, 16};
+    Units units(2, kv.bytes_per_token() * 16, 16, 1);
+    Rows rows;
+    rows.add(0, 10);
+    rows.unit = {1};
+    rows.unit_begin = {0, 1};
+    Array q({10, 2, 16}), k({10, 1, 16}), v({10, 1, 16}), out({10, 2, 16});
+    q.fill(1);
+    k.fill(2);
+    v.fill(3);
+    v.view.row<float>(4)[7] = NAN;
+    auto backend = make_cpu_backend(best_isa(), 1);
+    backend->store_kv(kv, k, v, rows.batch(), units.state);
+    backend->attend(out, q, kv, rows.batch(), units.state, args_of(s, sinks_of(s)));
+    for (int r = 4; r < 10; r++) EXPECT_TRUE(std::isnan(out.view.row<float>(r)[7])) << kv.format().name << ", row " << r;
+  }
+}
+
 TEST(Attention, refuses_heads_that_do_not_divide) {
   auto backend = make_cpu_backend(best_isa(), 1);
   PagedKv kv{{0, 0}, DType::f16, 2, 16, 16};
@@ -201,7 +241,7 @@ TEST(Attention, refuses_heads_that_do_not_divide) {
   rows.unit_begin = {0, 1};
   Array q({1, 3, 16}), out({1, 3, 16});
   EXPECT_THROW(backend->attend(out, q, kv, rows.batch(), units.state, {3, 1}), Error);
-  kv.dtype = DType::i8;
+  kv.dtype = DType::i16;
   EXPECT_THROW(backend->attend(out, q, kv, rows.batch(), units.state, {2, 1}), Error);
 }
 

@@ -13,6 +13,7 @@ struct Shape {
   int page_tokens = 32, window = 0;
   float softcap = 0;
   bool sinks = false;
+  float k_scale = 1, v_scale = 1;  // of codes without scales of their own
   float scale() const { return 1 / std::sqrt(float(k_dim)); }
 };
 
@@ -36,10 +37,42 @@ struct Course {
   return as_bf16(value(name * 4 + 3, uint64_t(position) * s.kv_heads * s.v_dim + i));
 }
 
-[[maybe_unused]] float rounded(DType type, float x) {
-  if (type == DType::f16) return f32_from_f16(f16_from_f32(x));
-  if (type == DType::bf16) return f32_from_bf16(bf16_from_f32(x));
-  return x;
+// The nearest value of a float of 8 bits, by trying all; of two that are equally near, the one with an even code.
+[[maybe_unused]] double nearest_float8(double x, int fraction, int bias, int n_codes) {
+  double best = 0;
+  int best_code = 0;
+  for (int code = 1; code < n_codes; code++) {
+    const int exponent = code >> fraction, part = code & ((1 << fraction) - 1);
+    const double v = exponent ? std::ldexp((1 << fraction) + part, exponent - bias - fraction) : std::ldexp(part, 1 - bias - fraction);
+    const double off = std::abs(v - std::abs(x)), before = std::abs(best - std::abs(x));
+    if (off > before || (off == before && best_code % 2 == 0)) continue;
+    best = v;
+    best_code = code;
+  }
+  return x < 0 ? -best : best;
+}
+
+// What is left of a head's n values once they are stored; `scale` is of codes without scales of their own.
+[[maybe_unused]] std::vector<double> kept(DType type, std::vector<float> x, double scale) {
+  std::vector<double> y(x.begin(), x.end());
+  if (type == DType::f16)
+    for (double& v : y) v = f32_from_f16(f16_from_f32(float(v)));
+  if (type == DType::bf16)
+    for (double& v : y) v = f32_from_bf16(bf16_from_f32(float(v)));
+  if (type == DType::f8_e4m3)
+    for (double& v : y) v = scale * nearest_float8(float(v) / float(scale), 3, 7, 127);
+  if (type == DType::f8_e5m2)
+    for (double& v : y) v = scale * nearest_float8(float(v) / float(scale), 2, 15, 124);
+  if (type == DType::i8 || type == DType::i4) {
+    double top = 0;
+    for (double v : y) top = std::max(top, std::abs(v));
+    const double largest = type == DType::i8 ? 127 : 7;
+    uint32_t bits = std::bit_cast<uint32_t>(float(top / largest)) & 0xffff0000;  // the next bf16 that is not smaller
+    if (double(std::bit_cast<float>(bits)) * largest < top * (1 - 1e-7)) bits += 0x10000;
+    const float own = std::bit_cast<float>(bits);
+    for (double& v : y) v = own > 0 ? double(own) * std::nearbyint(float(v) / own) : 0;
+  }
+  return y;
 }
 
 [[maybe_unused]] Array sinks_of(const Shape& s) {
@@ -123,10 +156,10 @@ class AttendProgram {
 [[maybe_unused]] std::vector<std::vector<float>> run(Backend& backend, const Shape& s, const std::vector<Course>& courses,
                                                      uint32_t seed = 1, Way way = {}) {
   const Array sinks = sinks_of(s);
-  PagedKv kv{{0, 64}, s.dtype, s.kv_heads, s.k_dim, s.v_dim};  // 64: after another layer
+  PagedKv kv{{0, 64}, s.dtype, s.kv_heads, s.k_dim, s.v_dim, s.k_scale, s.v_scale};  // 64: after another layer
   int n_pages = 1;
   for (auto& c : courses) n_pages += (c.length() + s.page_tokens - 1) / s.page_tokens;
-  const int64_t aligned = (kv.bytes_per_token() + 63) / 64 * 64;  // as in a layout of several layers
+  const int64_t aligned = layer_bytes({StateSpec::Kind::paged, kv.bytes_per_token()});  // as in a layout of several layers
   Units units(n_pages, (64 + aligned) * s.page_tokens, s.page_tokens, seed);
   std::vector<std::vector<int32_t>> pages(courses.size());
   std::vector<std::vector<float>> outs(courses.size());
@@ -183,14 +216,20 @@ class AttendProgram {
 // Softmax(q . K) V in double, straight from the definition.
 [[maybe_unused]] std::vector<float> formula(const Shape& s, uint64_t name, int length) {
   const Array sinks = sinks_of(s);
-  std::vector<std::vector<float>> q, k, v;  // of each token
+  std::vector<std::vector<float>> q;  // of each token
+  std::vector<std::vector<double>> k, v;
   for (int t = 0; t < length; t++) {
     q.emplace_back();
     k.emplace_back();
     v.emplace_back();
     for (int i = 0; i < s.heads * s.k_dim; i++) q.back().push_back(q_value(s, name, t, i));
-    for (int i = 0; i < s.kv_heads * s.k_dim; i++) k.back().push_back(rounded(s.dtype, k_value(s, name, t, i)));
-    for (int i = 0; i < s.kv_heads * s.v_dim; i++) v.back().push_back(rounded(s.dtype, v_value(s, name, t, i)));
+    for (int h = 0; h < s.kv_heads; h++) {
+      std::vector<float> key, value;
+      for (int i = 0; i < s.k_dim; i++) key.push_back(k_value(s, name, t, h * s.k_dim + i));
+      for (int i = 0; i < s.v_dim; i++) value.push_back(v_value(s, name, t, h * s.v_dim + i));
+      for (double x : kept(s.dtype, key, s.k_scale)) k.back().push_back(x);
+      for (double x : kept(s.dtype, value, s.v_scale)) v.back().push_back(x);
+    }
   }
   std::vector<float> out;
   for (int t = 0; t < length; t++) {
@@ -226,7 +265,7 @@ class AttendProgram {
 
 [[maybe_unused]] std::string describe(const Shape& s) {
   return fmt::format("{}/{} heads of {}/{}, {}, pages of {}, window {}, softcap {}, sinks {}", s.heads, s.kv_heads, s.k_dim, s.v_dim,
-                     name_of(s.dtype), s.page_tokens, s.window, s.softcap, s.sinks);
+                     kv_format(s.dtype).name, s.page_tokens, s.window, s.softcap, s.sinks);
 }
 
 }  // namespace

@@ -314,7 +314,7 @@ TEST(VecMath, bf16_rounds_to_the_nearest_even) {
   for (auto [bits, want] : cases) {
     const float x = std::bit_cast<float>(bits);
     uint16_t got = 1;
-    best_kernels().store(&got, &x, 1, 1, 2);
+    best_kernels().store(&got, &x, 1, 1, kBf16, 1);
     EXPECT_EQ(got, want) << std::hex << bits;
   }
 }

@@ -7,10 +7,20 @@ namespace {
 
 struct Shape {
   int heads, head_dim, n_state, groups;
+  DType state = DType::f32;
   int inner() const { return heads * head_dim; }
 };
 
-const Shape kShapes[] = {{4, 16, 12, 2}, {3, 64, 16, 1}, {2, 5, 1, 2}, {6, 80, 33, 3}, {8, 100, 7, 4}, {1, 1, 3, 1}};
+const Shape kShapes[] = {{4, 16, 12, 2},
+                         {3, 64, 16, 1},
+                         {2, 5, 1, 2},
+                         {6, 80, 33, 3},
+                         {8, 100, 7, 4},
+                         {1, 1, 3, 1},
+                         {3, 64, 16, 1, DType::bf16},
+                         {6, 80, 33, 3, DType::f16},
+                         {8, 100, 7, 4, DType::bf16},
+                         {2, 5, 1, 2, DType::f16}};
 
 struct Layer {
   Shape shape;
@@ -19,12 +29,12 @@ struct Layer {
   explicit Layer(Shape s) : shape(s), a({s.heads}), d({s.heads}) {
     a.fill(3, 1, -1.1f);
     d.fill(4);
-    scan = {s.heads, s.head_dim, s.n_state, s.groups, a, s.heads % 2 ? Tensor{} : d.view, 0.2f, 1.0f, {{0, 64}, 128}};
+    scan = {s.heads, s.head_dim, s.n_state, s.groups, a, s.heads % 2 ? Tensor{} : d.view, 0.2f, 1.0f, {{0, 64}, 128, s.state}};
   }
-  std::string name() const { return fmt::format("{} heads of {}", shape.heads, shape.head_dim); }
+  std::string name() const { return fmt::format("{} heads of {}, {}", shape.heads, shape.head_dim, name_of(shape.state)); }
   int width() const { return shape.inner(); }
   int64_t state_begin() const { return 192; }
-  int64_t state_bytes() const { return int64_t(shape.inner()) * shape.n_state * 4; }
+  int64_t state_bytes() const { return int64_t(shape.inner()) * shape.n_state * size_of(shape.state); }
   int64_t unit_bytes() const { return (state_begin() + state_bytes() + 63) / 64 * 64; }
 
   // Row r belongs to sequence `name[r]`.
@@ -74,7 +84,7 @@ TEST_P(Operations, outer_scan_agrees_with_ref) {
   if (on_gpu()) GTEST_SKIP() << "recurrences_agree_with_ref has it";
   for (const Shape& s : kShapes) {
     const Layer layer(s);
-    expect_ref(layer.name(), {1e-5, 1e-5}, [&](Backend& b) { return run_two(b, layer); });
+    expect_ref(layer.name(), near_ref({1e-5, 1e-5}, s.state), [&](Backend& b) { return run_two(b, layer); });
   }
 }
 

@@ -7,9 +7,18 @@ namespace {
 
 struct Shape {
   int channels, width, n_state;
+  DType state = DType::f32;
 };
 
-const Shape kShapes[] = {{64, 4, 16}, {33, 3, 8}, {16, 1, 5}, {200, 4, 24}, {7, 2, 1}};
+const Shape kShapes[] = {{64, 4, 16},
+                         {33, 3, 8},
+                         {16, 1, 5},
+                         {200, 4, 24},
+                         {7, 2, 1},
+                         {33, 3, 16, DType::bf16},
+                         {40, 4, 5, DType::f16},
+                         {20, 4, 24, DType::bf16},
+                         {7, 2, 33, DType::f16}};
 
 struct Layer {
   Shape shape;
@@ -22,12 +31,12 @@ struct Layer {
     conv_bias.fill(2);
     a.fill(3, 2, -2.1f);
     d.fill(4);
-    scan = {{0, 64}, (s.width - 1) * s.channels * 4};
+    scan = {{0, 64}, (s.width - 1) * s.channels * 4, s.state};
   }
-  std::string name() const { return fmt::format("{} channels", shape.channels); }
+  std::string name() const { return fmt::format("{} channels, {}", shape.channels, name_of(shape.state)); }
   int width() const { return shape.channels; }
   int64_t state_begin() const { return 64; }
-  int64_t state_bytes() const { return int64_t(shape.width - 1 + shape.n_state) * shape.channels * 4; }
+  int64_t state_bytes() const { return ((shape.width - 1) * 4 + shape.n_state * size_of(shape.state)) * shape.channels; }
   int64_t unit_bytes() const { return (state_begin() + state_bytes() + 63) / 64 * 64; }
 
   // Both operations over the rows of a batch, whose row r belongs to sequence `name[r]`: x = conv(x), y = scan(x).
@@ -53,7 +62,7 @@ TEST_P(Operations, convolution_and_scan_agree_with_ref) {
   if (on_gpu()) GTEST_SKIP() << "each for itself, in recurrences_agree_with_ref";
   for (const Shape& s : kShapes) {
     const Layer layer(s);
-    expect_ref(layer.name(), {3e-6, 1e-5}, [&](Backend& b) { return run_two(b, layer); });
+    expect_ref(layer.name(), near_ref({3e-6, 1e-5}, s.state), [&](Backend& b) { return run_two(b, layer); });
   }
 }
 

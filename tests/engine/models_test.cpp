@@ -83,7 +83,7 @@ TEST(Fixtures, ParametersAndStateAreAsSpecified) {
     const ModelSpec& spec = engine->model().spec();
     if (engine->checkpoint().quantization().empty()) EXPECT_EQ(parameters(spec), stored) << name;  // else codes and scales are counted
     EXPECT_LE(active_parameters(spec), parameters(spec)) << name;
-    StateLayout layout = layout_of(spec, DType::f16);
+    StateLayout layout = layout_of(spec, {DType::f16});
     EXPECT_EQ(layout.bytes_per_token(), engine->model().layout().bytes_per_token()) << name;
     EXPECT_EQ(layout.bytes_per_sequence(), engine->model().layout().bytes_per_sequence()) << name;
   }

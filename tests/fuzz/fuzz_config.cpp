@@ -18,8 +18,8 @@ static void check_spec(const ModelSpec& spec) {
       if (!std::isfinite(f)) std::abort();
     if (!std::isfinite(table.scale) || table.scale <= 0) std::abort();
   }
-  for (DType type : {DType::f16, DType::f32}) {
-    StateLayout layout = layout_of(spec, type);
+  for (DType type : {DType::f16, DType::f32, DType::i8, DType::i4}) {
+    StateLayout layout = layout_of(spec, {type});
     if (layout.bytes_per_token() < 0 || layout.bytes_per_sequence() < 0) std::abort();
     if (layout.bytes_per_token() + layout.bytes_per_sequence() <= 0) std::abort();
   }

@@ -10,18 +10,25 @@ static constexpr int64_t kInlineCost = 48 << 10;  // multiply-adds below which w
 static constexpr int64_t kCutCost = 400 << 10;    // multiply-adds below which splitting a sequence into spans does
 static constexpr float kNothing = -1e30f;
 
-int kernel_type(DType type) {
-  if (type == DType::f32) return 0;
-  if (type == DType::f16) return 1;
-  if (type == DType::bf16) return 2;
-  fail("keys and values cannot be stored as {}", name_of(type));
+StoredAs stored_as(DType type) {
+  constexpr DType kTypes[] = {DType::f32, DType::f16, DType::bf16, DType::f8_e4m3, DType::f8_e5m2, DType::i8, DType::i4};  // as in StoredAs
+  for (int i = 0; i < int(std::size(kTypes)); i++)
+    if (kTypes[i] == type) return StoredAs(i);
+  fail("state cannot be stored as {}", name_of(type));
 }
 
-void store_head(const OpKernels& kernels, const KvPages& pages, int seq, int head, int64_t place, const float* k, const float* v,
-                int type) {
-  std::byte* tile = pages.k_tile(seq, head, place) + place % kKeyTile * pages.element;
-  kernels.store(tile, k, pages.kv->k_dim, kKeyTile, type);
-  kernels.store(pages.v_row(seq, head, place), v, pages.kv->v_dim, 1, type);
+void store_head(const OpKernels& kernels, const KvPages& pages, int seq, int head, int64_t place, const float* k, const float* v) {
+  const PagedKv& kv = *pages.kv;
+  const StoredAs type = stored_as(kv.dtype);
+  float k_scale = kv.k_scale, v_scale = kv.v_scale;
+  if (pages.format->scaled) {
+    k_scale = kv_scale(k, kv.k_dim, pages.format->largest);
+    v_scale = kv_scale(v, kv.v_dim, pages.format->largest);
+    pages.k_scales(pages.k_tile(seq, head, place))[place % kKeyTile] = bf16_from_f32(k_scale);
+    pages.v_scales(pages.v_tile(seq, head, place))[place % kKeyTile] = bf16_from_f32(v_scale);
+  }
+  kernels.store(pages.k_row(seq, head, place), k, kv.k_dim, kKeyTile, type, k_scale);
+  kernels.store(pages.v_row(seq, head, place), v, kv.v_dim, 1, type, v_scale);
 }
 
 static int64_t v_stride_of(const PagedKv& kv) { return (kv.v_dim + SpanCall::kTile - 1) / SpanCall::kTile * SpanCall::kTile; }
@@ -34,7 +41,8 @@ struct CpuAttention::Call {
   const NewRows& fresh;
   const RoundAhead& ahead;
   KvPages pages;
-  int group, type;
+  int group;
+  StoredAs type;
   int64_t v_stride;  // v_dim rounded up to whole vectors
 
   int64_t results(const Block& b) const { return int64_t(b.n_rows) * group * (2 + v_stride); }  // floats of one span's partial softmax
@@ -42,7 +50,7 @@ struct CpuAttention::Call {
 
 // Views into one worker's memory. Queries of a block are numbered row by row, and within a row by head of the group.
 struct CpuAttention::Scratch {
-  float *q, *scores, *v, *max, *sum, *acc, *span_max, *span_sum, *span_acc;
+  float *q, *scores, *k, *v, *k_scale, *v_scale, *max, *sum, *acc, *span_max, *span_sum, *span_acc;
   Sight* sight;
   using TileList = const void * [SpanCall::kSpan / SpanCall::kTile];
   TileList k_tile, v_tile, next_k_tile;
@@ -57,7 +65,11 @@ struct CpuAttention::Scratch {
     };
     take(q, n * kv.k_dim);
     take(scores, int64_t(max_queries) * SpanCall::kSpan);
-    take(v, kv.v_dim % SpanCall::kTile ? SpanCall::kSpan * v_stride : 0);
+    const bool coded = kv.format().largest > 0;
+    take(k, coded ? SpanCall::kSpan * kv.k_dim : 0);
+    take(v, coded || kv.v_dim % SpanCall::kTile ? SpanCall::kSpan * v_stride : 0);
+    take(k_scale, coded ? SpanCall::kSpan : 0);
+    take(v_scale, coded ? SpanCall::kSpan : 0);
     take(max, n);
     take(sum, n);
     take(acc, n * v_stride);
@@ -144,11 +156,15 @@ CpuAttention::Keys CpuAttention::first_keys(size_t unit) const {
 // Partial softmax of all queries of a block over one span, into scratch.span_*.
 void CpuAttention::run_span(const Call& c, const Block& b, const Keys& keys, const Keys& next, Scratch& s, Worker& worker) {
   const int32_t begin = keys.begin, end = keys.end;
-  c.pages.tiles(b.seq, keys.kv_head, begin, end, s.k_tile, s.v_tile);
+  const int n_tiles = c.pages.tiles(b.seq, keys.kv_head, begin, end, s.k_tile, s.v_tile);
   const int n_next = c.pages.tiles(next.seq, next.kv_head, next.begin, next.end, s.next_k_tile, nullptr);
   const bool fetched = s.k_tile[0] == worker.fetched;
   worker.fetched = n_next ? s.next_k_tile[0] : nullptr;
   const int n = b.n_rows * c.group, n_calls = (n + kernels_.max_queries - 1) / kernels_.max_queries, each = (n + n_calls - 1) / n_calls;
+  SpanCall call = prepare_tiles(c, keys, n_tiles, n, s);
+  call.k_fetched = fetched;
+  call.next_k_tile = s.next_k_tile;
+  call.n_next = n_next;
   for (int i = 0; i < n; i += each) {
     const int m = std::min(each, n - i);
     int32_t lo = end, hi = begin;
@@ -167,27 +183,49 @@ void CpuAttention::run_span(const Call& c, const Block& b, const Keys& keys, con
       continue;
     }
     const int skipped = (lo - begin) / SpanCall::kTile;
-    kernels_.attend_span({.type = c.type,
-                          .k_dim = c.kv.k_dim,
-                          .v_dim = c.kv.v_dim,
-                          .n_queries = m,
-                          .q = s.q + int64_t(i) * c.kv.k_dim,
-                          .sight = s.sight + i,
-                          .softcap = c.args.softcap,
-                          .first = lo,
-                          .end = hi,
-                          .k_tile = s.k_tile + skipped,
-                          .v_tile = s.v_tile + skipped,
-                          .k_fetched = fetched,
-                          .next_k_tile = s.next_k_tile,
-                          .n_next = n_next,
-                          .scores = s.scores,
-                          .v_scratch = s.v,
-                          .max = s.span_max + i,
-                          .sum = s.span_sum + i,
-                          .acc = s.span_acc + i * c.v_stride,
-                          .v_stride = c.v_stride});
+    auto scales = [&](const float* all) { return c.pages.format->largest > 0 ? all + skipped * SpanCall::kTile : nullptr; };
+    call.n_queries = m;
+    call.q = s.q + int64_t(i) * c.kv.k_dim;
+    call.sight = s.sight + i;
+    call.first = lo;
+    call.end = hi;
+    call.k_tile = s.k_tile + skipped;
+    call.v_tile = s.v_tile + skipped;
+    call.k_scale = scales(s.k_scale);
+    call.v_scale = scales(s.v_scale);
+    call.max = s.span_max + i;
+    call.sum = s.span_sum + i;
+    call.acc = s.span_acc + i * c.v_stride;
+    kernels_.attend_span(call);
   }
+}
+
+SpanCall CpuAttention::prepare_tiles(const Call& c, const Keys& keys, int n_tiles, int n_queries, Scratch& s) const {
+  const bool coded = c.pages.format->largest > 0, widens = coded && n_queries > SpanCall::kFewQueries;
+  const float unit = c.type == kE4m3 ? 256 : 1;
+  SpanCall call{.k_type = c.type, .v_type = c.type, .k_dim = c.kv.k_dim, .v_dim = c.kv.v_dim, .softcap = c.args.softcap};
+  call.scores = s.scores;
+  call.v_stride = c.v_stride;
+  for (int tile = 0; coded && tile < n_tiles; tile++) {
+    const uint16_t *k = c.pages.k_scales(s.k_tile[tile]), *v = c.pages.v_scales(s.v_tile[tile]);
+    for (int i = 0; i < SpanCall::kTile; i++) {
+      s.k_scale[tile * SpanCall::kTile + i] = c.pages.format->scaled ? unit * f32_from_bf16(k[i]) : unit * c.kv.k_scale;
+      s.v_scale[tile * SpanCall::kTile + i] = c.pages.format->scaled ? unit * f32_from_bf16(v[i]) : unit * c.kv.v_scale;
+    }
+  }
+  for (int tile = 0; widens && tile < n_tiles; tile++) {
+    float* k = s.k + int64_t(tile) * SpanCall::kTile * c.kv.k_dim;
+    kernels_.widen_keys(k, s.k_tile[tile], c.kv.k_dim, c.type);
+    s.k_tile[tile] = k;
+    call.k_type = kF32;
+  }
+  for (int tile = 0; (widens || c.kv.v_dim % SpanCall::kTile) && tile < n_tiles; tile++) {
+    float* v = s.v + tile * SpanCall::kTile * c.v_stride;
+    kernels_.widen_values(v, s.v_tile[tile], std::min(SpanCall::kTile, keys.end - keys.begin - tile * SpanCall::kTile), c.kv.v_dim, c.type);
+    s.v_tile[tile] = v;
+    call.v_type = kF32;
+  }
+  return call;
 }
 
 void CpuAttention::finish(const Call& c, const Block& b, int kv_head, const Scratch& s) const {
@@ -210,7 +248,7 @@ void CpuAttention::place(const Call& c, const Block& b, int kv_head) {
     rotate(k);
   }
   const float* v = c.fresh.v.row<float>(b.row) + kv_head * c.fresh.v.stride[1];
-  store_head(kernels_, c.pages, b.seq, kv_head, c.batch.context[b.seq], k, v, c.type);
+  store_head(kernels_, c.pages, b.seq, kv_head, c.batch.context[b.seq], k, v);
 }
 
 void CpuAttention::run_unit(const Call& c, size_t i_unit, Worker& worker) {
@@ -259,8 +297,7 @@ void CpuAttention::join(const Call& c, const Block& b, int kv_head, Scratch& s) 
 void CpuAttention::run(Tensor out, Tensor q, const PagedKv& kv, const Batch& batch, const StateMemory& state, const AttendArgs& args,
                        ThreadPool& pool, const NewRows& fresh, const RoundAhead& ahead) {
   check(kv.kv_heads > 0 && args.heads % kv.kv_heads == 0, "{} query heads cannot share {} key/value heads evenly", args.heads, kv.kv_heads);
-  Call c{
-      out, q, kv, batch, args, fresh, ahead, KvPages(kv, batch, state), args.heads / kv.kv_heads, kernel_type(kv.dtype), v_stride_of(kv)};
+  Call c{out, q, kv, batch, args, fresh, ahead, KvPages(kv, batch, state), args.heads / kv.kv_heads, stored_as(kv.dtype), v_stride_of(kv)};
   plan(c, pool.size());
   if (fresh.k)  // the spans of a split block share its row, so store it before any of them runs
     for (const Block& b : blocks_)

@@ -12,11 +12,11 @@
 
 namespace mr {
 
-// The kernels' code for a stored type: 0 f32, 1 f16, 2 bf16. Throws Error for any other.
-int kernel_type(DType);
+// The kernels' name for a stored type. Throws Error for one that they do not have.
+StoredAs stored_as(DType);
 
 // Stores key and value of one head of token `place` in its page, rounded to the stored type.
-void store_head(const OpKernels&, const KvPages&, int seq, int head, int64_t place, const float* k, const float* v, int type);
+void store_head(const OpKernels&, const KvPages&, int seq, int head, int64_t place, const float* k, const float* v);
 
 class CpuAttention {
  public:
@@ -69,6 +69,8 @@ class CpuAttention {
   Keys first_keys(size_t unit) const;
   // next: the keys that the worker attends to after these, to prefetch.
   void run_span(const Call&, const Block&, const Keys&, const Keys& next, Scratch&, Worker&);
+  // Reads codes whose scales are beside them, and widens what the kernels do not read as it is stored, for n queries.
+  SpanCall prepare_tiles(const Call&, const Keys&, int n_tiles, int n_queries, Scratch&) const;
   float* partial(const Call&, const Block&, int kv_head, int span) const;
   void join(const Call&, const Block&, int kv_head, Scratch&) const;  // merges the spans of a split block
   void finish(const Call&, const Block&, int kv_head, const Scratch&) const;

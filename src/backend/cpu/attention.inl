@@ -2,6 +2,7 @@
 // are register tiles of M queries by N vectors: scores have 16 keys in the lanes, values 16 columns of V. Each score is one
 // chain over the head's dimensions, each value one chain over the keys, so the bits do not depend on M or N. A masked key
 // has weight 0 and changes nothing, so skipping it gives the same bits.
+// Codes of 8 and 4 bits are numbers like any other; a key's scale multiplies its score, a value's scale its weight.
 // Cost of a span: n_queries * keys * (k_dim + v_dim) multiply-adds, keys * (k_dim + v_dim) elements read.
 #pragma once
 
@@ -11,6 +12,7 @@ namespace {
 namespace attention {
 
 using mr::SpanCall;
+using mr::StoredAs;
 
 #if defined(__AVX512F__)
 constexpr int kMaxQueries = 12;
@@ -25,11 +27,33 @@ constexpr int vectors(int) { return 1; }
 
 constexpr float kNothing = -1e30f;  // the maximum of no scores: finite, so that differences are never NaN
 
-template <int type>
-inline Vec load_kv(const void* p, int64_t i) {
-  if constexpr (type == 0) return load(static_cast<const float*>(p) + i);
-  if constexpr (type == 1) return load_f16(static_cast<const uint16_t*>(p) + i);
-  if constexpr (type == 2) return load_bf16(static_cast<const uint16_t*>(p) + i);
+constexpr int bits_of(StoredAs type) { return type == mr::kF32 ? 32 : type <= mr::kBf16 ? 16 : type == mr::kI4 ? 4 : 8; }
+
+template <StoredAs type>
+inline Vec load_as(const void* p, int64_t i) {
+  const uint8_t* bytes = static_cast<const uint8_t*>(p) + i;
+  if constexpr (type == mr::kF32) return load(static_cast<const float*>(p) + i);
+  if constexpr (type == mr::kF16) return load_f16(static_cast<const uint16_t*>(p) + i);
+  if constexpr (type == mr::kBf16) return load_bf16(static_cast<const uint16_t*>(p) + i);
+  if constexpr (type == mr::kE4m3) return load_e4m3(bytes);
+  if constexpr (type == mr::kE5m2) return load_e5m2(bytes);
+  if constexpr (type == mr::kI8) return load_i8(bytes);
+}
+// Dimension d of the 16 keys of a tile.
+template <StoredAs type>
+inline Vec load_keys(const void* tile, int64_t d) {
+  if constexpr (type == mr::kI4)
+    return load_i4(static_cast<const uint8_t*>(tile) + d / 2 * kLanes, int(d % 2 * 4));
+  else
+    return load_as<type>(tile, d * kLanes);
+}
+// Values i to i + 15 of a row, or of rows that follow each other.
+template <StoredAs type>
+inline Vec load_values(const void* row, int64_t i) {
+  if constexpr (type == mr::kI4)
+    return load_i4_pairs(static_cast<const uint8_t*>(row) + i / 2);
+  else
+    return load_as<type>(row, i);
 }
 
 // Few queries are bound by memory, and pages are scattered: the loop over keys prefetches their values, and the next keys unless the
@@ -38,9 +62,9 @@ template <int M>
 constexpr bool kFetch = M < kMaxQueries;
 constexpr int kLine = 64;  // bytes of a cache line
 
-template <int type, int M, int N>
+template <StoredAs type, int M, int N>
 inline void scores(const SpanCall& a, int tile) {
-  constexpr int kBytes = SpanCall::kTile * (type == 0 ? 4 : 2);  // of one dimension
+  constexpr int kBytes = SpanCall::kTile * bits_of(type) / 8;  // of one dimension
   const int tiles = (a.end - a.first + SpanCall::kTile - 1) / SpanCall::kTile;
   Vec s[M][N];
   for (int m = 0; m < M; m++)
@@ -54,7 +78,7 @@ inline void scores(const SpanCall& a, int tile) {
   const float* q = a.q;
   for (int d = 0; d < a.k_dim; d++) {
     for (int n = 0; n < N; n++) {
-      const Vec kv = load_kv<type>(k[n], d * SpanCall::kTile);
+      const Vec kv = load_keys<type>(k[n], d);
       for (int m = 0; m < M; m++) s[m][n] = fma(set1(q[m * int64_t(a.k_dim) + d]), kv, s[m][n]);
       if constexpr (kFetch<M>)
         if (d * kBytes % kLine == 0) {
@@ -63,26 +87,28 @@ inline void scores(const SpanCall& a, int tile) {
         }
     }
   }
-  for (int m = 0; m < M; m++)
-    for (int n = 0; n < N; n++) store(a.scores + m * SpanCall::kSpan + (tile + n) * SpanCall::kTile, s[m][n]);
+  for (int n = 0; n < N; n++) {
+    const int key = (tile + n) * SpanCall::kTile;
+    const Vec scale = a.k_scale ? load(a.k_scale + key) : zero();
+    for (int m = 0; m < M; m++) store(a.scores + m * SpanCall::kSpan + key, a.k_scale ? mul(s[m][n], scale) : s[m][n]);
+  }
 }
 
-// acc columns [column, column + 16 N) = weights . V; rows of a v tile are `stride` elements long.
-template <int type, int M, int N>
-inline void values(const SpanCall& a, const void* const* v_tile, int64_t stride, int column) {
-  constexpr int kBytes = SpanCall::kTile * (type == 0 ? 4 : 2);
-  const int fetch_a_key = (a.k_dim * kBytes / SpanCall::kTile + kLine - 1) / kLine;  // lines per key: 16 keys prefetch a tile
+// acc columns [column, column + 16 N) = weights . V
+template <StoredAs type, int M, int N>
+inline void values(const SpanCall& a, int column) {
+  const int fetch_a_key = (a.k_dim * bits_of(type) / 8 + kLine - 1) / kLine;  // lines per key: 16 keys prefetch a tile
   Vec s[M][N];
   for (int m = 0; m < M; m++)
     for (int n = 0; n < N; n++) s[m][n] = zero();
   for (int key = a.first, tile = 0; key < a.end; key += SpanCall::kTile, tile++) {
     const int keys = a.end - key < SpanCall::kTile ? a.end - key : SpanCall::kTile;
-    const void* v = v_tile[tile];
+    const void* v = a.v_tile[tile];
     const float* p = a.scores + tile * SpanCall::kTile;
     const char* next = kFetch<M> && column == 0 && tile < a.n_next ? static_cast<const char*>(a.next_k_tile[tile]) : nullptr;
     for (int k = 0; k < keys; k++) {
       for (int n = 0; n < N; n++) {
-        const Vec kv = load_kv<type>(v, k * stride + column + n * kLanes);
+        const Vec kv = load_values<type>(v, k * a.v_stride + column + n * kLanes);
         for (int m = 0; m < M; m++) s[m][n] = fma(set1(p[m * SpanCall::kSpan + k]), kv, s[m][n]);
       }
       if (kFetch<M> && next)
@@ -109,8 +135,8 @@ inline Vec masked(Vec s, const mr::Sight& sight, int key) {
   return load(lanes);
 }
 
-// Turns the scores of one query into weights exp(score - max).
-inline void weigh(const SpanCall& a, int m) {
+// Turns the scores of one query into weights exp(score - max), times the scale of the value that each is of.
+[[gnu::flatten]] void weigh(const SpanCall& a, int m) {
   float* row = a.scores + m * SpanCall::kSpan;
   const mr::Sight& sight = a.sight[m];
   const bool bits = sight.bits != ~uint64_t(0);
@@ -129,81 +155,91 @@ inline void weigh(const SpanCall& a, int m) {
   for (int key = a.first; key < a.end; key += kLanes) {
     float* p = row + (key - a.first);
     Vec e = exp(sub(load(p), max));
-    store(p, e);
+    store(p, a.v_scale ? mul(e, load(a.v_scale + (key - a.first))) : e);
     total = add(total, e);
   }
   a.max[m] = best;
   a.sum[m] = sum(total);
 }
 
-template <int type, int M>
-void values_of(const SpanCall& a, const void* const* v_tile, int64_t stride) {
-  constexpr int N = vectors(M);
-  int column = 0;
-  const int columns = int((a.v_dim + kLanes - 1) / kLanes * kLanes);
-  for (; column + N * kLanes <= columns; column += N * kLanes) values<type, M, N>(a, v_tile, stride, column);
-  for (; column < columns; column += kLanes) values<type, M, 1>(a, v_tile, stride, column);
-}
-
-// V as f32 in rows padded to whole vectors.
-template <int type>
-void widen_values(const SpanCall& a, const void** v_tile) {
-  const int64_t padded = (a.v_dim + kLanes - 1) / kLanes * kLanes;
-  for (int key = a.first, tile = 0; key < a.end; key += SpanCall::kTile, tile++) {
-    float* to = a.v_scratch + tile * SpanCall::kTile * padded;
-    v_tile[tile] = to;
-    for (int k = 0; k < SpanCall::kTile && key + k < a.end; k++) {
-      for (int64_t i = 0; i < padded; i++) {
-        const int64_t from = int64_t(k) * a.v_dim + i;
-        float x = 0;
-        if (i < a.v_dim) {
-          if constexpr (type == 0) {
-            x = static_cast<const float*>(a.v_tile[tile])[from];
-          } else {
-            uint16_t h[kLanes] = {static_cast<const uint16_t*>(a.v_tile[tile])[from]};
-            float lanes[kLanes];
-            store(lanes, load_kv<type>(h, 0));
-            x = lanes[0];
-          }
-        }
-        to[k * padded + i] = x;
-      }
-    }
-  }
-}
-
-template <int type, int M>
-[[gnu::flatten]] void span(const SpanCall& a) {
+template <StoredAs type, int M>
+[[gnu::flatten]] void scores_of(const SpanCall& a) {
   constexpr int N = vectors(M);
   const int tiles = (a.end - a.first + SpanCall::kTile - 1) / SpanCall::kTile;
   int tile = 0;
   for (; tile + N <= tiles; tile += N) scores<type, M, N>(a, tile);
   for (; tile < tiles; tile++) scores<type, M, 1>(a, tile);
-  for (int m = 0; m < M; m++) weigh(a, m);
-  if (a.v_dim % kLanes == 0) return values_of<type, M>(a, a.v_tile, a.v_dim);
-  const void* v_tile[SpanCall::kSpan / SpanCall::kTile];
-  widen_values<type>(a, v_tile);
-  values_of<0, M>(a, v_tile, (a.v_dim + kLanes - 1) / kLanes * kLanes);
 }
 
-template <int type, int M>
-void choose(const SpanCall& a) {
-  if constexpr (M > 0) {
-    if (a.n_queries == M)
-      span<type, M>(a);
-    else
-      choose<type, M - 1>(a);
+template <StoredAs type, int M>
+[[gnu::flatten]] void values_of(const SpanCall& a) {
+  constexpr int N = vectors(M);
+  int column = 0;
+  for (; column + N * kLanes <= a.v_stride; column += N * kLanes) values<type, M, N>(a, column);
+  for (; column < a.v_stride; column += kLanes) values<type, M, 1>(a, column);
+}
+
+template <StoredAs type>
+[[gnu::flatten]] void widen_keys_from(float* to, const void* tile, int k_dim) {
+  for (int d = 0; d < k_dim; d++) store(to + d * kLanes, load_keys<type>(tile, d));
+}
+
+template <StoredAs type>
+[[gnu::flatten]] void widen_values_from(float* to, const void* tile, int keys, int v_dim) {
+  constexpr int kBytes = kLanes * bits_of(type) / 8;  // of 16 values
+  const int64_t padded = (v_dim + kLanes - 1) / kLanes * kLanes, row = (int64_t(v_dim) * bits_of(type) + 7) / 8;
+  for (int k = 0; k < keys; k++, to += padded) {
+    const uint8_t* from = static_cast<const uint8_t*>(tile) + k * row;
+    int i = 0;
+    for (; i + kLanes <= v_dim; i += kLanes, from += kBytes) store(to + i, load_values<type>(from, 0));
+    if (i == v_dim) continue;
+    uint8_t rest[kBytes] = {};
+    for (int j = 0; j < ((v_dim - i) * bits_of(type) + 7) / 8; j++) rest[j] = from[j];
+    store(to + i, ops::first_lanes(load_values<type>(rest, 0), v_dim - i));
   }
 }
 
-void attend_span(const SpanCall& a) {
-  if (a.type == 0)
-    choose<0, kMaxQueries>(a);
-  else if (a.type == 1)
-    choose<1, kMaxQueries>(a);
-  else
-    choose<2, kMaxQueries>(a);
+// Calls f with the stored type as a compile-time constant; few: it may be one of 8 or 4 bits.
+template <StoredAs type>
+struct As {};
+template <bool few, class F>
+inline void with_type(StoredAs type, F f) {
+  switch (type) {
+    case mr::kF32:
+      return f(As<mr::kF32>{});
+    case mr::kF16:
+      return f(As<mr::kF16>{});
+    case mr::kBf16:
+      return f(As<mr::kBf16>{});
+    default:
+      break;
+  }
+  if constexpr (few) {
+    if (type == mr::kE4m3) f(As<mr::kE4m3>{});
+    if (type == mr::kE5m2) f(As<mr::kE5m2>{});
+    if (type == mr::kI8) f(As<mr::kI8>{});
+    if (type == mr::kI4) f(As<mr::kI4>{});
+  }
 }
+
+void widen_keys(float* to, const void* tile, int k_dim, StoredAs type) {
+  with_type<true>(type, [=]<StoredAs t>(As<t>) { widen_keys_from<t>(to, tile, k_dim); });
+}
+void widen_values(float* to, const void* tile, int keys, int v_dim, StoredAs type) {
+  with_type<true>(type, [=]<StoredAs t>(As<t>) { widen_values_from<t>(to, tile, keys, v_dim); });
+}
+
+template <int M>
+void attend_by(const SpanCall& a) {
+  if constexpr (M > 0) {
+    if (a.n_queries != M) return attend_by<M - 1>(a);
+    constexpr bool few = M <= SpanCall::kFewQueries;
+    with_type<few>(a.k_type, [&]<StoredAs t>(As<t>) { scores_of<t, M>(a); });
+    for (int m = 0; m < M; m++) weigh(a, m);
+    with_type<few>(a.v_type, [&]<StoredAs t>(As<t>) { values_of<t, M>(a); });
+  }
+}
+void attend_span(const SpanCall& a) { attend_by<kMaxQueries>(a); }
 
 inline Vec exp_of(float x) { return exp(set1(x)); }
 inline float lane(Vec v) {
@@ -250,6 +286,8 @@ constexpr mr::OpKernels kKernels = {attention::kMaxQueries,
                                     tanh_row,
                                     rope,
                                     store_rounded,
+                                    attention::widen_keys,
+                                    attention::widen_values,
                                     attention::attend_span,
                                     attention::merge,
                                     attention::finish,

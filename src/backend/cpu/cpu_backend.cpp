@@ -61,14 +61,14 @@ class CpuBackend : public Backend {
       if (const DiagScanOp* o = op.get<DiagScanOp>()) state = std::max<int64_t>(state, o->scan->n_state);
       if (const OuterScanOp* o = op.get<OuterScanOp>()) state = std::max(state, int64_t(o->scan->n_state) * o->scan->head_dim);
     }
-    const int64_t workers = pool_.size(), pointers = int64_t(sizeof(float*) + sizeof(int32_t));
+    const int64_t workers = pool_.size(), pointers = int64_t(sizeof(void*) + sizeof(int32_t));
     const int64_t recurrent = state ? 2 * (workers * state * int64_t(sizeof(float)) + most.tokens * pointers) : 0;  // vectors may double
     const int64_t sampling = workers * SampleScratch::needs(program.logits.cols) + 2 * most.outputs * int64_t(sizeof(int32_t));
     return {
         {"products", linear.bytes()}, {"attention", attention}, {"experts", experts}, {"recurrences", recurrent}, {"sampling", sampling}};
   }
   int64_t own_bytes() const override {
-    size_t bytes = sampled_.capacity() * sizeof(int32_t) + store_.capacity() * sizeof(float*) + parents_.capacity() * sizeof(int32_t);
+    size_t bytes = sampled_.capacity() * sizeof(int32_t) + store_.capacity() * sizeof(void*) + parents_.capacity() * sizeof(int32_t);
     for (const std::vector<float>& scratch : state_scratch_) bytes += scratch.capacity() * sizeof(float);
     int64_t sampling = 0;
     for (const SampleScratch& scratch : sample_scratch_) sampling += scratch.bytes();
@@ -124,12 +124,11 @@ class CpuBackend : public Backend {
 
   void store_kv(const PagedKv& kv, Tensor k, Tensor v, const Batch& batch, const StateMemory& state) override {
     const KvPages pages(kv, batch, state);
-    const int type = kernel_type(kv.dtype);
     for (int s = 0; s < batch.n_seqs; s++) {
       rows(batch.rows(s), 2 * kv.kv_heads * (kv.k_dim + kv.v_dim), [&](int64_t i) {
         int64_t place = batch.context[s] + i, r = batch.row_begin[s] + i;
         for (int h = 0; h < kv.kv_heads; h++)
-          store_head(ops_, pages, s, h, place, k.row<float>(r) + h * k.stride[1], v.row<float>(r) + h * v.stride[1], type);
+          store_head(ops_, pages, s, h, place, k.row<float>(r) + h * k.stride[1], v.row<float>(r) + h * v.stride[1]);
       });
     }
   }
@@ -168,7 +167,7 @@ class CpuBackend : public Backend {
                  const StateMemory& state) override {
     recurrent(scan.state, batch, state, scan.inner, 1, 4 * scan.n_state, scan.n_state,
               [&](RecurrentRows rows, int64_t row, int64_t first, int64_t n) {
-                ops_.scan({rows, scan.n_state, first, n, x.row<float>(row), dt.row<float>(row), b.row<float>(row), c.row<float>(row),
+                ops_.scan({rows, stored_as(scan.state.dtype), scan.n_state, first, n, x.row<float>(row), dt.row<float>(row), b.row<float>(row), c.row<float>(row),
                            scan.a.as<float>(), scan.d.as<float>(), out.row<float>(row), x.stride[0], dt.stride[0], b.stride[0], c.stride[0],
                            out.stride[0]});
               });
@@ -179,6 +178,7 @@ class CpuBackend : public Backend {
     const int64_t size = int64_t(scan.n_state) * scan.head_dim;
     recurrent(scan.state, batch, state, scan.heads, 1, 2 * size, size, [&](RecurrentRows rows, int64_t row, int64_t first, int64_t n) {
       ops_.outer_scan({rows,
+                       stored_as(scan.state.dtype),
                        scan.n_state,
                        scan.head_dim,
                        scan.heads / scan.groups,
@@ -340,7 +340,7 @@ class CpuBackend : public Backend {
                  int64_t size, F f) {
     const GroupTable& table = batch.group[slot.ref.group];
     const auto& memory = state.group[slot.ref.group];
-    auto at = [&](int32_t u) { return reinterpret_cast<float*>(memory.unit(u) + slot.ref.offset + slot.offset); };
+    auto at = [&](int32_t u) { return memory.unit(u) + slot.ref.offset + slot.offset; };
     store_.resize(size_t(batch.n_tokens));
     parents_.resize(size_t(batch.n_tokens));
     for (int s = 0; s < batch.n_seqs; s++) {
@@ -375,7 +375,7 @@ class CpuBackend : public Backend {
   CpuAttention attention_;
   std::vector<SampleScratch> sample_scratch_;
   std::vector<int32_t> sampled_;  // by output row of the previous step
-  std::vector<float*> store_;
+  std::vector<void*> store_;
   std::vector<int32_t> parents_;
   std::vector<std::vector<float>> state_scratch_;  // per worker
 };

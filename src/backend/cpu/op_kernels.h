@@ -19,10 +19,14 @@ struct Sight {
   uint64_t bits;
 };
 
+// How values are stored. E4M3 is read as 2^-8 of what it stands for; integers and E4M3 need a scale to be values.
+enum StoredAs : int { kF32, kF16, kBf16, kE4m3, kE5m2, kI8, kI4 };
+
 // Some queries of one K/V head over one span of keys: at most kSpan of them, between two multiples of kSpan.
 struct SpanCall {
   static constexpr int kSpan = 256, kTile = 16;
-  int type;  // of K and V: 0 f32, 1 f16, 2 bf16
+  static constexpr int kFewQueries = 4;  // most that read codes of 8 or 4 bits; for more, widen them once
+  StoredAs k_type, v_type;
   int k_dim, v_dim;
   int n_queries;                   // at most max_queries
   const float* q;                  // [n_queries, k_dim], already scaled
@@ -30,12 +34,12 @@ struct SpanCall {
   float softcap;                   // 0: none
   int32_t first, end;              // keys [first, end); first is a multiple of 16
   const void* const* k_tile;       // per 16 keys from `first` on: [k_dim][16]
-  const void* const* v_tile;       // [16][v_dim]
+  const void* const* v_tile;       // [16][v_dim]; a v_dim that is not a multiple of 16 has to be widened: f32 [16][v_stride]
+  const float *k_scale, *v_scale;  // of every key from `first` on, may be null: of its score, of its value's weight
   bool k_fetched;                  // the keys were prefetched, as next_k_tile of the previous call
   const void* const* next_k_tile;  // n_next tiles of keys to prefetch
   int n_next;
   float* scores;     // scratch [n_queries, kSpan]
-  float* v_scratch;  // scratch [kSpan, v_dim rounded up to 16], for a v_dim that is not a multiple of 16
   float* max;        // out [n_queries]
   float* sum;        // out [n_queries]: of exp(score - max)
   float* acc;        // out [n_queries, v_stride]: exp(score - max) . V
@@ -46,9 +50,9 @@ struct SpanCall {
 struct RecurrentRows {
   int rows;
   const int32_t* parent;  // of each row, relative to the first; negative: `source`. Null: the previous row
-  const float* source;    // the state before the first row
-  float* const* store;    // [rows] slot that receives a row's state, or null
-  float* scratch;         // null parent: one state; else rows + 1 states
+  const void* source;     // the state before the first row
+  void* const* store;     // [rows] slot that receives a row's state, or null
+  void* scratch;          // null parent: one state; else rows + 1 states
 };
 
 struct ConvCall {
@@ -63,6 +67,7 @@ struct ConvCall {
 
 struct ScanCall {
   RecurrentRows rows;
+  StoredAs type;  // of the state: kF32, kF16, kBf16
   int n_state;
   int64_t first, n;                     // channels [first, first + n)
   const float *x, *dt, *b, *c, *a, *d;  // d may be null
@@ -72,6 +77,7 @@ struct ScanCall {
 
 struct OuterScanCall {
   RecurrentRows rows;
+  StoredAs type;  // of the state: kF32, kF16, kBf16
   int n_state, head_dim, heads_a_group;
   int64_t first, n;                     // heads [first, first + n)
   const float *x, *dt, *b, *c, *a, *d;  // d may be null
@@ -95,7 +101,11 @@ struct OpKernels {
   void (*tanh)(float* x, int64_t n);  // for tests
   // Rotates one head of `2 * half` values; cosine and sine have `half` each.
   void (*rope)(float* x, const float* cosine, const float* sine, int64_t half, bool interleaved);
-  void (*store)(void* to, const float* x, int64_t n, int64_t stride, int type);  // rounds to the stored type, `stride` elements apart
+  // Rounds n values to the stored type, divided by the scale if it is of 8 or 4 bits; `stride` elements, of kI4 bytes, apart.
+  void (*store)(void* to, const float* x, int64_t n, int64_t stride, StoredAs type, float scale);
+  // A tile of 16 keys as f32 [k_dim][16], and of `keys` values as [keys][v_dim rounded up to 16], padded with 0.
+  void (*widen_keys)(float* to, const void* tile, int k_dim, StoredAs type);
+  void (*widen_values)(float* to, const void* tile, int keys, int v_dim, StoredAs type);
   void (*attend_span)(const SpanCall&);
   // Merges the partial softmax of a later span into an earlier one: n values of acc.
   void (*merge)(float* max, float* sum, float* acc, float later_max, float later_sum, const float* later, int64_t n);

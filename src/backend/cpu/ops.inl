@@ -180,31 +180,124 @@ inline Vec capped(Vec x, Vec cap) { return mul(cap, tanh(div(x, cap))); }
   });
 }
 
-inline uint16_t bf16_of(float f) {
-  uint32_t u = __builtin_bit_cast(uint32_t, f);
-  if ((u & 0x7fffffff) > 0x7f800000) return uint16_t((u >> 16) | 0x40);
-  return uint16_t((u + 0x7fff + ((u >> 16) & 1)) >> 16);
+// One byte for each value divided by the scale: code(value).
+template <class Code>
+inline void store_codes(uint8_t* to, const float* x, int64_t n, int64_t stride, float scale, Code code) {
+  const Vec by = set1(scale);
+  each(n, [=](int64_t i, int64_t m) {
+    float lanes[kLanes] = {};
+    if (scale > 0) store(lanes, div(load_some(x + i, m), by));  // 0: all values are; NaN: whatever the codes are
+    uint8_t codes[kLanes];
+    for (int j = 0; j < kLanes; j++) codes[j] = code(lanes[j]);
+    for (int64_t j = 0; j < m; j++) to[(i + j) * stride] = codes[j];
+  });
 }
 
-[[gnu::flatten]] void store_rounded(void* to, const float* x, int64_t n, int64_t stride, int type) {
-  if (type == 0) {
-    for (int64_t i = 0; i < n; i++) static_cast<float*>(to)[i * stride] = x[i];
-  } else if (type == 2) {
-    for (int64_t i = 0; i < n; i++) static_cast<uint16_t*>(to)[i * stride] = bf16_of(x[i]);
-  } else {
-    uint16_t* half = static_cast<uint16_t*>(to);
-    each(n, [=](int64_t i, int64_t m) {
-      uint16_t h[kLanes];
-      store_f16(h, load_some(x + i, m));
-      for (int64_t j = 0; j < m; j++) half[(i + j) * stride] = h[j];
-    });
+// Two values to a byte, the first in its lower half.
+inline void store_pairs(uint8_t* to, const float* x, int64_t n, int64_t stride, float scale) {
+  const Vec by = set1(scale);
+  each(n, [=](int64_t i, int64_t m) {
+    float lanes[kLanes] = {};
+    if (scale > 0) store(lanes, round(div(load_some(x + i, m), by)));
+    for (int64_t j = 0; j < m; j += 2) to[(i + j) / 2 * stride] = uint8_t((int(lanes[j]) + 8) | (int(lanes[j + 1]) + 8) << 4);
+  });
+}
+
+template <class Store>
+inline void store_halves(uint16_t* to, const float* x, int64_t n, int64_t stride, Store store_16) {
+  each(n, [=](int64_t i, int64_t m) {
+    uint16_t h[kLanes];
+    store_16(h, load_some(x + i, m));
+    for (int64_t j = 0; j < m; j++) to[(i + j) * stride] = h[j];
+  });
+}
+
+[[gnu::flatten]] void store_rounded(void* to, const float* x, int64_t n, int64_t stride, mr::StoredAs type, float scale) {
+  uint8_t* const bytes = static_cast<uint8_t*>(to);
+  uint16_t* const halves = static_cast<uint16_t*>(to);
+  switch (type) {
+    case mr::kF32:
+      for (int64_t i = 0; i < n; i++) static_cast<float*>(to)[i * stride] = x[i];
+      break;
+    case mr::kF16:
+      store_halves(halves, x, n, stride, [](uint16_t* p, Vec v) { store_f16(p, v); });
+      break;
+    case mr::kBf16:
+      store_halves(halves, x, n, stride, [](uint16_t* p, Vec v) { store_bf16(p, v); });
+      break;
+    case mr::kE4m3:
+      store_codes(bytes, x, n, stride, scale, [](float v) { return mr::e4m3_from_f32(v); });
+      break;
+    case mr::kE5m2:
+      store_codes(bytes, x, n, stride, scale, [](float v) { return mr::e5m2_from_f32(v); });
+      break;
+    case mr::kI8:
+      store_codes(bytes, x, n, stride, scale, [](float v) { return uint8_t(int8_t(__builtin_rintf(v))); });
+      break;
+    case mr::kI4:
+      store_pairs(bytes, x, n, stride, scale);
+      break;
   }
 }
 
+// A state as it is stored. Between the rows of a step it is, too: each reads what another step would.
+template <mr::StoredAs type>
+struct State {
+  uint16_t* p;
+  Vec load(int64_t i, int64_t m) const {
+    uint16_t some[kLanes] = {};
+    const uint16_t* from = p + i;
+    if (m < kLanes) {
+      for (int64_t j = 0; j < m; j++) some[j] = from[j];
+      from = some;
+    }
+    return type == mr::kF16 ? load_f16(from) : load_bf16(from);
+  }
+  Vec store(int64_t i, Vec v, int64_t m) const {  // returns what is left of v
+    uint16_t some[kLanes];
+    uint16_t* to = m < kLanes ? some : p + i;
+    type == mr::kF16 ? store_f16(to, v) : store_bf16(to, v);
+    for (int64_t j = 0; m < kLanes && j < m; j++) p[i + j] = some[j];
+    return type == mr::kF16 ? load_f16(to) : load_bf16(to);
+  }
+  State at(int64_t i) const { return {p + i}; }
+  explicit operator bool() const { return p; }
+};
+template <>
+struct State<mr::kF32> {
+  float* p;
+  Vec load(int64_t i, int64_t m) const { return load_some(p + i, m); }
+  Vec store(int64_t i, Vec v, int64_t m) const {
+    store_some(p + i, v, m);
+    return v;
+  }
+  State at(int64_t i) const { return {p + i}; }
+  explicit operator bool() const { return p; }
+};
+
+template <mr::StoredAs type>
+inline State<type> state_at(const void* p, int64_t i = 0) {
+  return p ? State<type>{static_cast<decltype(State<type>::p)>(const_cast<void*>(p))}.at(i) : State<type>{nullptr};
+}
+
 // The state of row r's parent.
-inline const float* state_before(const mr::RecurrentRows& rows, int r, const float* source, int64_t size) {
-  if (!rows.parent) return r ? rows.scratch : source;
-  return rows.parent[r] < 0 ? source : rows.scratch + rows.parent[r] * size;
+template <mr::StoredAs type>
+inline State<type> state_before(const mr::RecurrentRows& rows, int r, State<type> source, int64_t size) {
+  const State<type> scratch = state_at<type>(rows.scratch);
+  if (!rows.parent) return r ? scratch : source;
+  return rows.parent[r] < 0 ? source : scratch.at(rows.parent[r] * size);
+}
+template <mr::StoredAs type>
+inline State<type> state_after(const mr::RecurrentRows& rows, int r, int64_t size) {
+  return state_at<type>(rows.scratch, rows.parent ? r * size : 0);
+}
+// The state that a tree starts from: a later branch still reads it after an earlier row may have stored to the same slot.
+template <mr::StoredAs type>
+inline State<type> state_first(const mr::RecurrentRows& rows, State<type> source, int64_t size) {
+  if (!rows.parent) return source;
+  const State<type> copy = state_at<type>(rows.scratch, int64_t(rows.rows) * size);
+  for (int64_t i = 0; i < size; i++) copy.p[i] = source.p[i];
+  return copy;
 }
 
 // A state here is the last width - 1 inputs of 16 channels, oldest first; in a slot, consecutive inputs are `channels` apart.
@@ -217,11 +310,12 @@ inline const float* state_before(const mr::RecurrentRows& rows, int r, const flo
     float weight[kMaxWidth][kLanes] = {}, source[kMaxWidth * kLanes] = {};
     for (int i = 0; i < m; i++)
       for (int j = 0; j < a.width; j++) weight[j][i] = a.weight[(c + i) * a.width + j];
-    for (int j = 0; j < past; j++) store(source + j * kLanes, load_some(a.rows.source + j * a.channels + c, m));
+    const float* before_all = static_cast<const float*>(a.rows.source);
+    for (int j = 0; j < past; j++) store(source + j * kLanes, load_some(before_all + j * a.channels + c, m));
     const Vec bias = a.bias ? load_some(a.bias + c, m) : zero();
     for (int r = 0; r < a.rows.rows; r++) {
-      const float* before = state_before(a.rows, r, source, size);
-      float* after = a.rows.scratch + (a.rows.parent ? r * size : 0);
+      const float* before = state_before<mr::kF32>(a.rows, r, {source}, size).p;
+      float* after = state_after<mr::kF32>(a.rows, r, size).p;
       const Vec x = load_some(a.x + r * a.x_stride + c, m);
       Vec s = bias;
       for (int j = 0; j < past; j++) {
@@ -232,57 +326,57 @@ inline const float* state_before(const mr::RecurrentRows& rows, int r, const flo
       if (past) store(after + (past - 1) * kLanes, x);
       s = fma(load(weight[past]), x, s);
       with_activation(a.act, [&]<int act>(Act<act>) { store_some(a.out + r * a.out_stride + c, activation<act>(s), m); });
-      if (float* to = a.rows.store[r])
+      if (float* to = static_cast<float*>(a.rows.store[r]))
         for (int j = 0; j < past; j++) store_some(to + j * a.channels + c, load(after + j * kLanes), m);
     }
   }
 }
 
 // A channel's state of at most 16 values stays in a register: G independent channels, token by token.
-template <int G>
+template <mr::StoredAs type, int G>
 inline void scan_chain(const mr::ScanCall& a, int64_t c) {
   const int n = a.n_state;
   Vec h[G], rate[G];
   for (int g = 0; g < G; g++) {
-    h[g] = load_some(a.rows.source + (c + g) * n, n);
+    h[g] = state_at<type>(a.rows.source).load((c + g) * n, n);
     rate[g] = load_some(a.a + (c + g) * n, n);
   }
+  uint16_t last[G][kLanes];  // where a state is rounded that no slot receives
   for (int r = 0; r < a.rows.rows; r++) {
     const Vec b = load_some(a.b + r * a.b_stride, n), out_c = load_some(a.c + r * a.c_stride, n);
+    const State<type> to = state_at<type>(a.rows.store[r]);
     for (int g = 0; g < G; g++) {
       const float in = a.x[r * a.x_stride + c + g];
       const Vec dt = set1(a.dt[r * a.dt_stride + c + g]);
       h[g] = fma(exp(mul(dt, rate[g])), h[g], mul(mul(dt, b), set1(in)));
+      if (to)
+        h[g] = to.store((c + g) * n, h[g], n);
+      else if constexpr (type != mr::kF32)
+        h[g] = State<type>{last[g]}.store(0, h[g], n);
       const float d = a.d ? a.d[c + g] * in : 0;
       a.out[r * a.out_stride + c + g] = sum(fma(out_c, h[g], zero())) + d;
     }
-    if (float* to = a.rows.store[r])
-      for (int g = 0; g < G; g++) store_some(to + (c + g) * n, h[g], n);
   }
 }
 
 // The same for states of any size, and for trees.
+template <mr::StoredAs type>
 inline void scan_channel(const mr::ScanCall& a, int64_t c) {
   const int n = a.n_state;
-  const float *rates = a.a + c * n, *source = a.rows.source + c * n;
-  if (a.rows.parent) {  // a later branch still reads it after an earlier row may have stored to the same slot
-    float* copy = a.rows.scratch + int64_t(a.rows.rows) * n;
-    for (int i = 0; i < n; i++) copy[i] = source[i];
-    source = copy;
-  }
+  const float* rates = a.a + c * n;
+  const State<type> source = state_first<type>(a.rows, state_at<type>(a.rows.source, c * n), n);
   for (int r = 0; r < a.rows.rows; r++) {
-    const float* before = state_before(a.rows, r, source, n);
-    float* after = a.rows.scratch + (a.rows.parent ? int64_t(r) * n : 0);
+    const State<type> before = state_before<type>(a.rows, r, source, n), after = state_after<type>(a.rows, r, n);
+    const State<type> to = state_at<type>(a.rows.store[r], c * n);
     const float in = a.x[r * a.x_stride + c];
     const Vec dt = set1(a.dt[r * a.dt_stride + c]), x = set1(in);
     const float *b = a.b + r * a.b_stride, *out_c = a.c + r * a.c_stride;
-    float* to = a.rows.store[r];
     Vec y = zero();
     each(n, [&](int64_t i, int64_t m) {
-      Vec h = load_some(before + i, m);
+      Vec h = before.load(i, m);
       h = fma(exp(mul(dt, load_some(rates + i, m))), h, mul(mul(dt, load_some(b + i, m)), x));
-      store_some(after + i, h, m);
-      if (to) store_some(to + c * n + i, h, m);
+      h = after.store(i, h, m);
+      if (to) to.store(i, h, m);
       y = fma(load_some(out_c + i, m), h, y);
     });
     const float d = a.d ? a.d[c] * in : 0;
@@ -291,19 +385,23 @@ inline void scan_channel(const mr::ScanCall& a, int64_t c) {
 }
 
 // A channel's n_state values are the lanes. h = exp(dt a) h + (dt B) x, y = C . h + d x.
-[[gnu::flatten]] void scan(const mr::ScanCall& a) {
+template <mr::StoredAs type>
+[[gnu::flatten]] void scan_as(const mr::ScanCall& a) {
   int64_t c = a.first;
   const int64_t end = a.first + a.n;
   if (a.n_state <= kLanes && !a.rows.parent)
-    for (; c + 2 <= end; c += 2) scan_chain<2>(a, c);
-  for (; c < end; c++) scan_channel(a, c);
+    for (; c + 2 <= end; c += 2) scan_chain<type, 2>(a, c);
+  for (; c < end; c++) scan_channel<type>(a, c);
+}
+void scan(const mr::ScanCall& a) {
+  a.type == mr::kF32 ? scan_as<mr::kF32>(a) : a.type == mr::kF16 ? scan_as<mr::kF16>(a) : scan_as<mr::kBf16>(a);
 }
 
 // One token of channels [i, i + 16 G) of a head: h = decay h + (dt x) B, y = C . h + d x. Channels are the lanes, so that no
 // sum runs across them. States are [n_state, head_dim]; `to` may be null. m: valid channels of a vector.
-template <int G>
-inline void outer_step(const mr::OuterScanCall& a, int r, int64_t head, int64_t i, int64_t m, const float* before, float* after, float* to,
-                       float dt, Vec decay) {
+template <mr::StoredAs type, int G>
+inline void outer_step(const mr::OuterScanCall& a, int r, int64_t head, int64_t i, int64_t m, State<type> before, State<type> after,
+                       State<type> to, float dt, Vec decay) {
   const int64_t group = head / a.heads_a_group * a.n_state, first = head * a.head_dim + i;
   const float *x = a.x + r * a.x_stride + first, *b = a.b + r * a.b_stride + group, *c = a.c + r * a.c_stride + group;
   float* out = a.out + r * a.out_stride + first;
@@ -318,36 +416,33 @@ inline void outer_step(const mr::OuterScanCall& a, int r, int64_t head, int64_t 
     const Vec bj = set1(b[j]), cj = set1(c[j]);
     for (int g = 0; g < G; g++) {
       const int64_t at = int64_t(j) * a.head_dim + i + g * kLanes;
-      const Vec h = fma(decay, load_some(before + at, m), mul(in[g], bj));
-      store_some(after + at, h, m);
-      if (to) store_some(to + at, h, m);
+      const Vec h = after.store(at, fma(decay, before.load(at, m), mul(in[g], bj)), m);
+      if (to) to.store(at, h, m);
       y[g] = fma(cj, h, y[g]);
     }
   }
   for (int g = 0; g < G; g++) store_some(out + g * kLanes, y[g], m);
 }
 
-[[gnu::flatten]] void outer_scan(const mr::OuterScanCall& a) {
+template <mr::StoredAs type>
+[[gnu::flatten]] void outer_scan_as(const mr::OuterScanCall& a) {
   const int64_t size = int64_t(a.n_state) * a.head_dim;
   for (int64_t head = a.first; head < a.first + a.n; head++) {
-    const float* source = a.rows.source + head * size;
-    if (a.rows.parent) {  // a later branch still reads it after an earlier row may have stored to the same slot
-      float* copy = a.rows.scratch + int64_t(a.rows.rows) * size;
-      for (int64_t i = 0; i < size; i++) copy[i] = source[i];
-      source = copy;
-    }
+    const State<type> source = state_first<type>(a.rows, state_at<type>(a.rows.source, head * size), size);
     for (int r = 0; r < a.rows.rows; r++) {
-      const float* before = state_before(a.rows, r, source, size);
-      float* after = a.rows.scratch + (a.rows.parent ? r * size : 0);
-      float* to = a.rows.store[r] ? a.rows.store[r] + head * size : nullptr;
+      const State<type> before = state_before<type>(a.rows, r, source, size), after = state_after<type>(a.rows, r, size);
+      const State<type> to = state_at<type>(a.rows.store[r], head * size);
       float dt = a.dt[r * a.dt_stride + head];
       dt = dt < a.dt_min ? a.dt_min : dt > a.dt_max ? a.dt_max : dt;
       const Vec decay = exp(set1(dt * a.a[head]));
       int64_t i = 0;
-      for (; i + 4 * kLanes <= a.head_dim; i += 4 * kLanes) outer_step<4>(a, r, head, i, kLanes, before, after, to, dt, decay);
-      for (; i < a.head_dim; i += kLanes) outer_step<1>(a, r, head, i, a.head_dim - i, before, after, to, dt, decay);
+      for (; i + 4 * kLanes <= a.head_dim; i += 4 * kLanes) outer_step<type, 4>(a, r, head, i, kLanes, before, after, to, dt, decay);
+      for (; i < a.head_dim; i += kLanes) outer_step<type, 1>(a, r, head, i, a.head_dim - i, before, after, to, dt, decay);
     }
   }
+}
+void outer_scan(const mr::OuterScanCall& a) {
+  a.type == mr::kF32 ? outer_scan_as<mr::kF32>(a) : a.type == mr::kF16 ? outer_scan_as<mr::kF16>(a) : outer_scan_as<mr::kBf16>(a);
 }
 
 [[gnu::flatten]] float max_of(const float* x, int64_t n) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "core/dtype.h"
+#include "core/float8.h"
 
 #if defined(__AVX2__)
 #include <immintrin.h>
@@ -40,7 +41,31 @@ inline Vec load_e8m0_half(const uint8_t* p) {
   return {_mm512_castsi512_ps(_mm512_mask_blend_epi32(_mm512_cmplt_epi32_mask(e, _mm512_set1_epi32(2)), normal, tiny))};
 }
 inline Vec load_i8(const uint8_t* p) { return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)))}; }
+inline Vec load_e5m2(const uint8_t* p) {  // the upper byte of an f16
+  return {_mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i*)p)), 8))};
+}
+// 2^-8 of E4M3: an f16 of the same fraction and exponent, whose bias is 8 more. The sign, extended, is twice in front of it.
+inline Vec load_e4m3(const uint8_t* p) {
+  __m256i x = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)p)), 7);
+  return {_mm512_cvtph_ps(_mm256_and_si256(x, _mm256_set1_epi16(short(0xbfff))))};
+}
+// Four bits of every lane, less 8.
+inline Vec from_i4(__m512i x) {
+  return {_mm512_permutexvar_ps(x, _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7))};
+}
+inline Vec load_i4(const uint8_t* p, int shift) { return from_i4(_mm512_srl_epi32(load_u8(p), _mm_cvtsi32_si128(shift))); }  // of 16 bytes
+inline Vec load_i4_pairs(const uint8_t* p) {                                                                             // of 8 bytes
+  __m128i x = _mm_loadl_epi64((const __m128i*)p);
+  __m512i shift = _mm512_setr_epi32(0, 4, 0, 4, 0, 4, 0, 4, 0, 4, 0, 4, 0, 4, 0, 4);
+  return from_i4(_mm512_srlv_epi32(_mm512_cvtepu8_epi32(_mm_unpacklo_epi8(x, x)), shift));
+}
 inline void store_f16(uint16_t* p, Vec a) { _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT)); }
+inline void store_bf16(uint16_t* p, Vec a) {  // rounded to nearest even; a NaN stays one
+  __m512i u = _mm512_castps_si512(a.v), odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+  __m512i up = _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd);
+  up = _mm512_mask_or_epi32(up, _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q), u, _mm512_set1_epi32(0x400000));
+  _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(up, 16)));
+}
 inline Vec add(Vec a, Vec b) { return {_mm512_add_ps(a.v, b.v)}; }
 inline Vec sub(Vec a, Vec b) { return {_mm512_sub_ps(a.v, b.v)}; }
 inline Vec mul(Vec a, Vec b) { return {_mm512_mul_ps(a.v, b.v)}; }
@@ -109,6 +134,38 @@ inline Vec load_i8(const uint8_t* p) {
   __m128i bytes = _mm_loadu_si128((const __m128i*)p);
   return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))};
 }
+inline Vec from_f16x16(__m256i x) { return {_mm256_cvtph_ps(_mm256_castsi256_si128(x)), _mm256_cvtph_ps(_mm256_extracti128_si256(x, 1))}; }
+inline Vec load_e5m2(const uint8_t* p) {
+  return from_f16x16(_mm256_slli_epi16(_mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i*)p)), 8));
+}
+inline Vec load_e4m3(const uint8_t* p) {
+  __m256i x = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)p)), 7);
+  return from_f16x16(_mm256_and_si256(x, _mm256_set1_epi16(short(0xbfff))));
+}
+inline __m256 from_i4x8(__m256i x) {
+  return _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_and_si256(x, _mm256_set1_epi32(15)), _mm256_set1_epi32(8)));
+}
+inline Vec load_i4(const uint8_t* p, int shift) {
+  __m128i s = _mm_cvtsi32_si128(shift);
+  return {from_i4x8(_mm256_srl_epi32(load_u8x8(p), s)), from_i4x8(_mm256_srl_epi32(load_u8x8(p + 8), s))};
+}
+inline Vec load_i4_pairs(const uint8_t* p) {
+  __m128i x = _mm_loadl_epi64((const __m128i*)p);
+  __m256i shift = _mm256_setr_epi32(0, 4, 0, 4, 0, 4, 0, 4);
+  x = _mm_unpacklo_epi8(x, x);
+  return {from_i4x8(_mm256_srlv_epi32(_mm256_cvtepu8_epi32(x), shift)),
+          from_i4x8(_mm256_srlv_epi32(_mm256_cvtepu8_epi32(_mm_srli_si128(x, 8)), shift))};
+}
+inline __m256i bf16x8(__m256 a) {  // a NaN stays one
+  __m256i u = _mm256_castps_si256(a), odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+  __m256i up = _mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd);
+  __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
+  return _mm256_srli_epi32(_mm256_blendv_epi8(up, quiet, _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q))), 16);
+}
+inline void store_bf16(uint16_t* p, Vec v) {
+  __m256i x = _mm256_packus_epi32(bf16x8(v.a), bf16x8(v.b));
+  _mm256_storeu_si256((__m256i*)p, _mm256_permute4x64_epi64(x, 0xd8));
+}
 inline void store_f16(uint16_t* p, Vec v) {
   _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph(v.a, _MM_FROUND_TO_NEAREST_INT));
   _mm_storeu_si128((__m128i*)(p + 8), _mm256_cvtps_ph(v.b, _MM_FROUND_TO_NEAREST_INT));
@@ -171,7 +228,12 @@ inline Vec load_e8m0_half(const uint8_t* p) {
   return lanes([=](int i) { return __builtin_bit_cast(float, p[i] < 2 ? 0x00200000u << p[i] : uint32_t(p[i] - 1) << 23); });
 }
 inline Vec load_i8(const uint8_t* p) { return lanes([=](int i) { return float(int8_t(p[i])); }); }
+inline Vec load_e5m2(const uint8_t* p) { return lanes([=](int i) { return mr::f32_from_e5m2(p[i]); }); }
+inline Vec load_e4m3(const uint8_t* p) { return lanes([=](int i) { return mr::f32_from_e4m3(p[i]) * 0x1p-8f; }); }
+inline Vec load_i4(const uint8_t* p, int shift) { return lanes([=](int i) { return float((p[i] >> shift & 15) - 8); }); }
+inline Vec load_i4_pairs(const uint8_t* p) { return lanes([=](int i) { return float((p[i / 2] >> i % 2 * 4 & 15) - 8); }); }
 inline void store_f16(uint16_t* p, Vec a) { for (int i = 0; i < kLanes; i++) p[i] = mr::f16_from_f32(a.v[i]); }
+inline void store_bf16(uint16_t* p, Vec a) { for (int i = 0; i < kLanes; i++) p[i] = mr::bf16_from_f32(a.v[i]); }
 inline Vec add(Vec a, Vec b) { return lanes([&](int i) { return a.v[i] + b.v[i]; }); }
 inline Vec sub(Vec a, Vec b) { return lanes([&](int i) { return a.v[i] - b.v[i]; }); }
 inline Vec mul(Vec a, Vec b) { return lanes([&](int i) { return a.v[i] * b.v[i]; }); }

@@ -53,6 +53,14 @@ class Cuda final : public CudaBackend {
 
   DType activations() const override { return DType::bf16; }
   DType kv_dtype() const override { return DType::bf16; }
+  std::span<const DType> kv_dtypes() const override {
+    static constexpr DType kTypes[] = {DType::bf16, DType::f16, DType::f32};
+    return kTypes;
+  }
+  std::span<const DType> state_dtypes() const override {
+    static constexpr DType kTypes[] = {DType::f32};
+    return kTypes;
+  }
   DeviceMemory memory() const override {
     size_t free = 0, total = 0;
     must(cudaMemGetInfo(&free, &total));

@@ -54,11 +54,11 @@ Spots spots(const Batch& b) { return {b.n_seqs, b.n_tokens, b.row_begin, b.conte
 Pages pages(const PagedKv& kv, const Batch& batch, const StateMemory& state) {
   const StateMemory::GroupMemory& memory = state.group[size_t(kv.ref.group)];
   check(kv.dtype == DType::f32 || kv.dtype == DType::f16 || kv.dtype == DType::bf16, "keys and values cannot be stored as {}",
-        name_of(kv.dtype));
+        kv.format().name);
   const GroupTable& table = batch.group[size_t(kv.ref.group)];
   const unsigned tokens = unsigned(memory.page_tokens);
   const int shift = std::has_single_bit(tokens) ? std::countr_zero(tokens) : -1;
-  const int64_t before = kv.ref.offset * memory.page_tokens, block = (kv.bytes_per_token() + 63) / 64 * 64 * memory.page_tokens;
+  const int64_t before = kv.ref.offset * memory.page_tokens, block = layer_bytes({StateSpec::Kind::paged, kv.bytes_per_token()}) * memory.page_tokens;
   return {memory.base + before * memory.n_units,
           block,
           memory.page_tokens,

@@ -44,33 +44,11 @@ double dot(const float* a, const float* b, int64_t n) {
   return ((sum[0] + sum[4]) + (sum[1] + sum[5])) + ((sum[2] + sum[6]) + (sum[3] + sum[7]));
 }
 
-float read(DType type, const std::byte* p, int64_t i) {
-  switch (type) {
-    case DType::f32:
-      return reinterpret_cast<const float*>(p)[i];
-    case DType::f16:
-      return f32_from_f16(reinterpret_cast<const uint16_t*>(p)[i]);
-    case DType::bf16:
-      return f32_from_bf16(reinterpret_cast<const uint16_t*>(p)[i]);
-    default:
-      fail("keys and values cannot be stored as {}", name_of(type));
-  }
-}
-
-void write(DType type, std::byte* p, int64_t i, float x) {
-  switch (type) {
-    case DType::f32:
-      reinterpret_cast<float*>(p)[i] = x;
-      break;
-    case DType::f16:
-      reinterpret_cast<uint16_t*>(p)[i] = f16_from_f32(x);
-      break;
-    case DType::bf16:
-      reinterpret_cast<uint16_t*>(p)[i] = bf16_from_f32(x);
-      break;
-    default:
-      fail("keys and values cannot be stored as {}", name_of(type));
-  }
+// What is left of x when it is stored as `type`.
+float rounded(DType type, float x) {
+  float y = 0;
+  set_kv_code(type, reinterpret_cast<std::byte*>(&y), size_of(type), 0, x, 1);
+  return kv_code(type, reinterpret_cast<const std::byte*>(&y), size_of(type), 0);
 }
 
 // Whether row `row` of sequence `seq` attends to the token at index `place` of that sequence.
@@ -195,9 +173,11 @@ class RefBackend : public Backend {
       for (int r = batch.row_begin[s]; r < batch.row_begin[s + 1]; r++) {
         int64_t place = batch.context[s] + r - batch.row_begin[s];
         for (int h = 0; h < kv.kv_heads; h++) {
-          for (int i = 0; i < kv.k_dim; i++)
-            write(kv.dtype, pages.k_tile(s, h, place), i * kKeyTile + place % kKeyTile, k.row<float>(r)[h * k.stride[1] + i]);
-          for (int i = 0; i < kv.v_dim; i++) write(kv.dtype, pages.v_row(s, h, place), i, v.row<float>(r)[h * v.stride[1] + i]);
+          std::byte *k_tile = pages.k_tile(s, h, place), *v_tile = pages.v_tile(s, h, place);
+          store_row(kv.format(), pages.k_row(s, h, place), kKeyTile * pages.code, k.row<float>(r) + h * k.stride[1], kv.k_dim, kv.k_scale,
+                    pages.k_scales(k_tile) + place % kKeyTile);
+          store_row(kv.format(), pages.v_row(s, h, place), pages.code, v.row<float>(r) + h * v.stride[1], kv.v_dim, kv.v_scale,
+                    pages.v_scales(v_tile) + place % kKeyTile);
         }
       }
     }
@@ -236,6 +216,7 @@ class RefBackend : public Backend {
         for (int64_t j = 0; j < n; j++) {
           float& value = h[size_t(i * n + j)];
           value = float(std::exp(double(step) * scan.a.row<float>(i)[j]) * value + double(step) * b.row<float>(r)[j] * in);
+          value = rounded(scan.state.dtype, value);
           sum += double(c.row<float>(r)[j]) * value;
         }
         out.row<float>(r)[i] = float(sum);
@@ -256,7 +237,7 @@ class RefBackend : public Backend {
           double sum = scan.d ? double(scan.d.as<float>()[head]) * in : 0.0;
           for (int64_t j = 0; j < n; j++) {
             float& value = h[size_t((head * n + j) * width + i)];
-            value = float(decay * value + step * in * b.row<float>(r)[group * n + j]);
+            value = rounded(scan.state.dtype, float(decay * value + step * in * b.row<float>(r)[group * n + j]));
             sum += double(c.row<float>(r)[group * n + j]) * value;
           }
           out.row<float>(r)[head * width + i] = float(sum);
@@ -347,6 +328,18 @@ class RefBackend : public Backend {
     return t;
   }
 
+  // One head of a token. scale: the layer's; own: where the row's goes, in a format that is scaled.
+  static void store_row(const KvFormat& format, std::byte* row, int64_t stride, const float* x, int n, float scale, uint16_t* own) {
+    if (format.scaled) {
+      scale = kv_scale(x, n, format.largest);
+      *own = bf16_from_f32(scale);
+    }
+    for (int i = 0; i < n; i++) set_kv_code(format.element, row, stride, i, x[i], scale);
+  }
+  static float scale_of(const KvFormat& format, float scale, const uint16_t* own, int place) {
+    return format.scaled ? f32_from_bf16(own[place % kKeyTile]) : format.largest > 0 ? scale : 1;
+  }
+
   static void attend_head(float* out, const float* q, const KvPages& pages, const Batch& batch, int row, int head, const AttendArgs& args) {
     const PagedKv& kv = *pages.kv;
     const int seq = sequence_of(batch, row), kv_head = head / (args.heads / kv.kv_heads), n = batch.context[seq] + batch.rows(seq);
@@ -354,10 +347,10 @@ class RefBackend : public Backend {
     double max = args.sinks ? args.sinks.as<float>()[head] : -std::numeric_limits<double>::infinity();
     for (int j = 0; j < n; j++) {
       if (!sees(batch, seq, row, j, args.window)) continue;
-      const std::byte* k = pages.k_tile(seq, kv_head, j);
+      const std::byte* k = pages.k_row(seq, kv_head, j);
       double sum = 0;
-      for (int i = 0; i < kv.k_dim; i++) sum += double(q[i]) * read(kv.dtype, k, i * kKeyTile + j % kKeyTile);
-      sum *= args.scale;
+      for (int i = 0; i < kv.k_dim; i++) sum += double(q[i]) * kv_code(kv.dtype, k, kKeyTile * pages.code, i);
+      sum *= args.scale * double(scale_of(kv.format(), kv.k_scale, pages.k_scales(pages.k_tile(seq, kv_head, j)), j));
       if (args.softcap) sum = args.softcap * std::tanh(sum / args.softcap);
       max = std::max(max, score[size_t(j)] = sum);
     }
@@ -367,8 +360,9 @@ class RefBackend : public Backend {
       if (!sees(batch, seq, row, j, args.window)) continue;
       double p = std::exp(score[size_t(j)] - max);
       const std::byte* v = pages.v_row(seq, kv_head, j);
-      for (int i = 0; i < kv.v_dim; i++) value[size_t(i)] += p * read(kv.dtype, v, i);
       total += p;
+      p *= scale_of(kv.format(), kv.v_scale, pages.v_scales(pages.v_tile(seq, kv_head, j)), j);
+      for (int i = 0; i < kv.v_dim; i++) value[size_t(i)] += p * kv_code(kv.dtype, v, pages.code, i);
     }
     for (int i = 0; i < kv.v_dim; i++) out[i] = float(value[size_t(i)] / total);
   }
@@ -377,18 +371,17 @@ class RefBackend : public Backend {
   template <class Step>
   static void each_row(const SlotState& slot, const Batch& batch, const StateMemory& memory, size_t size, Step step) {
     const GroupTable& table = batch.group[slot.ref.group];
-    auto at = [&](int32_t unit) {
-      return reinterpret_cast<float*>(memory.group[slot.ref.group].unit(unit) + slot.ref.offset + slot.offset);
-    };
+    auto at = [&](int32_t unit) { return memory.group[slot.ref.group].unit(unit) + slot.ref.offset + slot.offset; };
+    const int64_t each = size_of(slot.dtype);
     for (int s = 0; s < batch.n_seqs; s++) {
-      const float* source = at(table.src[s]);
-      const std::vector<float> first(source, source + size);
+      std::vector<float> first(size);
+      for (size_t i = 0; i < size; i++) first[i] = kv_code(slot.dtype, at(table.src[s]), each, int64_t(i));
       std::vector<std::vector<float>> after;  // of each row
       for (int r = batch.row_begin[s]; r < batch.row_begin[s + 1]; r++) {
         int parent = batch.corner[s] == Corner::bits ? batch.parent[r] : r - 1;
         std::vector<float> now = parent < batch.row_begin[s] ? first : after[size_t(parent - batch.row_begin[s])];
         step(r, now);
-        if (table.dst[r] >= 0) std::copy(now.begin(), now.end(), at(table.dst[r]));
+        for (size_t i = 0; table.dst[r] >= 0 && i < size; i++) set_kv_code(slot.dtype, at(table.dst[r]), each, int64_t(i), now[i], 1);
         after.push_back(std::move(now));
       }
     }

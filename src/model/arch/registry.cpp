@@ -106,9 +106,17 @@ std::string NameMap::name(std::string_view role, Place at) const {
   return name.starts_with("model.") ? std::string(model_prefix) + name.substr(6) : std::string(other_prefix) + name;
 }
 
+static DType scan_state(const Config& config) {
+  const std::string name = config.text("mamba_ssm_cache_dtype", "auto");
+  if (name == "auto" || name == "float32") return DType::f32;
+  config.require(name == "bfloat16" || name == "float16", "mamba_ssm_cache_dtype is '{}': float32, bfloat16 and float16 are known", name);
+  return name == "bfloat16" ? DType::bf16 : DType::f16;
+}
+
 static ModelSpec checked_spec(const Arch& arch, const Config& config) {
   ModelSpec spec = arch.spec(config);
   spec.arch = arch.name;
+  spec.scan_state = scan_state(config);
   validate(spec, config.where());
   return spec;
 }

@@ -6,6 +6,10 @@
 
 namespace mr {
 
+static PagedKv kept(const AttentionSpec& spec, const StateTypes& types) {
+  return {{}, types.kv, spec.kv_heads, spec.head_dim, spec.head_dim};
+}
+
 class Attention final : public Mixer {
  public:
   Attention(const AttentionSpec& spec, BuildContext& build) : spec_(spec) {
@@ -25,9 +29,13 @@ class Attention final : public Mixer {
     }
     v_norm_.eps = build.spec.norm.eps;
     if (spec.rope >= 0) rope_ = &build.ropes[size_t(spec.rope)];
-    kv_ = {{}, build.kv_dtype, spec.kv_heads, spec.head_dim, spec.head_dim};
-    kv_.ref = own_kv() ? build.layout.add(spec.state(build.kv_dtype)) : build.kv[size_t(spec.kv_owner)];
-    build.kv[size_t(build.layer)] = kv_.ref;
+    kv_ = own_kv() ? kept(spec, build.types) : build.kv[size_t(spec.kv_owner)];
+    if (own_kv()) kv_.ref = build.layout.add(spec.state(build.types));
+    if (own_kv() && kv_.format().largest > 0 && !kv_.format().scaled) {
+      kv_.k_scale = load.kv_scale("k", build.layer);
+      kv_.v_scale = load.kv_scale("v", build.layer);
+    }
+    build.kv[size_t(build.layer)] = kv_;
   }
 
   Value record(Recorder& r, Value x) const override {
@@ -67,9 +75,8 @@ int64_t AttentionSpec::parameters(int64_t dim) const {
   return dim * (q + 2 * kv) + q * dim + (qkv_bias ? q + 2 * kv : 0) + (out_bias ? dim : 0) + (qk_norm ? (kv ? 2 : 1) * head_dim : 0);
 }
 
-StateSpec AttentionSpec::state(DType kv_dtype) const {
-  const PagedKv kv{{}, kv_dtype, kv_heads, head_dim, head_dim};
-  return {StateSpec::Kind::paged, kv_owner < 0 ? kv.bytes_per_token() : 0, window};
+StateSpec AttentionSpec::state(const StateTypes& types) const {
+  return {StateSpec::Kind::paged, kv_owner < 0 ? kept(*this, types).bytes_per_token() : 0, window};
 }
 
 static const char* grouping(const AttentionSpec& a) { return a.kv_heads == a.heads ? "MHA" : a.kv_heads == 1 ? "MQA" : "GQA"; }

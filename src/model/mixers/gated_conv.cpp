@@ -14,7 +14,7 @@ class GatedConv final : public Mixer {
     conv_.weight = load.vector("conv", ".weight", {dim_, spec.conv}, build.layer);
     if (spec.bias) conv_.bias = load.vector("conv", ".bias", {dim_}, build.layer);
     out_ = load.linear({{"out", dim_}}, dim_, spec.bias, build.layer);
-    conv_.state = {build.layout.add(spec.state(build.kv_dtype)), 0};
+    conv_.state = {build.layout.add(spec.state(build.types)), 0};
   }
 
   Value record(Recorder& r, Value x) const override {
@@ -33,7 +33,7 @@ class GatedConv final : public Mixer {
 
 int64_t GatedConvSpec::parameters(int64_t) const { return int64_t(dim) * (4 * dim + conv + (bias ? 5 : 0)); }
 
-StateSpec GatedConvSpec::state(DType) const { return {StateSpec::Kind::slot, conv_slot_bytes(conv, dim)}; }
+StateSpec GatedConvSpec::state(const StateTypes&) const { return {StateSpec::Kind::slot, conv_slot_bytes(conv, dim)}; }
 
 std::string GatedConvSpec::text(const ModelSpec&) const { return fmt::format("gated convolution {}", conv); }
 

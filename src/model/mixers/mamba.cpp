@@ -28,9 +28,9 @@ class Mamba final : public Mixer {
     b_norm_ = inner_norm("b_norm", spec.n_state, build);
     c_norm_ = inner_norm("c_norm", spec.n_state, build);
 
-    StateRef slot = build.layout.add(spec.state(build.kv_dtype));
+    StateRef slot = build.layout.add(spec.state(build.types));
     conv_.state = {slot, 0};
-    scan_.state = {slot, spec.conv_bytes()};
+    scan_.state = {slot, spec.conv_bytes(), build.types.scan};
   }
 
   Value record(Recorder& r, Value x) const override {
@@ -75,7 +75,9 @@ int64_t MambaSpec::parameters(int64_t dim) const {
 
 int64_t MambaSpec::conv_bytes() const { return conv_slot_bytes(conv, inner); }
 
-StateSpec MambaSpec::state(DType) const { return {StateSpec::Kind::slot, conv_bytes() + int64_t(inner) * n_state * 4}; }
+StateSpec MambaSpec::state(const StateTypes& types) const {
+  return {StateSpec::Kind::slot, conv_bytes() + int64_t(inner) * n_state * size_of(types.scan)};
+}
 
 std::string MambaSpec::text(const ModelSpec&) const {
   return fmt::format("Mamba, inner {}, state {}, convolution {}", inner, n_state, conv);

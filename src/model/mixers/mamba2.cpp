@@ -20,9 +20,10 @@ class Mamba2 final : public Mixer {
     Tensor a = load_decay(load, {spec.heads}, build.layer);
     Tensor d = load.vector("d", ".weight", {spec.heads}, build.layer);
 
-    StateRef slot = build.layout.add(spec.state(build.kv_dtype));
+    StateRef slot = build.layout.add(spec.state(build.types));
     conv_.state = {slot, 0};
-    scan_ = {spec.heads, spec.head_dim, spec.n_state, spec.groups, a, d, spec.dt_min, spec.dt_max, {slot, spec.conv_bytes()}};
+    scan_ = {spec.heads, spec.head_dim, spec.n_state, spec.groups, a, d, spec.dt_min, spec.dt_max, {}};
+    scan_.state = {slot, spec.conv_bytes(), build.types.scan};
   }
 
   Value record(Recorder& r, Value x) const override {
@@ -53,7 +54,9 @@ int64_t Mamba2Spec::parameters(int64_t dim) const {
 
 int64_t Mamba2Spec::conv_bytes() const { return conv_slot_bytes(conv, conv_channels()); }
 
-StateSpec Mamba2Spec::state(DType) const { return {StateSpec::Kind::slot, conv_bytes() + int64_t(inner()) * n_state * 4}; }
+StateSpec Mamba2Spec::state(const StateTypes& types) const {
+  return {StateSpec::Kind::slot, conv_bytes() + int64_t(inner()) * n_state * size_of(types.scan)};
+}
 
 std::string Mamba2Spec::text(const ModelSpec&) const {
   return fmt::format("Mamba-2, {} heads of {}, state {}, {} group{}, convolution {}", heads, head_dim, n_state, groups,

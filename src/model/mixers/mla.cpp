@@ -12,8 +12,8 @@ int64_t MlaSpec::parameters(int64_t dim) const {
   return queries + dim * (kv_rank + rope_dim) + kv_rank + kv_rank * (int64_t(heads) * nope_dim + v) + v * dim;
 }
 
-StateSpec MlaSpec::state(DType kv_dtype) const {
-  const PagedKv latent{{}, kv_dtype, 1, kv_rank + rope_dim, 0};  // values are read from the keys
+StateSpec MlaSpec::state(const StateTypes& types) const {
+  const PagedKv latent{{}, types.kv, 1, kv_rank + rope_dim, 0};  // values are read from the keys
   return {StateSpec::Kind::paged, latent.bytes_per_token(), 0};
 }
 
