@@ -1,5 +1,5 @@
-// The two floats of 8 bits (OCP 2023): E4M3 has no infinity and one NaN, E5M2 is the upper half of an f16. To 8 bits they round to
-// nearest even and saturate: whatever is too large, infinite or no number becomes the largest value of its sign.
+// To the two floats of 8 bits (OCP 2023; core/dtype.h has the way back). They round to nearest even and saturate: whatever is too large,
+// infinite or no number becomes the largest value of its sign.
 // always_inline, so that translation units of an instruction set may use them.
 #pragma once
 
@@ -23,19 +23,5 @@ namespace mr {
 
 [[gnu::always_inline]] inline uint8_t e4m3_from_f32(float x) { return float8_from_f32(x, 3, 0x1p-6f, 0x43e00000); }   // 448
 [[gnu::always_inline]] inline uint8_t e5m2_from_f32(float x) { return float8_from_f32(x, 2, 0x1p-14f, 0x47600000); }  // 57344
-
-inline float f32_from_e4m3(uint8_t h) {
-  const uint32_t sign = uint32_t(h & 0x80) << 24, rest = h & 0x7f;
-  if (rest == 0x7f) return __builtin_bit_cast(float, sign | 0x7fc00000);
-  const float magnitude = rest < 8 ? float(rest) * 0x1p-9f : __builtin_bit_cast(float, (rest << 20) + (120u << 23));
-  return __builtin_bit_cast(float, sign | __builtin_bit_cast(uint32_t, magnitude));
-}
-
-inline float f32_from_e5m2(uint8_t h) {
-  const uint32_t sign = uint32_t(h & 0x80) << 24, rest = h & 0x7f;
-  if (rest >= 0x7c) return __builtin_bit_cast(float, sign | 0x7f800000 | (rest & 3) << 21);
-  const float magnitude = rest < 4 ? float(rest) * 0x1p-16f : __builtin_bit_cast(float, (rest << 21) + (112u << 23));
-  return __builtin_bit_cast(float, sign | __builtin_bit_cast(uint32_t, magnitude));
-}
 
 }  // namespace mr
