@@ -49,12 +49,14 @@ class Bench(unittest.TestCase):
         for column in ("gain:", "spread:", "computed:", "TTFT, end:", "gap:", "at once:", "preempt:", "waste:"):
             self.assertIn(column, text)
         rows = as_json("bench", self.TINY, "--techniques", "arrivals,ragged,kv-formats", "--repeat", 1)
+        formats = ("f32", "f16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8", "int4")
         by_name = {(r["technique"], r["workload"]): r for r in rows}
         self.assertEqual(list(by_name), [("arrivals", "static"), ("arrivals", "dynamic"), ("arrivals", "continuous"), ("ragged", "padded"),
-                                         ("ragged", "ragged"), ("kv-formats", "f32"), ("kv-formats", "bf16"), ("kv-formats", "f16")])
+                                         ("ragged", "ragged"), *(("kv-formats", f) for f in formats)])
         for plain, better in ((("arrivals", "static"), ("arrivals", "continuous")), (("ragged", "padded"), ("ragged", "ragged"))):
             self.assertGreater(by_name[plain]["computed_tokens"], by_name[better]["computed_tokens"])
-        self.assertGreater(by_name["kv-formats", "f32"]["bytes"], by_name["kv-formats", "f16"]["bytes"])
+        for more, less in (("f32", "f16"), ("f16", "int8"), ("int8", "fp8_e4m3"), ("fp8_e5m2", "int4")):
+            self.assertGreater(by_name["kv-formats", more]["bytes"], by_name["kv-formats", less]["bytes"])
 
     def test_nothing_is_compared_with_itself(self):
         alone = FIXTURES / "gguf_q4_1" / "model.gguf"

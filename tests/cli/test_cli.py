@@ -191,6 +191,14 @@ class Inspect(unittest.TestCase):
         out = as_json("inspect", FIXTURES / "mamba")
         self.assertEqual(out["state_bytes_per_token"], 0)
         self.assertEqual(out["state_bytes_per_sequence"], 3 * (3 * 64 * 4 + 64 * 8 * 4))
+        out = as_json("inspect", FIXTURES / "mamba", "--state-dtype", "bf16")
+        self.assertEqual(out["state_bytes_per_sequence"], 3 * (3 * 64 * 4 + 64 * 8 * 2))
+
+    def test_formats_of_keys_and_values(self):
+        for name, row in (("f32", 256), ("fp8", 64), ("fp8_e5m2", 64), ("int8", 64 + 2), ("int4", 32 + 2)):  # bytes of a head
+            token = (3 * 2 * row + 7) // 8 * 8
+            self.assertEqual(as_json("inspect", "--kv-dtype", name)["state_bytes_per_token"], 30 * token, name)
+            self.assertEqual(as_json("analyze", "--kv-dtype", name, "--hardware", "h100")["state"]["bytes_per_token"], 30 * token, name)
 
 
 class Program(unittest.TestCase):
@@ -296,6 +304,8 @@ class Errors(unittest.TestCase):
         self.fails(["generate", "--memory", "abc"], "abc", status=2)
         self.fails(["generate", "--swap", "2X"], "2X", status=2)
         self.fails(["generate", "--page-tokens", 20], "20", status=2)
+        self.fails(["generate", "--kv-dtype", "int3"], "int3", "int4", "fp8_e4m3", status=2)
+        self.fails(["serve", "--state-dtype", "int8"], "int8", "bf16", status=2)
         self.fails(["generate", "--isa", "sse9"], "sse9", status=2)
         for option, value in (("--batch", 0), ("--batch", "1,x"), ("--context", -5), ("--spread", 2), ("--budget", "soon"), ("--budget", "0s"),
                               ("--repeat", 0), ("--prompt-tokens", "5-3"), ("--prompt-tokens", "lognormal:8"), ("--max-tokens", "few"),

@@ -112,6 +112,57 @@ TEST(Engine, TimingAddsUp) {
   EXPECT_EQ(answer.timing.first_token_s, answer.timing.last_token_s) << "it is the same token";
 }
 
+// A copy of a fixture with a scale for the keys and one for the values of every layer.
+static fs::path with_kv_scales(float k_scale, float v_scale) {
+  const fs::path copy = fs::path(testing::TempDir()) / "millrace_scaled_model";
+  fs::remove_all(copy);
+  fs::copy(fixture("llama_gqa"), copy);
+  std::ifstream in(copy / "model.safetensors", std::ios::binary);
+  std::string bytes{std::istreambuf_iterator<char>(in), {}};
+  uint64_t size = 0;
+  std::memcpy(&size, bytes.data(), 8);
+  Json header = Json::parse(bytes.substr(8, size));
+  std::string data = bytes.substr(8 + size);
+  const int layers = read_json(copy / "config.json")["num_hidden_layers"];
+  for (int i = 0; i < layers; i++)
+    for (auto [name, scale] : {std::pair{"k_scale", k_scale}, {"v_scale", v_scale}}) {
+      header[fmt::format("model.layers.{}.self_attn.{}", i, name)] = {
+          {"dtype", "F32"}, {"shape", Json::array()}, {"data_offsets", {data.size(), data.size() + 4}}};
+      data.append(reinterpret_cast<const char*>(&scale), 4);
+    }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  size = text.size();
+  fs::remove(copy / "model.safetensors");
+  std::ofstream(copy / "model.safetensors", std::ios::binary).write(reinterpret_cast<const char*>(&size), 8) << text << data;
+  return copy;
+}
+
+// FP8 divides by the checkpoint's scales; formats of their own range or scales do not.
+TEST(Engine, TakesTheScalesOfKeysAndValues) {
+  std::mt19937 rng(5);
+  const Request request = greedy(random_prompt(rng, 40), 12);
+  const fs::path plain = fixture("llama_gqa");
+  auto run = [&](const fs::path& path, DType kv) { return run_one(*Engine::create(path, {.threads = 1, .kv_dtype = kv}), request); };
+  const fs::path scaled = with_kv_scales(0.25f, 0.5f);
+  for (DType kv : {DType::f16, DType::i8}) expect_same(run(scaled, kv), run(plain, kv), std::string(kv_format(kv).name));
+  // Powers of two move the exponent alone: E5M2 has room for that, and keeps the same fractions of all but the smallest values.
+  const Answer moved = run(scaled, DType::f8_e5m2), unmoved = run(plain, DType::f8_e5m2);
+  ASSERT_EQ(moved.tokens, unmoved.tokens);
+  for (size_t i = 0; i < moved.logprobs.size(); i++) EXPECT_NEAR(moved.logprobs[i], unmoved.logprobs[i], 1e-3);
+  EXPECT_NE(run(with_kv_scales(0.3f, 0.7f), DType::f8_e4m3).logprobs, run(plain, DType::f8_e4m3).logprobs);
+  for (float wrong : {0.0f, -1.0f, NAN, INFINITY}) {
+    const fs::path path = with_kv_scales(1, wrong);
+    try {
+      Engine::create(path, {.threads = 1, .kv_dtype = DType::f8_e4m3});
+      ADD_FAILURE() << wrong << " is no scale";
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find("v_scale"), std::string::npos) << e.what();
+    }
+  }
+  fs::remove_all(scaled);
+}
+
 // A copy of a fixture whose generation_config.json names a stop token.
 TEST(Engine, EndsAtAStopTokenUnlessToldOtherwise) {
   Json expected = expected_of("llama_gqa");
