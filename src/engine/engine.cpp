@@ -84,7 +84,7 @@ void Engine::validate(const Request& r) const {
 }
 
 int Engine::room_after(size_t n_prompt) const {
-  const int64_t most = std::min<int64_t>(memory_.max_context, memory_.state.n_tokens + 1);
+  const int64_t most = std::min<int64_t>(memory_.max_context - 1, memory_.state.n_tokens) + 1;  // n_tokens may be unbounded
   return int(std::max<int64_t>(0, most - int64_t(n_prompt)));
 }
 

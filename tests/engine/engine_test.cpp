@@ -112,6 +112,11 @@ TEST(Engine, TimingAddsUp) {
   EXPECT_EQ(answer.timing.first_token_s, answer.timing.last_token_s) << "it is the same token";
 }
 
+TEST(Engine, HasRoomForTheWholeContextWithoutPages) {
+  auto engine = open("mamba", {.max_context = 1000});
+  EXPECT_EQ(engine->room_after(1), 999);
+}
+
 // A copy of a fixture with a scale for the keys and one for the values of every layer.
 static fs::path with_kv_scales(float k_scale, float v_scale) {
   const fs::path copy = fs::path(testing::TempDir()) / "millrace_scaled_model";
