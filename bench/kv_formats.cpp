@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "main.h"
 #include "core/config.h"
+#include "main.h"
 
 namespace mr {
 namespace {
@@ -69,12 +69,12 @@ int compare(int context, int repeats) {
   for (int i = 0; i < repeats; i++)
     for (Case& c : cases) {
       const auto begin = std::chrono::steady_clock::now();
-      backend->attend(view(out.data(), DType::f32, {1, kHeads, kDim}), view(q.data(), DType::f32, {1, kHeads, kDim}), c.kv, one.batch, c.state,
-                      args);
+      backend->attend(view(out.data(), DType::f32, {1, kHeads, kDim}), view(q.data(), DType::f32, {1, kHeads, kDim}), c.kv, one.batch,
+                      c.state, args);
       c.seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
     }
-  fmt::print("{}, {} threads, {} tokens, {} query and {} key/value heads of {}\n", name_of(best_isa()), default_threads(), context, kHeads, kKvHeads,
-             kDim);
+  fmt::print("{}, {} threads, {} tokens, {} query and {} key/value heads of {}\n", name_of(best_isa()), default_threads(), context, kHeads,
+             kKvHeads, kDim);
   auto median = [](std::vector<double> s) {
     std::ranges::sort(s);
     return s[s.size() / 2];
@@ -82,8 +82,8 @@ int compare(int context, int repeats) {
   const double f16 = median(cases[1].seconds);
   for (const Case& c : cases) {
     const double s = median(c.seconds), bytes = double(c.kv.bytes_per_token());
-    fmt::print("{:<9} {:5.0f} bytes a token {:8.0f} us  {:5.1f} GB/s  {:.2f} x f16\n", c.format.name, bytes, s * 1e6, bytes * context / s / 1e9,
-               f16 / s);
+    fmt::print("{:<9} {:5.0f} bytes a token {:8.0f} us  {:5.1f} GB/s  {:.2f} x f16\n", c.format.name, bytes, s * 1e6,
+               bytes * context / s / 1e9, f16 / s);
   }
   return 0;
 }
@@ -92,6 +92,6 @@ int compare(int context, int repeats) {
 }  // namespace mr
 
 int main(int argc, char** argv) {
-  return mr::guarded([](int n, char** word) { return mr::compare(n > 1 ? std::atoi(word[1]) : 32768, n > 2 ? std::atoi(word[2]) : 15); }, argc,
-                     argv);
+  return mr::guarded([](int n, char** word) { return mr::compare(n > 1 ? std::atoi(word[1]) : 32768, n > 2 ? std::atoi(word[2]) : 15); },
+                     argc, argv);
 }

@@ -15,12 +15,12 @@ namespace mr {
 
 // Bytes of one number, by its role.
 struct Storage {
-  double block = 2, table = 2;  // weights of the layers; of embedding tables and output layer
-  double kv = 2;                // keys, values, latents; without scales that the engine keeps beside them
+  double block = 2, table = 2;                  // weights of the layers; of embedding tables and output layer
+  double kv = 2;                                // keys, values, latents; without scales that the engine keeps beside them
   std::optional<DType> kv_dtype = DType::bf16;  // none: a format that the engine does not have
-  DType scan = DType::f32;      // what scans carry
-  double activation = 2;        // 0: activations stay in caches; only weights and state count
-  bool renamed = false;         // another format than the file's was given
+  DType scan = DType::f32;                      // what scans carry
+  double activation = 2;                        // 0: activations stay in caches; only weights and state count
+  bool renamed = false;                         // another format than the file's was given
   NumberFormat::Product block_product = NumberFormat::Product::bf16, table_product = NumberFormat::Product::bf16;
   std::string block_name = "bf16", table_name = "bf16", kv_name = "bf16";
 };

@@ -73,7 +73,8 @@ void print_plan(const Checkpoint& files, const InspectFlags& f) {
   const ModelOptions options = model_options(f);
   std::string plan;
   try {
-    plan = plan_text(*Model::outline(files, *make_ref_backend(), options), {.kv_dtype = options.kv_dtype, .state_dtype = options.state_dtype});
+    plan =
+        plan_text(*Model::outline(files, *make_ref_backend(), options), {.kv_dtype = options.kv_dtype, .state_dtype = options.state_dtype});
   } catch (const Error& e) {  // still shows the contents of the files
     plan = printable(e.what(), 4000) + "\n";
   }

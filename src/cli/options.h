@@ -13,7 +13,7 @@
 namespace mr {
 
 struct EngineFlags {
-  std::string model;                                         // path or short name; empty: the default model
+  std::string model;                                                      // path or short name; empty: the default model
   std::string device = "auto", isa, kv_dtype, state_dtype, memory, swap;  // kv_dtype empty: the device's; state_dtype: the model's
   EngineOptions options;
   std::string victim = "newest", batching = "continuous", state = "paged";

@@ -28,11 +28,11 @@
 namespace mr {
 
 struct EngineOptions {
-  std::string device = "cpu";     // cpu | cuda | ref
-  std::optional<Isa> isa;         // none: the best of this machine
-  int threads = 0;                // 0: one per core
-  bool deterministic = false;     // results do not depend on the rest of the batch, on a GPU too
-  std::optional<DType> kv_dtype;  // none: the device's
+  std::string device = "cpu";        // cpu | cuda | ref
+  std::optional<Isa> isa;            // none: the best of this machine
+  int threads = 0;                   // 0: one per core
+  bool deterministic = false;        // results do not depend on the rest of the batch, on a GPU too
+  std::optional<DType> kv_dtype;     // none: the device's
   std::optional<DType> state_dtype;  // of scans; none: what the model was made for, if the device has it, else f32
   int max_seqs = 16;
   int max_batch_tokens = 512;

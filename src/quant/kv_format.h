@@ -17,9 +17,7 @@ struct KvFormat {
   bool scaled = false;    // a bf16 for each row
 
   int64_t row_bytes(int64_t dim) const { return (dim * bits_of(element) + 7) / 8; }  // of its codes
-  int64_t bytes(int64_t heads, int64_t dim, int64_t tokens) const {
-    return dim ? heads * tokens * (row_bytes(dim) + (scaled ? 2 : 0)) : 0;
-  }
+  int64_t bytes(int64_t heads, int64_t dim, int64_t tokens) const { return dim ? heads * tokens * (row_bytes(dim) + (scaled ? 2 : 0)) : 0; }
 };
 
 std::span<const KvFormat> kv_formats();

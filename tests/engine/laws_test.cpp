@@ -6,36 +6,12 @@
 namespace mr {
 namespace {
 
-const std::vector<std::string> models = {"llama_gqa",
-                                         "mistral_window",
-                                         "mamba",
-                                         "mamba2",
-                                         "falcon_mamba",
-                                         "mixtral",
-                                         "gemma2",
-                                         "gemma3",
-                                         "gemma3n",
-                                         "gemma4",
-                                         "jamba",
-                                         "lfm2",
-                                         "smollm3",
-                                         "gguf_q4_1",
-                                         "llama_rope_dynamic_cross",
-                                         "llama_rope_longrope",
-                                         // "+" and how state is kept: keys and values, recurrent state
-                                         "llama_gqa+fp8_e4m3",
-                                         "llama_gqa+fp8_e5m2",
-                                         "llama_gqa+int8",
-                                         "llama_gqa+int4",
-                                         "mistral_window+int4",
-                                         "gemma3+int8",
-                                         "gemma3n+fp8_e4m3",
-                                         "jamba+int4+bf16",
-                                         "lfm2+int8",
-                                         "mamba++bf16",
-                                         "mamba2++bf16",
-                                         "mamba2++f16",
-                                         "falcon_mamba++f16"};
+const std::vector<std::string> models = {
+    "llama_gqa", "mistral_window", "mamba", "mamba2", "falcon_mamba", "mixtral", "gemma2", "gemma3", "gemma3n", "gemma4", "jamba", "lfm2",
+    "smollm3", "gguf_q4_1", "llama_rope_dynamic_cross", "llama_rope_longrope",
+    // "+" and how state is kept: keys and values, recurrent state
+    "llama_gqa+fp8_e4m3", "llama_gqa+fp8_e5m2", "llama_gqa+int8", "llama_gqa+int4", "mistral_window+int4", "gemma3+int8",
+    "gemma3n+fp8_e4m3", "jamba+int4+bf16", "lfm2+int8", "mamba++bf16", "mamba2++bf16", "mamba2++f16", "falcon_mamba++f16"};
 
 std::unique_ptr<Engine> open_as(const std::string& name, EngineOptions options = {}) {
   const size_t plus = name.find('+'), second = name.find('+', plus + 1);
@@ -70,7 +46,8 @@ std::vector<Request> crowd(std::mt19937& rng, int vocab, int n) {
 
 // Alone, from scratch, the whole prompt in one step, on one thread, nothing planned ahead.
 std::unique_ptr<Engine> alone(const std::string& model, const std::string& device = "cpu") {
-  return open_as(model, {.device = device, .threads = 1, .deterministic = true, .max_context = 128, .prefix_cache = false, .overlap = false});
+  return open_as(model,
+                 {.device = device, .threads = 1, .deterministic = true, .max_context = 128, .prefix_cache = false, .overlap = false});
 }
 
 // Memory for this many tokens, and slots for sequences and the prefix tree; 0 (all that may be needed) where the state does

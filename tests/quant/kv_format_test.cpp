@@ -17,8 +17,8 @@ namespace {
 
 struct Float8Fixture {
   std::vector<float> x;
-  std::vector<uint8_t> code[2];   // E4M3, E5M2
-  std::vector<float> value[2];  // of every code
+  std::vector<uint8_t> code[2];  // E4M3, E5M2
+  std::vector<float> value[2];   // of every code
 
   Float8Fixture() {
     std::ifstream file(std::string(MR_FIXTURES) + "/quant/float8.bin", std::ios::binary);
@@ -56,8 +56,8 @@ TEST(KvFormat, CountsItsBytes) {
   struct {
     const char* name;
     int64_t of_64, of_80, of_7;  // bytes of one head and token
-  } const rows[] = {{"f32", 256, 320, 28}, {"f16", 128, 160, 14}, {"bf16", 128, 160, 14}, {"fp8_e4m3", 64, 80, 7}, {"fp8_e5m2", 64, 80, 7},
-                    {"int8", 66, 82, 9},   {"int4", 34, 42, 6}};
+  } const rows[] = {{"f32", 256, 320, 28},   {"f16", 128, 160, 14}, {"bf16", 128, 160, 14}, {"fp8_e4m3", 64, 80, 7},
+                    {"fp8_e5m2", 64, 80, 7}, {"int8", 66, 82, 9},   {"int4", 34, 42, 6}};
   EXPECT_EQ(kv_formats().size(), std::size(rows));
   for (auto& r : rows) {
     const KvFormat& f = kv_format_named(r.name);

@@ -167,9 +167,9 @@ class CpuBackend : public Backend {
                  const StateMemory& state) override {
     recurrent(scan.state, batch, state, scan.inner, 1, 4 * scan.n_state, scan.n_state,
               [&](RecurrentRows rows, int64_t row, int64_t first, int64_t n) {
-                ops_.scan({rows, stored_as(scan.state.dtype), scan.n_state, first, n, x.row<float>(row), dt.row<float>(row), b.row<float>(row), c.row<float>(row),
-                           scan.a.as<float>(), scan.d.as<float>(), out.row<float>(row), x.stride[0], dt.stride[0], b.stride[0], c.stride[0],
-                           out.stride[0]});
+                ops_.scan({rows, stored_as(scan.state.dtype), scan.n_state, first, n, x.row<float>(row), dt.row<float>(row),
+                           b.row<float>(row), c.row<float>(row), scan.a.as<float>(), scan.d.as<float>(), out.row<float>(row), x.stride[0],
+                           dt.stride[0], b.stride[0], c.stride[0], out.stride[0]});
               });
   }
 

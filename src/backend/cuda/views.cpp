@@ -58,7 +58,8 @@ Pages pages(const PagedKv& kv, const Batch& batch, const StateMemory& state) {
   const GroupTable& table = batch.group[size_t(kv.ref.group)];
   const unsigned tokens = unsigned(memory.page_tokens);
   const int shift = std::has_single_bit(tokens) ? std::countr_zero(tokens) : -1;
-  const int64_t before = kv.ref.offset * memory.page_tokens, block = layer_bytes({StateSpec::Kind::paged, kv.bytes_per_token()}) * memory.page_tokens;
+  const int64_t before = kv.ref.offset * memory.page_tokens,
+                block = layer_bytes({StateSpec::Kind::paged, kv.bytes_per_token()}) * memory.page_tokens;
   return {memory.base + before * memory.n_units,
           block,
           memory.page_tokens,
