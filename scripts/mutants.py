@@ -31,6 +31,8 @@ GEMMA3N = ("test_engine:All/Logits.*/gemma3n*",)
 NET = ("test_net",)
 ENCODE = ("test_quant:*Exact*:*Close*:*Every*",)
 CONVERT = ("test_convert",)
+QUANTIZED = ("test_model:*Quantized*",)
+GROUPED = ("test_backend:*GroupedTest*",)
 ROPE = ("test_model:Rope.*", "test_engine:All/Logits.*/llama_rope*")
 SAMPLE = ("test_backend:Sample.*:*Operations.*greedy*:*Operations.*masks*:*Operations.*edits*:*Operations.*top_tokens*",)
 ATTEND = ("test_backend:*Operations.attention*:Attention.in_one*", "test_backend:Attention.*:-Attention.*however*:*in_one*")
@@ -262,6 +264,16 @@ MUTANTS = [
     M("src/model/altup.cpp", "for (int i = 1; i < spec_.streams; i++) r.add", "for (int i = 0; i < spec_.streams; i++) r.add", GEMMA3N),
     M("src/quant/weight.cpp", "expected_ ? std::exchange(expected_, 0) : kChunk", "kChunk", ("test_quant:WeightStore.*",)),
     M("src/quant/weight.cpp", "std::exchange(expected_, 0)", "expected_", ("test_quant:WeightStore.*",)),
+    M("src/model/quantized.cpp", "g_.zero_added = s_.zeros_as_they_are ? 0 : 1;", "g_.zero_added = 0;", QUANTIZED),
+    M("src/model/quantized.cpp", "if (first == middle) g_.zero_added = 0;", "", QUANTIZED),
+    M("src/model/quantized.cpp", "kAwqPlace[8] = {0, 4, 1, 5", "kAwqPlace[8] = {0, 4, 5, 1", QUANTIZED),
+    M("src/model/quantized.cpp", "group >= 0 && group < groups()", "group >= 0 && group <= groups()", QUANTIZED),
+    M("src/model/quantized.cpp", "s_.outer_divides ? Grouped::Outer::divides : Grouped::Outer::times", "Grouped::Outer::divides", QUANTIZED),
+    M("src/quant/grouped.cpp", "std::bit_cast<uint32_t>(part_of + b.outer)", "std::bit_cast<uint32_t>(part_of)", QUANTIZED),
+    M("src/quant/grouped.cpp", "if (shift + bits > 8) value", "if (shift + bits > 9) value", QUANTIZED),
+    M("src/quant/activations.cpp", "half = r.to == ActivationRounding::To::e4m3 ? 448 : most - 0.5f", "half = r.to == ActivationRounding::To::e4m3 ? 448 : most", QUANTIZED),
+    M("src/backend/cpu/integer_panels.cpp", "codes.zero = uint16_t(int8_t(second[r % kPanel]) + 128);", "codes.zero = uint16_t(int8_t(second[r % kPanel]));", GROUPED),
+    M("src/backend/cpu/linear_codes.inl", "if (c.minima) return load_scales(second);", "", GROUPED),
     M("src/model/ffn/mlp.cpp", "-normal_quantile(spec.sparsity)", "normal_quantile(spec.sparsity)", GEMMA3N),
     M("src/model/rope.cpp", "low = std::max(low, 0.0);", "", ROPE),
     M("src/model/rope.cpp", "high = std::min(high, double(r.dim - 1));", "high = high + 0;", ROPE),

@@ -132,8 +132,9 @@ std::vector<Weight> Loader::weights(std::initializer_list<Part> parts, int64_t i
     used.clear();
     encoded.clear();
   };
-  auto begin = [&](const Codec& codec, const ActivationRounding& activations) {
-    if (pending.codec == &codec && rounding == activations) return;
+  // Parts that are read alike are one weight: the same codec, rounding of inputs and order of groups.
+  auto begin = [&](const Codec& codec, const ActivationRounding& activations, std::span<const std::byte> group_of = {}) {
+    if (pending.codec == &codec && rounding == activations && std::ranges::equal(pending.parts.back().beside.group_of, group_of)) return;
     flush();
     pending = {codec, in};
     rounding = activations;
@@ -143,7 +144,7 @@ std::vector<Weight> Loader::weights(std::initializer_list<Part> parts, int64_t i
       if (auto q = find_quantized(files_, quantization_, names_.name(part.role, at), part.rows, in, !outlines())) {
         check(!formats, "'{}' is quantized already ({}): --quantize takes float models and GGUF files", files_.path().native(),
               q->codec->name);
-        begin(*q->codec, q->activations);
+        begin(*q->codec, q->activations, q->beside.group_of);
         pending.add(part.rows, q->beside);
         pending.parts.back().factor = q->factor;
         for (const StoredTensor* t : q->tensors) used.push_back(*t);

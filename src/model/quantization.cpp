@@ -213,7 +213,6 @@ void Quantization::Rules::read_compressed(const Config& c, const std::string& pa
     }
     w.require(strategy == "group" || strategy == "tensor_group" || strategy == "tensor" || strategy == "channel" || strategy == "block",
               "weights rounded by '{}' do not run here", strategy);
-    w.require(w.text("actorder", "") != "group" || format == "pack-quantized", "'actorder' group needs packed weights");
     if (type == "int" && format == "pack-quantized" && s.bits >= 2 && s.bits <= 8)
       s.format = Format::packed;
     else if (type == "int" && s.bits == 8)

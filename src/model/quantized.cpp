@@ -37,6 +37,11 @@ float value_at(const StoredTensor& t, Grid::Scale type, size_t i) {
   return scale_of(type, bits);
 }
 
+bool is_one_number(const StoredTensor& t) {
+  const auto type = scale_type(t);
+  return type && t.bytes.size() == size_t(size_of(*type));
+}
+
 class Finder {
  public:
   Finder(const Checkpoint& files, const std::string& module, const WeightScheme& scheme, int64_t out, int64_t in, bool check_values)
@@ -161,8 +166,7 @@ void Finder::scales(const StoredTensor& t, std::initializer_list<Grid::Scale> po
 
 float Finder::number(const StoredTensor& t) {
   const auto type = scale_type(t);
-  check(type && t.bytes.size() == size_t(size_of(*type)), "tensor {} of '{}' should be one number, but is {} of {}", t.name, file(t),
-        shape_string(t.shape), t.format);
+  check(is_one_number(t), "tensor {} of '{}' should be one number, but is {} of {}", t.name, file(t), shape_string(t.shape), t.format);
   const float value = value_at(t, *type, 0);
   check(std::isfinite(value) && value != 0, "tensor {} of '{}' is {}", t.name, file(t), value);
   return value;
@@ -255,7 +259,7 @@ void Finder::bytes() {
   found_.beside.codes = get(".weight", {out_, in_}, {"i8"}).bytes;
   const StoredTensor& scale = get(".weight_scale");
   const bool one = s_.block_rows == 0;
-  expect(scale, one ? scale.bytes.size() <= 4 : scale.shape == Shape{out_, groups()} || (groups() == 1 && scale.shape == Shape{out_}),
+  expect(scale, one ? is_one_number(scale) : scale.shape == Shape{out_, groups()} || (groups() == 1 && scale.shape == Shape{out_}),
          one ? "[1]" : shape_string(Shape{out_, groups()}));
   scales(scale);
   g_.scale_rows = one ? 0 : 1;
@@ -288,7 +292,7 @@ void Finder::floats() {
   found_.beside.codes = codes.bytes;
   const StoredTensor* inverse = find(".weight_scale_inv");  // multiplies, too
   const StoredTensor& scale = inverse ? *inverse : get(".weight_scale");
-  if (scale.bytes.size() <= 4 && scale.shape != Shape{out_, 1}) {
+  if (is_one_number(scale)) {
     g_.scale_rows = 0;
     group_ = in_;
   } else if (scale.shape == Shape{out_, 1} || scale.shape == Shape{out_}) {
@@ -374,6 +378,7 @@ void Finder::bnb_4bit() {
   if (!state) state = &get(".weight.quant_state.bitsandbytes__fp4");
   const std::string where = sentence("tensor {} of '{}'", state->name, file(*state));
   const Json json = parse_json<Json>({reinterpret_cast<const char*>(state->bytes.data()), state->bytes.size()}, where, {.depth = 8});
+  check(json.is_object(), "{} is not a JSON object", where);
   auto size = [&](const char* name) {
     auto found = json.find(name);
     return found != json.end() && found->is_number_integer() ? found->get<int64_t>() : 0;
@@ -440,6 +445,7 @@ QuantizedTensors Finder::find() {
       break;
   }
   g_.group = group_;
+  g_.rounded_inputs = bool(found_.activations);
   found_.codec = &grouped_codec(name_of_format(), g_, in_);
   return std::move(found_);
 }

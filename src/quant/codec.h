@@ -108,6 +108,7 @@ struct StoredWeight {
   const Codec* codec = nullptr;
   int64_t in = 0;
   std::vector<Part> parts;
+  std::vector<int32_t> inputs;  // the order in which `codes` takes them; empty: as they come
 
   StoredWeight() = default;
   StoredWeight(const Codec& c, int64_t inputs) : codec(&c), in(inputs) {}

@@ -143,8 +143,25 @@ void decode_grouped(const StoredWeight& w, const StoredWeight::Part& part, int64
   }
 }
 
+std::vector<int32_t> inputs_by_group(const StoredWeight& w) {
+  const Grouped* g = w.codec->grouped;
+  if (!g || !g->any_order) return {};
+  std::vector<int32_t> order(size_t(w.in)), numbers(size_t(w.in));
+  std::memcpy(numbers.data(), w.parts[0].beside.group_of.data(), size_t(w.in) * 4);
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, {}, [&](int32_t k) { return numbers[size_t(k)]; });
+  for (int64_t k = 0; k < w.in; k++)
+    if (numbers[size_t(order[size_t(k)])] != k / g->group) return {};
+  return order;
+}
+
 void codes_grouped(const StoredWeight& w, const StoredWeight::Part& part, int64_t row, int64_t first, BlockCodes& c) {
   const Grouped& g = *w.codec->grouped;
+  if (!w.inputs.empty()) {
+    for (int64_t i = 0; i < w.codec->block; i++)
+      c.code[i] = uint8_t(integer_at(g.codes, part.beside.codes, part.stored_rows, w.in, row, w.inputs[size_t(first + i)]));
+    return put_group(g, part, w.in, row, first / g.group, first, c);
+  }
   read_codes(g.codes, part.beside.codes.data(), part.stored_rows, w.in, row, first, w.codec->block, c.code);
   put_group(g, part, w.in, row, first / g.group, first, c);
 }

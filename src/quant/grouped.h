@@ -30,8 +30,9 @@ struct Grouped {
   Grid::Scale scale = Grid::Scale::f16;  // as stored
   // times, divides: one scale more for the tensor. nested: a scale is a byte: nested_map[byte] * nested_scale[its index / 256] + outer.
   enum class Outer : uint8_t { none, times, divides, nested } outer = Outer::none;
-  bool any_order = false;  // inputs name their groups (StoredWeight::Beside::group_of)
-  Grid grid;               // of the values; its scale is f32 where there is an outer one
+  bool any_order = false;       // inputs name their groups (StoredWeight::Beside::group_of)
+  bool rounded_inputs = false;  // the format rounds activations: a kernel that rounds them again would move them to other steps
+  Grid grid;                    // of the values; its scale is f32 where there is an outer one
 
   bool operator==(const Grouped&) const = default;
   int64_t groups(int64_t in) const { return (in + group - 1) / group; }
@@ -40,6 +41,9 @@ struct Grouped {
 
 // A codec that lives as long as the program, the same for equal arguments. Its grid is empty where a block's codes do not share a scale.
 const Codec& grouped_codec(std::string_view name, const Grouped&, int64_t in);
+
+// The inputs of a weight that names their groups, sorted by them; empty where groups are not all of one size, or lie in order.
+std::vector<int32_t> inputs_by_group(const StoredWeight&);
 
 void decode_grouped(const StoredWeight&, const StoredWeight::Part&, int64_t row, int64_t first, int64_t n, float* to);
 void codes_grouped(const StoredWeight&, const StoredWeight::Part&, int64_t row, int64_t first, BlockCodes&);

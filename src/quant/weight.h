@@ -28,9 +28,10 @@ struct Weight {
   const Layout* layout = nullptr;  // null in outlines of no backend
   Tensor packed, scale;
   const StoredWeight* stored = nullptr;  // of the layout `stored`: its tensors lie in `packed`
+  Tensor order;                          // i32 [in], where inputs are sorted: which one lies at each place; empty: as they come
   ActivationRounding activations;        // of its products
 
-  int64_t bytes() const { return packed.bytes() + scale.bytes(); }
+  int64_t bytes() const { return packed.bytes() + scale.bytes() + order.bytes(); }
   void decode(int64_t row, int64_t n, float* to) const { layout->decode(*this, row, n, to); }
   explicit operator bool() const { return codec != nullptr; }
 };

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "backend/cpu/panels.h"
+#include "quant/grouped.h"
 #include "quant/value_tables.h"
 
 namespace mr {
@@ -137,6 +138,84 @@ void decode(const Weight& w, int64_t row, int64_t n, float* out) {
   }
 }
 
+// Weights in groups: all codes, then all scales.
+
+// Of the values; also where blocks of the file do not share a scale, but those of sorted inputs do.
+const Grid& grid_of(const Codec& codec) { return codec.grouped ? codec.grouped->grid : codec.grid; }
+
+GroupHeads heads_of(const Codec& codec, int64_t out, int64_t in) {
+  const Grid& grid = grid_of(codec);
+  GroupHeads h{.scale = grid.scale, .minima = grid.minimum};
+  h.blocks = grid.group / kBlock;
+  h.bytes = kPanel * (size_of(grid.scale) + (grid.minimum ? size_of(grid.scale) : 1));
+  h.panel_bytes = in / grid.group * h.bytes;
+  h.offset = (out + kPanel - 1) / kPanel * (in / kBlock) * grid.bits * 64;
+  return h;
+}
+
+int64_t group_bytes(const Codec& codec, int64_t out, int64_t in) {
+  const GroupHeads h = heads_of(codec, out, in);
+  return h.offset + (out + kPanel - 1) / kPanel * h.panel_bytes;
+}
+
+void pack_group_panel(std::byte* packed, int64_t panel, const StoredWeight& w) {
+  const Grid& grid = grid_of(*w.codec);
+  const GroupHeads h = heads_of(*w.codec, w.out(), w.in);
+  const int64_t blocks = w.in / kBlock, first = panel * kPanel, rows = std::min<int64_t>(kPanel, w.out() - first);
+  const size_t size = size_of(grid.scale);
+  std::byte *codes_at = packed + panel * blocks * grid.bits * 64, *heads = packed + h.offset + panel * h.panel_bytes;
+  for (int64_t b = 0; b < blocks; b++, codes_at += grid.bits * 64)
+    for (int64_t r = 0; r < rows; r++) {
+      BlockCodes codes;
+      w.codes(first + r, b * kBlock, codes);
+      pack_codes(grid.bits, codes.code, codes_at + 4 * r);
+      if (b % h.blocks) continue;
+      std::byte *scale = heads + b / h.blocks * h.bytes, *second = scale + kPanel * size;
+      std::memcpy(scale + size_t(r) * size, &codes.scale, size);
+      if (h.minima)
+        std::memcpy(second + size_t(r) * size, &codes.minimum, size);
+      else
+        second[r] = std::byte((grid.zero ? codes.zero : grid.offset) - 128);
+    }
+}
+
+void decode_groups(const Weight& w, int64_t row, int64_t n, float* out) {
+  const Grid& grid = grid_of(*w.codec);
+  const GroupHeads h = heads_of(*w.codec, w.out, w.in);
+  Grid unpacked = grid;
+  unpacked.zero = !h.minima;  // an offset lies there as a zero
+  const int32_t* order = w.order.as<int32_t>();
+  const size_t size = size_of(grid.scale);
+  for (int64_t r = row; r < row + n; r++, out += w.in) {
+    const std::byte* codes_at = w.packed.as<std::byte>() + r / kPanel * (w.in / kBlock) * grid.bits * 64 + 4 * (r % kPanel);
+    const std::byte* heads = w.packed.as<std::byte>() + h.offset + r / kPanel * h.panel_bytes;
+    for (int64_t b = 0; b < w.in / kBlock; b++, codes_at += grid.bits * 64) {
+      BlockCodes codes;
+      float values[kBlock];
+      unpack_codes(grid.bits, codes_at, codes.code);
+      const std::byte *scale = heads + b / h.blocks * h.bytes, *second = scale + kPanel * size;
+      std::memcpy(&codes.scale, scale + size_t(r % kPanel) * size, size);
+      if (h.minima)
+        std::memcpy(&codes.minimum, second + size_t(r % kPanel) * size, size);
+      else
+        codes.zero = uint16_t(int8_t(second[r % kPanel]) + 128);
+      values_of(unpacked, kBlock, codes, values);
+      for (int64_t i = 0; i < kBlock; i++) out[order ? order[b * kBlock + i] : b * kBlock + i] = values[i];
+    }
+  }
+}
+
+const PanelLayout kInt4Groups{{"int4 in groups", decode_groups}, group_bytes, pack_group_panel};
+const PanelLayout kInt8Groups{{"int8 in groups", decode_groups}, group_bytes, pack_group_panel};
+
+const PanelLayout* group_panels(const Codec& codec) {
+  const Grid& grid = grid_of(codec);
+  const bool fits = codec.grouped && !grid.table && !grid.values && !grid.levels && codec.block == kBlock && grid.group % kBlock == 0 &&
+                    (codec.grid.bits || codec.grouped->any_order);
+  if (!fits || (grid.scale != Grid::Scale::f16 && grid.scale != Grid::Scale::bf16 && grid.scale != Grid::Scale::f32)) return nullptr;
+  return grid.bits == 4 ? &kInt4Groups : grid.bits == 8 ? &kInt8Groups : nullptr;
+}
+
 // What the kernels of linear.inl read; a row for each of its types.
 struct Known {
   Grid grid;
@@ -161,9 +240,15 @@ const Known kKnown[] = {
 
 }  // namespace
 
-const PanelLayout* integer_panels(const Grid& grid) {
-  const Known* known = std::find_if(std::begin(kKnown), std::end(kKnown), [&](const Known& k) { return k.grid == grid; });
-  return known == std::end(kKnown) ? nullptr : &known->layout;
+const PanelLayout* integer_panels(const Codec& codec) {
+  if (codec.grouped && codec.grouped->rounded_inputs) return nullptr;
+  const Known* known = std::find_if(std::begin(kKnown), std::end(kKnown), [&](const Known& k) { return k.grid == codec.grid; });
+  return known == std::end(kKnown) ? group_panels(codec) : &known->layout;
+}
+
+std::optional<GroupHeads> group_heads(const Weight& w) {
+  if (w.layout != &kInt4Groups && w.layout != &kInt8Groups) return std::nullopt;
+  return heads_of(*w.codec, w.out, w.in);
 }
 
 }  // namespace mr

@@ -39,6 +39,16 @@ static LinearCall make_call(Tensor out, Tensor x, const Weight& w, const Epilogu
     fail("a [{}, {}] weight cannot take {} to {}", w.out, w.in, shape_string(x), shape_string(out));
   LinearCall c{w.in, w.out, x.shape[0], w.packed.as<std::byte>(), w.stored};
   c.decode = [](const StoredWeight& stored, int64_t output, int64_t first, int64_t n, float* to) { stored.decode(output, first, n, to); };
+  if (const auto heads = group_heads(w)) {
+    c.heads = c.packed + heads->offset;
+    c.head_bytes = heads->bytes;
+    c.panel_heads = heads->panel_bytes;
+    c.group_inverse = ((uint64_t(1) << 32) + uint64_t(heads->blocks) - 1) / uint64_t(heads->blocks);
+    c.scales = heads->scale == Grid::Scale::f16    ? LinearCall::Scale::f16
+               : heads->scale == Grid::Scale::bf16 ? LinearCall::Scale::bf16
+                                                   : LinearCall::Scale::f32;
+    c.minima = heads->minima;
+  }
   c.x = x.as<float>();
   c.x_stride = x.stride[0];
   c.y = out.as<float>();
@@ -50,8 +60,15 @@ static LinearCall make_call(Tensor out, Tensor x, const Weight& w, const Epilogu
   return c;
 }
 
+// A weight's own form of its inputs: rounded by its format, or in the order of its groups.
+static bool changes_rows(const Weight& w) { return w.activations || w.order.rank; }
+static void change_row(const Weight& w, const float* x, float* to) {
+  for (int64_t k = 0; w.order && k < w.in; k++) to[k] = x[w.order.as<int32_t>()[k]];
+  if (w.activations) round_activations(w.activations, w.order ? to : x, w.in, to);
+}
+
 RoundAhead::RoundAhead(const Weight& reader, int64_t rows, const LinearKernels& kernels, LinearScratch& scratch) {
-  if (rows == 0 || reader.activations) return;
+  if (rows == 0 || changes_rows(reader)) return;
   const LinearKernel& kernel = find_kernel(kernels, reader, rows);
   if (!kernel.round) return;
   grow(scratch.ahead, size_t(kernel.rounded_bytes(reader.in, rows)));
@@ -67,14 +84,15 @@ const std::byte* RoundAhead::take(const LinearKernel& kernel, LinearScratch& scr
 }
 
 // Prepares the rows of x and rounds them for the kernel.
-static void make_rows(LinearCall& c, const ActivationRounding& format, const LinearKernel& kernel, ThreadPool& pool, LinearScratch& scratch,
+static void make_rows(LinearCall& c, const Weight& w, const LinearKernel& kernel, ThreadPool& pool, LinearScratch& scratch,
                       const RowsOfX& x) {
-  if (!format && x.rounded && (c.rounded = x.rounded->take(kernel, scratch))) return;
-  if (!kernel.round && !x.prepare && !format) return;
+  const bool changed = changes_rows(w);
+  if (!changed && x.rounded && (c.rounded = x.rounded->take(kernel, scratch))) return;
+  if (!kernel.round && !x.prepare && !changed) return;
   if (kernel.round) grow(scratch.rounded, size_t(kernel.rounded_bytes(c.in, c.rows)));
   const float* rows = c.x;
   const int64_t stride = c.x_stride;
-  if (format) {
+  if (changed) {
     grow(scratch.values, size_t(c.rows * c.in) * sizeof(float));
     c.x = scratch.values.as<float>();
     c.x_stride = c.in;
@@ -85,7 +103,7 @@ static void make_rows(LinearCall& c, const ActivationRounding& format, const Lin
   pool.parallel(c.rows, grain, [&](int64_t begin, int64_t end, int) {
     for (int64_t r = begin; r < end; r++) {
       if (x.prepare) (*x.prepare)(r);
-      if (format) round_activations(format, rows + r * stride, c.in, scratch.values.as<float>() + r * c.in);
+      if (changed) change_row(w, rows + r * stride, scratch.values.as<float>() + r * c.in);
       if (kernel.round) kernel.round(c.x + r * c.x_stride, c.in, r, 0, c.in, rounded);
     }
   });
@@ -154,7 +172,7 @@ static PieceFloats floats_of(int64_t in, int64_t rows, int64_t group, int halves
 
 void LinearNeeds::count(const Weight& w, int64_t rows, const LinearKernels& kernels, int n_workers) {
   if (rows == 0 || w.out == 0) return;
-  if (w.activations) values_ = std::max(values_, rows * w.in * int64_t(sizeof(float)));
+  if (changes_rows(w)) values_ = std::max(values_, rows * w.in * int64_t(sizeof(float)));
   for (const LinearKernel& kernel : std::span(kernels.table, size_t(kernels.count))) {
     if (w.layout->name != kernel.layout || rows < kernel.from_rows) continue;
     if (kernel.round) rounded_ = std::max(rounded_, kernel.rounded_bytes(w.in, rows));
@@ -193,7 +211,7 @@ void cpu_linear(Tensor out, Tensor x, const Weight& w, const Epilogue& e, Thread
   LinearCall c = make_call(out, x, w, e);
   if (c.rows == 0 || c.out == 0) return;
   const LinearKernel& kernel = find_kernel(kernels, w, c.rows);
-  make_rows(c, w.activations, kernel, pool, scratch, rows);
+  make_rows(c, w, kernel, pool, scratch, rows);
   run_pieces(c, w, panels_of(w), 1, 0, kernel, pool, kernels, scratch,
              [&](int64_t row, int64_t row_end, int64_t panel, int64_t panel_end, float* floats, float*) {
                kernel.run(c, row, row_end, panel, panel_end, floats);
@@ -210,7 +228,7 @@ RoundAhead cpu_linear_gate(Tensor out, Tensor x, const Weight& w, GateFunction g
   LinearCall c = make_call(both, x, w, {});
   if (c.rows == 0 || c.out == 0) return {};
   const LinearKernel& kernel = find_kernel(kernels, w, c.rows);
-  make_rows(c, w.activations, kernel, pool, scratch, rows);
+  make_rows(c, w, kernel, pool, scratch, rows);
   const bool whole_blocks = half % kBlock == 0;
   const RoundAhead ahead = whole_blocks && reader ? RoundAhead(*reader, c.rows, kernels, scratch) : RoundAhead();
   run_pieces(c, w, half_panels, whole_blocks ? kPair : 1, 2, kernel, pool, kernels, scratch,

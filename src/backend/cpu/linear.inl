@@ -46,11 +46,12 @@ void round_part(const float* x, int64_t in, int64_t row, int64_t first, int64_t 
 
 // Adds scaled dots, and minima, of one group to the sums. Rounded rows are `blocks` apart.
 template <class W, int Rows, int H>
-[[gnu::always_inline]] inline void add_dots(Vec* acc, const IVec* dots, const uint8_t* w, int j, const RoundedBlock* x, int64_t blocks) {
-  Vec scale = W::scale(w, j, H);
+[[gnu::always_inline]] inline void add_dots(Vec* acc, const IVec* dots, const W& panel, const uint8_t* w, int j, const RoundedBlock* x,
+                                            int64_t blocks) {
+  Vec scale = panel.scale(w, j, H);
   for (int r = 0; r < Rows; r++) acc[r] = fma(to_float(dots[r]), mul(scale, set1(x[r * blocks].scale)), acc[r]);
   if constexpr (W::kMinimum) {
-    Vec minimum = W::minimum(w, j, H);
+    Vec minimum = panel.minimum(w, j, H);
     for (int r = 0; r < Rows; r++) acc[r] = fma(minimum, set1(x[r * blocks].sum[H]), acc[r]);
   }
 }
@@ -58,6 +59,7 @@ template <class W, int Rows, int H>
 // w: the panel's blocks from the beginning of the stretch, which is whole blocks.
 template <class W, int Rows>
 void quant_tile(const LinearCall& c, int64_t row, int64_t panel, const uint8_t* w, const Stretch& s) {
+  const W at(c, panel);
   const int64_t blocks = c.in / kBlock;
   const RoundedBlock* x = (const RoundedBlock*)c.rounded + row * blocks + s.begin / kBlock;
   Vec acc[Rows];
@@ -69,10 +71,10 @@ void quant_tile(const LinearCall& c, int64_t row, int64_t panel, const uint8_t* 
         IVec sum[Rows];
         for (int r = 0; r < Rows; r++) sum[r] = set_all(W::kMinimum ? 0 : x[r * blocks].start[H]);
         W::template pairs<H>(
-            w, j, [&](IVec pair, int at) __attribute__((always_inline)) {
-              for (int r = 0; r < Rows; r++) sum[r] = dot(sum[r], pair, load_pair(x[r * blocks].q + at));
+            w, j, [&](IVec pair, int first) __attribute__((always_inline)) {
+              for (int r = 0; r < Rows; r++) sum[r] = dot(sum[r], pair, load_pair(x[r * blocks].q + first));
             });
-        add_dots<W, Rows, H>(acc, sum, w, j, x, blocks);
+        add_dots<W, Rows, H>(acc, sum, at, w, j, x, blocks);
       });
   for (int r = 0; r < Rows; r++) keep_sum(c, s, row, panel, r, 0, acc[r]);
 }
@@ -120,6 +122,7 @@ void widen_pairs(const uint8_t* block, int64_t blocks, uint8_t* copy) {
 
 template <class W, int Rows>
 void wide_tile(const LinearCall& c, int64_t row, int64_t panel, const uint8_t* w, const uint8_t* copy, const Stretch& s) {
+  const W at(c, panel);
   const int64_t blocks = c.in / kBlock;
   const RoundedBlock* x = (const RoundedBlock*)c.rounded + row * blocks + s.begin / kBlock;
   Vec acc[Rows];
@@ -137,7 +140,7 @@ void wide_tile(const LinearCall& c, int64_t row, int64_t panel, const uint8_t* w
           IVec pair = load_bytes(copy + 64 * i);
           for (int r = 0; r < Rows; r++) sum[r] = dot(sum[r], pair, load_pair(x[r * blocks].q + 2 * i));
         }
-        add_dots<W, Rows, H>(acc, sum, w, j, x, blocks);
+        add_dots<W, Rows, H>(acc, sum, at, w, j, x, blocks);
       });
   for (int r = 0; r < Rows; r++) keep_sum(c, s, row, panel, r, 0, acc[r]);
 }
@@ -199,6 +202,7 @@ void byte_row(const LinearCall& c, int64_t row, int64_t, int64_t panel, int64_t 
   const uint8_t* w = (const uint8_t*)c.packed + panel * blocks * W::kBytes;
   for (; panel < panel_end; panel++) {
     const RoundedBlock* x = (const RoundedBlock*)c.rounded + row * (c.in / kBlock);
+    const W at(c, panel);
     Vec acc = zero();
     for (int64_t b = 0; b < blocks; b++, w += W::kBytes)
       for (int j = 0; j < W::kBlocks; j++, x++) {
@@ -206,9 +210,9 @@ void byte_row(const LinearCall& c, int64_t row, int64_t, int64_t panel, int64_t 
         W::halves([&]<int H>(std::integral_constant<int, H>) __attribute__((always_inline)) {
           ByteSum sum;
           W::template quads<H>(
-              w, j, [&](IVec quad, int at) __attribute__((always_inline)) { sum.add(quad, *x, at); });
+              w, j, [&](IVec quad, int first) __attribute__((always_inline)) { sum.add(quad, *x, first); });
           const IVec dot = sum.total(W::kMinimum ? 0 : x->start[H]);
-          add_dots<W, 1, H>(&acc, &dot, w, j, x, 0);
+          add_dots<W, 1, H>(&acc, &dot, at, w, j, x, 0);
         });
       }
     finish(c, row, panel, acc);
@@ -251,6 +255,7 @@ constexpr mr::LinearKernel kTable[] = {
     one_row_kernel<Int4Levels>("int4 of two levels"),
     one_row_kernel<Int3Levels>("int3 of two levels"),
     one_row_kernel<Int2Levels>("int2 of two levels"),
+    one_row_kernel<Int4Groups>("int4 in groups"),
 #endif
 #if defined(__AVX512VNNI__)
     one_row_kernel<Int8>("int8"),
@@ -261,6 +266,7 @@ constexpr mr::LinearKernel kTable[] = {
     one_row_kernel<Iq4>("iq4"),
     one_row_kernel<Iq4Levels>("iq4 of two levels"),
     one_row_kernel<E2m1>("e2m1"),
+    one_row_kernel<Int8Groups>("int8 in groups"),
 #endif
     quant_kernel<Int8>("int8"),
     quant_kernel<Int4>("int4"),
@@ -275,6 +281,8 @@ constexpr mr::LinearKernel kTable[] = {
     quant_kernel<Iq4>("iq4"),
     quant_kernel<Iq4Levels>("iq4 of two levels"),
     quant_kernel<E2m1>("e2m1"),
+    quant_kernel<Int4Groups>("int4 in groups"),
+    quant_kernel<Int8Groups>("int8 in groups"),
 };
 constexpr mr::LinearKernels kKernels{kTable, sizeof(kTable) / sizeof(kTable[0]), scratch_floats, kTileRows, 192 << 10, 16};
 

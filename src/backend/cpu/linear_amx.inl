@@ -22,8 +22,8 @@ constexpr int64_t kScratchPanels = 4;  // most widened panels of quantized weigh
 
 // Adds blocks [block, block_end) of one panel to the sums of up to 16 rows; Full: 16, in registers.
 template <class T, class W, bool Full>
-void quant_tile(const std::byte* x, const Scaling* scaling, const uint8_t* w, const uint8_t* tiles, int n_rows, int64_t block,
-                int64_t block_end, float* sums) {
+void quant_tile(const W& panel, const std::byte* x, const Scaling* scaling, const uint8_t* w, const uint8_t* tiles, int n_rows,
+                int64_t block, int64_t block_end, float* sums) {
   // A sum of 32 products of 4 by 16 bits stays below 2^24, so one accumulator takes both pieces; more bits need one for each.
   static_assert(W::kGroups == 1);
   constexpr bool kOneSum = W::kOffset <= 16 && W::kLargest - W::kOffset <= 16;
@@ -57,9 +57,9 @@ void quant_tile(const std::byte* x, const Scaling* scaling, const uint8_t* w, co
     const int64_t done = b - kLag;
     const uint8_t* stored = w + done / W::kBlocks * W::kBytes;
     const int within = int(done % W::kBlocks);
-    const Vec scale = W::scale(stored, within, 0);
+    const Vec scale = panel.scale(stored, within, 0);
     [[maybe_unused]] Vec minimum;
-    if constexpr (W::kMinimum) minimum = W::minimum(stored, within, 0);
+    if constexpr (W::kMinimum) minimum = panel.minimum(stored, within, 0);
     const float(*dot)[kTile * kPanel] = dots[read];
     read = read + 1 == kBuffers ? 0 : read + 1;
 #pragma GCC unroll 16
@@ -87,7 +87,7 @@ void quant_row_tile(const LinearCall& c, int64_t row, int n_rows, int64_t panel,
   for (int64_t b = 0; b < blocks; b += kNear)
     for (int p = 0; p < n_panels; p++) {
       auto tile = n_rows == kTile ? quant_tile<T, W, true> : quant_tile<T, W, false>;
-      tile(x, scaling, w + p * panel_bytes, tiles + p * blocks * kTileBytes, n_rows, b, least(b + kNear, blocks), sums[p]);
+      tile(W(c, panel + p), x, scaling, w + p * panel_bytes, tiles + p * blocks * kTileBytes, n_rows, b, least(b + kNear, blocks), sums[p]);
     }
   for (int p = 0; p < n_panels; p++)
     for (int r = 0; r < n_rows; r++) finish(c, row + r, panel + p, load(sums[p] + r * kPanel));
@@ -350,6 +350,8 @@ struct Kernels {
       linear::one_row_kernel<linear::Iq4>("iq4"),
       linear::one_row_kernel<linear::Iq4Levels>("iq4 of two levels"),
       linear::one_row_kernel<linear::E2m1>("e2m1"),
+      linear::one_row_kernel<linear::Int4Groups>("int4 in groups"),
+      linear::one_row_kernel<linear::Int8Groups>("int8 in groups"),
       linear::quant_kernel<linear::Int8>("int8"),
       linear::quant_kernel<linear::Int4>("int4"),
       linear::quant_kernel<linear::Int4Min>("int4 + minimum"),
@@ -363,6 +365,10 @@ struct Kernels {
       linear::quant_kernel<linear::Iq4>("iq4"),
       linear::quant_kernel<linear::Iq4Levels>("iq4 of two levels"),
       linear::quant_kernel<linear::E2m1>("e2m1"),
+      linear::quant_kernel<linear::Int4Groups>("int4 in groups"),
+      linear::quant_kernel<linear::Int8Groups>("int8 in groups"),
+      quant_kernel<T, linear::Int4Groups>("int4 in groups"),
+      quant_kernel<T, linear::Int8Groups>("int8 in groups"),
       quant_kernel<T, linear::Iq4>("iq4"),
       quant_kernel<T, linear::Iq4Levels>("iq4 of two levels"),
       quant_kernel<T, linear::E2m1>("e2m1"),

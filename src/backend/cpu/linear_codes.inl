@@ -143,8 +143,15 @@ struct Powers {
   static Vec scale(const uint8_t* block, const uint8_t*, int) { return load_e8m0_half(block); }
 };
 
+// Scales that do not lie beside the codes.
+struct Apart {
+  static constexpr int kBlocks = 1, kGroups = 1, kHead = 0, kGroupBytes = 0;
+  static constexpr bool kMinimum = true, kSubtracts = false;
+};
+
 template <int Offset, class S, class C>
 struct Packed {
+  Packed(const LinearCall&, int64_t) {}  // of a panel
   static constexpr int kOffset = Offset, kBlocks = S::kBlocks, kGroups = S::kGroups, kLargest = C::kLargest;
   static constexpr int kInner = S::kGroupBytes + C::kBytes, kBytes = S::kHead + kBlocks * kInner;
   static constexpr bool kMinimum = S::kMinimum, kSubtracts = S::kSubtracts;
@@ -168,6 +175,34 @@ struct Packed {
   }
 };
 
+// Groups of any number of blocks, which share a scale and a zero or minimum.
+template <class C>
+struct InGroups : Packed<0, Apart, C> {
+  using Base = Packed<0, Apart, C>;
+  const LinearCall& c;
+  const uint8_t *codes_begin, *heads;
+  InGroups(const LinearCall& call, int64_t panel)
+      : Base(call, panel),
+        c(call),
+        codes_begin((const uint8_t*)call.packed + panel * (call.in / kBlock) * Base::kBytes),
+        heads((const uint8_t*)call.heads + panel * call.panel_heads) {}
+  const uint8_t* head(const uint8_t* block) const {
+    const auto at = uint64_t(block - codes_begin) / Base::kBytes;
+    return heads + int64_t(at * c.group_inverse >> 32) * c.head_bytes;
+  }
+  Vec load_scales(const uint8_t* p) const {
+    if (c.scales == LinearCall::Scale::f16) return load_f16((const uint16_t*)p);
+    if (c.scales == LinearCall::Scale::bf16) return load_bf16((const uint16_t*)p);
+    return load((const float*)p);
+  }
+  Vec scale(const uint8_t* block, int, int) const { return load_scales(head(block)); }
+  Vec minimum(const uint8_t* block, int, int) const {
+    const uint8_t *first = head(block), *second = first + (c.scales == LinearCall::Scale::f32 ? 4 : 2) * kPanel;
+    if (c.minima) return load_scales(second);
+    return mul(load_scales(first), sub(set1(-128), load_i8(second)));  // scale * -zero
+  }
+};
+
 using Int8 = Packed<128, OneLevel<false>, Codes<8>>;
 using Int4 = Packed<8, OneLevel<false>, Nibbles>;
 using Int4Min = Packed<0, OneLevel<true>, Nibbles>;
@@ -180,6 +215,8 @@ using Int3Levels = Packed<4, TwoLevels<2, false>, Codes<3>>;
 using Int2Levels = Packed<0, NibbleLevels<2>, Codes<2>>;
 using Iq4 = Packed<128, OneLevel<false>, Lookup<mr::kIq4>>;
 using Iq4Levels = Packed<128, TwoLevels<1, false>, Lookup<mr::kIq4>>;
+using Int4Groups = InGroups<Nibbles>;
+using Int8Groups = InGroups<Codes<8>>;
 using E2m1 = Packed<128, Powers, Lookup<mr::kE2m1Doubled>>;
 
 }  // namespace linear

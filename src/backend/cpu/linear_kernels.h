@@ -36,9 +36,15 @@ struct RoundedBlock {
 
 struct LinearCall {
   int64_t in, out, rows;
-  const std::byte* packed;                                       // panels.h says how
-  const StoredWeight* stored;                                    // of the layout `stored`
+  const std::byte* packed;     // panels.h says how
+  const StoredWeight* stored;  // of the layout `stored`
   void (*decode)(const StoredWeight&, int64_t output, int64_t first, int64_t n, float* to);
+  // Of weights in groups: each group of 32 * group_blocks inputs has 16 scales and 16 zeros (a byte each, minus 128) or minima.
+  const std::byte* heads;
+  int64_t head_bytes, panel_heads;                       // of a group, of a panel's groups
+  uint64_t group_inverse;                                // 2^32 / group_blocks, rounded up
+  enum class Scale : uint8_t { f16, bf16, f32 } scales;  // of minima, too
+  bool minima;
   const float* x;  // [rows, in], for float weights
   int64_t x_stride;
   const std::byte* rounded;  // all rows, as the kernel's `round` left them

@@ -7,8 +7,12 @@
 //              codes. Codes are planes of 8, 4, 2 or 1 bits: 8; 4; 2; 3 = 2 + 1; 5 = 4 + 1; 6 = 4 + 2, low bits first. A plane of p bits is
 //              p vectors of 64 bytes; byte [row * 4 + i] of vector v holds, from its low bits up, inputs 4 g + i of the row for g = v, v +
 //              p, v + 2 p …
+//   in groups  [panel][in / 32] codes as above; then [panel][group]: scales [16] as stored, and zeros [16], a byte each, minus 128, or
+//              minima [16]. A group is any number of 32 inputs. Where inputs name their groups (g_idx), they are sorted by them.
 //   stored     a codec with no grid, or one that has no kernel: its stored rows.
 #pragma once
+
+#include <optional>
 
 #include "quant/weight.h"
 
@@ -26,8 +30,16 @@ struct PanelLayout : Layout {
 
 // Null: `stored`.
 const PanelLayout* panel_layout(const Codec&);
-const PanelLayout* float_panels(DType);          // null for u8
-const PanelLayout* integer_panels(const Grid&);  // null where no kernel reads them
+const PanelLayout* float_panels(DType);           // null for u8
+const PanelLayout* integer_panels(const Codec&);  // null where no kernel reads them
+
+// Where the scales of a weight in groups are.
+struct GroupHeads {
+  int64_t offset, panel_bytes, bytes, blocks;  // in `packed`; of a panel; of a group; of 32 inputs in a group
+  Grid::Scale scale;
+  bool minima;
+};
+std::optional<GroupHeads> group_heads(const Weight&);
 
 inline int64_t panels_of(const Weight& w) { return (w.out + kPanel - 1) / kPanel; }
 
