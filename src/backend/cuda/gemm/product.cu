@@ -410,7 +410,18 @@ void run(const Launch& at, const Product& p) {
 
 }  // namespace
 
-int fixed_split(const Launch& at, const Product& p) { return split_of(at, tiles_of(p, 64), div_up(p.in, kChunk), 4); }
+// Chosen for tiles of 128 outputs, those of 17 to 128 rows; not if tiles of 64 suffice without a split, which the chain of rows needs
+// for so many outputs.
+int fixed_split(const Launch& at, const Product& p) {
+  if (tiles_of(p, 64) >= at.n_sm - 8) return 1;
+  return split_of(at, div_up(tiles_of(p, 128), 2) * 2, div_up(p.in, kChunk), 4);
+}
+
+// Whether tiles of 128 by 128 with split inputs give more multiprocessors work than product_many(), which has split parts one after
+// the other.
+static bool few_tiles(const Launch& at, const Product& p) {
+  return fixed_split(at, p) > 1 && 2 * tiles_of(p, 256) * div_up(p.x.rows, 256) <= at.n_sm / 2;
+}
 
 void product(const Launch& at, const Product& p) {
   if (at.deterministic && p.next.x && fixed_split(at, p) == 1) {  // without a split, the epilogue has no half norm
@@ -427,7 +438,7 @@ void product(const Launch& at, const Product& p) {
     run<128, 32>(at, p);
   } else if (p.x.rows <= 64) {
     run<128, 64>(at, p);
-  } else if (p.x.rows <= kFewRows) {
+  } else if (p.x.rows <= kFewRows || (at.deterministic && few_tiles(at, p))) {
     run<128, 128>(at, p);
   } else {
     product_many(at, p, at.deterministic ? fixed_split(at, p) : 1);

@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kThreads) half_norm_kernel(Matrix x, HalfNorm 
   if (next.parts > 1) {
     for (int i = threadIdx.x; i < int(next.parts); i += kThreads) next.squares[row * next.parts + i] = i < parts ? part[i] : 0.0f;
   } else if (threadIdx.x < 32) {
-    const float sum = squares_of(parts, [&](int i) { return part[i]; });
+    const float sum = squares_of(parts, [&](int i) { return four_parts(parts, i, [&](int k) { return part[k]; }); });
     if (threadIdx.x == 0) next.squares[row] = sum;
   }
 }

@@ -27,15 +27,24 @@ __device__ inline void put_fixed_squares(const HalfNorm& next, int64_t row, int6
   for (int i = kFixedPart / 2; i; i >>= 1) sum += __shfl_xor_sync(0xffffu << (lane & 16), sum, i);
   if (lane % kFixedPart == 0 && column / kFixedPart < next.parts) next.squares[row * next.parts + column / kFixedPart] = sum;
 }
-// A row's sum of squares from its parts, by eight consecutive lanes.
-template <class Part>
-__device__ float squares_of(int parts, Part part) {
+// A row's sum of squares from its parts, by eight consecutive lanes. four(i): parts 4 i to 4 i + 3, zeros beyond the last.
+template <class Four>
+__device__ float squares_of(int parts, Four four) {
   const unsigned lane = threadIdx.x % 32;
   float sum = 0;
 #pragma unroll 8
-  for (int i = lane % 8; i < parts; i += 8) sum += part(i);
+  for (int i = lane % 8; 4 * i < parts; i += 8) {
+    const float4 v = four(i);
+    sum += (v.x + v.y) + (v.z + v.w);
+  }
   for (int i = 4; i; i >>= 1) sum += __shfl_xor_sync(0xffu << (lane & 24), sum, i);
   return sum;
+}
+// Such a four(i) from single parts: part(k), of n.
+template <class Part>
+__device__ float4 four_parts(int n, int i, Part part) {
+  auto at = [&](int k) { return k < n ? part(k) : 0.0f; };
+  return make_float4(at(4 * i), at(4 * i + 1), at(4 * i + 2), at(4 * i + 3));
 }
 
 }  // namespace mr::cuda
