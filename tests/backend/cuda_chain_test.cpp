@@ -73,11 +73,13 @@ class Layers {
   std::optional<Session> session_;
 };
 
-// Was any kernel launched for a chain of operations?
+// Was any kernel launched for a chain of operations, `what` among them?
 class Chained {
  public:
-  explicit Chained(CudaBackend& gpu) : gpu_(gpu) {
-    gpu.log_launches([this](const std::string& line) { found_ |= line.find("chain of") != std::string::npos; });
+  explicit Chained(CudaBackend& gpu, const char* what = "") : gpu_(gpu) {
+    gpu.log_launches([this, what](const std::string& line) {
+      found_ |= line.find("chain of") != std::string::npos && line.find(what) != std::string::npos;
+    });
   }
   ~Chained() { gpu_.log_launches({}); }
   explicit operator bool() const { return found_; }
@@ -148,6 +150,45 @@ TEST(CudaChain, deterministic_rows_are_the_same_alone_and_among_others) {
       expect_same_bits(run_rows(net, rows), want, fmt::format("{} rows, {} to {}", rows, dim, hidden));
     }
     EXPECT_TRUE(chained || dim % 64) << dim;
+  }
+}
+
+// In deterministic mode the layers of 1 to 16 sequences, attention included, are one kernel; its bits are those of separate kernels, whose
+// attention is that of prompts. Contexts end before, at and after the ends of tiles and of spans.
+TEST(CudaChain, deterministic_layers_are_the_same_in_one_kernel_and_in_many) {
+  if (!cuda_available()) GTEST_SKIP() << "no GPU";
+  auto ref = make_ref_backend();
+  const Block blocks[] = {{512, 8, 2, 64, 1024, true},
+                          {320, 6, 3, 128, 576, true, false},
+                          {1088, 12, 12, 64, 2048, false, true, 40},
+                          {256, 16, 2, 128, 1024, true, true, 700},
+                          {64, 2, 1, 64, 64, false, false}};
+  const int counts[] = {1, 2, 8, 9, 16}, most = 1601;
+  for (int i = 0; i < 10; i++) {
+    const Block& s = blocks[i % 5];
+    const int n = counts[(i + i / 5 * 2) % 5];
+    auto gpu = make_cuda_backend({.deterministic = true, .model = facts(s)}),
+         apart = make_cuda_backend({.deterministic = true, .model = facts(s), .chain = 1000});
+    Layers one(*gpu, s, most, n), many(*apart, s, most, n), on_ref(*ref, s, most, n);
+    const Chained chained(*gpu, "attend");
+    for (int kind = 0; kind < 7; kind++) {
+      std::vector<int> contexts;  // equal, ragged, one long one, around the ends of spans and of tiles, short ones, in the first span
+      for (int r = 0; r < n; r++)
+        contexts.push_back(kind == 0   ? 1023
+                           : kind == 1 ? (1200 + r * 977) % most
+                           : kind == 2 ? (r == n - 1 ? 1600 : r)
+                           : kind == 3 ? 252 + r
+                           : kind == 4 ? 766 + r % 5
+                           : kind == 5 ? r % 2
+                                       : 60 + r);
+      const std::string where = fmt::format("{} rows, dim {}, {} heads of {}, contexts {}", n, s.dim, s.heads, s.head_dim, kind);
+      expect_ref(one, on_ref, contexts, where);
+      const auto [residual, mixed] = one.step(contexts);
+      const auto [same_residual, same_mixed] = many.step(contexts);
+      expect_same_bits(mixed, same_mixed, where + ", attention");
+      expect_same_bits(residual, same_residual, where);
+    }
+    EXPECT_TRUE(chained) << n << " rows, dim " << s.dim;
   }
 }
 

@@ -153,12 +153,14 @@ void Gpu::multiply_by_library(Lane& lane, const Product& p, Tensor both) {
 
 // Attention.
 
+// In deterministic mode sequences of one row have both items and tiles.
 void Gpu::attend(Lane& lane, const AttendCall& call) {
   const StepMemory::Plan& plan = step->plan();
-  const bool decodes = plan.n_items > 0, prefills = plan.n_tiles > 0;
-  if (launch.plain || (decodes && !can_decode(call)) || (prefills && !can_prefill(call))) return attend_any(lane.at(), call);
+  const bool decodes = plan.n_items > 0 && (!options.deterministic || can_span(call));
+  const int tiled = decodes ? plan.n_single : 0;  // the first of the rest
+  if (launch.plain || (decodes && !can_decode(call)) || (plan.n_tiles > tiled && !can_prefill(call))) return attend_any(lane.at(), call);
   if (decodes) decode(lane, call);
-  if (plan.n_single) attend_prefill(lane.at(), call, plan.tile, plan.n_single, true);
+  if (plan.n_single > tiled) attend_prefill(lane.at(), call, plan.tile, plan.n_single, true);
   if (plan.n_tiles > plan.n_single) attend_prefill(lane.at(), call, plan.tile + plan.n_single, plan.n_tiles - plan.n_single);
 }
 
@@ -174,6 +176,7 @@ DecodePlan Gpu::decode_plan(Lane& lane, const AttendCall& call, bool chained) {
 void Gpu::decode(Lane& lane, const AttendCall& call) {
   const StepMemory::Plan& plan = step->plan();
   DecodePlan d = decode_plan(lane, call, false);
+  if (options.deterministic) return attend_spans(lane.at(), call, d);
   d.shared = plan.shared;
   d.shared_row = plan.shared_row;
   d.n_shared = plan.n_shared;

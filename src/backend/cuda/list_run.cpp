@@ -85,8 +85,9 @@ bool ListRun::wait(Product& p) {
 }
 
 bool ListRun::wait(const AttendCall& call) {
-  if (batch_.n_tokens > gpu_.choices.chain_rows) return false;
-  if (call.spots.n_tokens > 1) plan_ = gpu_.decode_plan(*this, call, true);
+  const bool fixed = gpu_.options.deterministic;
+  if (batch_.n_tokens > gpu_.choices.chain_rows || (fixed && gpu_.step->plan().n_chained == 0)) return false;
+  if (call.spots.n_tokens > 1 || fixed) plan_ = gpu_.decode_plan(*this, call, true);
   return wait(ChainStep(call));
 }
 
@@ -195,7 +196,8 @@ bool ListRun::attend(const Mark& mark) {
   call.v = heads(bound_(store->v));
   const StepMemory::Plan& plan = gpu_.step->plan();
   const bool halves = !rope || !rope->interleaved;  // pairs are (i, i + dim / 2)
-  if (halves && plan.n_tiles == 0 && !plan.shared_room && can_decode(call)) {
+  const bool fixed = gpu_.options.deterministic, single = plan.n_tiles == (fixed ? plan.n_single : 0);
+  if (halves && single && !plan.shared_room && (fixed ? can_span(call) : can_decode(call))) {
     if (!wait(call)) gpu_.decode(*this, call);
     return true;
   }

@@ -53,6 +53,7 @@ class Counter {
   }
 
   void attend(const AttendOp& o) {
+    if (gpu_.options.deterministic && !has_spans(o.args.heads, o.kv->kv_heads, o.kv->k_dim)) return;
     const int64_t shares = decode_shares(o.args.heads, o.kv->kv_heads);
     need(Scratch::partial, gpu_.step->most_slots(most_.sequences) * partial_floats(shares, o.kv->v_dim) * 4);
     need(Scratch::arrived, arrived_room(most_.sequences, shares) * 4);

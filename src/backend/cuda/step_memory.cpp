@@ -18,13 +18,14 @@ static constexpr int kMostItems = 128;    // per sequence
 static constexpr int kSharedLeast = 256;  // shortest prefix worth sharing, among at least kSharers sequences
 static constexpr int kSharers = 4, kSharedTile = 128;
 static constexpr int64_t kLeastBytes = 4 << 20;
-static constexpr int kMostParts = 8;   // of a shared prefix
-static constexpr int kMostRounds = 8;  // waves of items over the workers, unless every sequence is a single item
+static constexpr int kMostParts = 8;    // of a shared prefix
+static constexpr int kMostRounds = 8;   // waves of items over the workers, unless every sequence is a single item
+static constexpr int kMostSpans = 512;  // partial results of deterministic items: one for each span
 
-// Length of a sequence's pieces: equal, at most `longest` rounded up to kTile.
-static int piece(int length, int longest) {
+// Length of a sequence's pieces: equal, at most `longest` rounded up to `unit`.
+static int piece(int length, int longest, int unit) {
   const int n = (length + longest - 1) / longest;
-  return ((length + n - 1) / n + kTile - 1) / kTile * kTile;
+  return ((length + n - 1) / n + unit - 1) / unit * unit;
 }
 
 StepMemory::StepMemory(cudaStream_t stream, const Rules& rules) : stream_(stream), rules_(rules) {
@@ -40,7 +41,7 @@ StepMemory::~StepMemory() {
 // tokens: whole waves, each as long as its longest piece, and a fraction of a piece for imbalance between workers.
 int64_t StepMemory::cut_into(int most, int workers) {
   for (Own& own : own_) {
-    own.piece = piece(own.length, most);
+    own.piece = piece(own.length, most, rules_.deterministic ? kSpan : kTile);
     own.n = (own.length + own.piece - 1) / own.piece;
   }
   std::ranges::sort(own_, [](const Own& a, const Own& b) { return a.piece != b.piece ? a.piece > b.piece : a.seq < b.seq; });
@@ -83,6 +84,12 @@ int64_t StepMemory::n_items() const {
   return n;
 }
 
+int64_t StepMemory::n_spans() const {
+  int64_t n = 0;
+  for (const Own& own : own_) n += own.spans();
+  return n;
+}
+
 int64_t StepMemory::most_items(int64_t n_seqs, int workers) { return std::max<int64_t>(n_seqs, int64_t(kMostRounds) * workers); }
 
 // Grid sizes are rounded up, so that few graphs are captured; the padding items are empty.
@@ -91,10 +98,12 @@ static int64_t grid_of(int64_t n_items) {
   return (n_items + step - 1) / step * step;
 }
 
+int64_t StepMemory::most_grid(int64_t n_seqs) const {
+  return grid_of(std::max(most_items(n_seqs, rules_.workers), most_items(n_seqs, rules_.chained)));
+}
+
 int64_t StepMemory::most_slots(int64_t n_seqs) const {
-  if (rules_.deterministic) return 0;
-  const int64_t items = std::max(most_items(n_seqs, rules_.workers), most_items(n_seqs, rules_.chained));
-  return grid_of(items) + (rules_.share ? n_seqs * kMostParts : 0);
+  return rules_.deterministic ? kMostSpans : most_grid(n_seqs) + (rules_.share ? n_seqs * kMostParts : 0);
 }
 
 int64_t StepMemory::most_bytes(const StepLimits& most, const StateGroups& groups) const {
@@ -102,7 +111,7 @@ int64_t StepMemory::most_bytes(const StepLimits& most, const StateGroups& groups
   const int64_t a_token = (3 + groups.slots) * word + sizeof(uint64_t);  // including a tree's parents and ancestors
   const int64_t a_sequence = (4 + groups.paged + groups.slots) * word + sizeof(SharedRow);
   const int64_t an_output = 2 * word + sizeof(SampleRow) + kUsualEdits * sizeof(LogitEdit);
-  const int64_t items = 2 * most_slots(most.sequences) * sizeof(DecodeItem);
+  const int64_t items = 2 * most_grid(most.sequences) * sizeof(DecodeItem);
   const int64_t shared = rules_.share ? std::bit_ceil(uint64_t(most.sequences * kMostParts + 16)) * sizeof(SharedTile) : 0;
   const int64_t tiles = (most.tokens / kPrefillRows + most.sequences) * sizeof(PrefillTile);
   const int64_t pages = std::min<int64_t>(most.context, kUsualContext) / smallest_page + 1;
@@ -150,6 +159,7 @@ void StepMemory::share_prefixes(const Batch& b, const StateMemory& state) {
 int32_t StepMemory::make_items(const Batch& b, const StateMemory& state, int workers, std::vector<DecodeItem>& items) {
   items.clear();
   cut(b, workers);
+  if (rules_.deterministic && n_spans() > kMostSpans) cut_into(1 << 28, workers);  // whole sequences need no partial results
   int32_t n_slots = 0;
   for (const Own& own : own_) {
     const int s = own.seq;
@@ -160,12 +170,12 @@ int32_t StepMemory::make_items(const Batch& b, const StateMemory& state, int wor
     prefix.slot = n_slots;
     for (int i = 0; i < own.n; i++) {
       item.index = prefix.parts + i;
-      item.slot = n_slots + item.index;
+      item.slot = n_slots + (rules_.deterministic ? i * own.piece / kSpan : item.index);
       item.begin = prefix.tokens + i * own.piece;
       item.end = std::min(item.begin + own.piece, prefix.tokens + own.length);
       items.push_back(item);
     }
-    n_slots += item.count;
+    n_slots += rules_.deterministic ? own.spans() : item.count;
   }
   return n_slots;
 }
@@ -177,7 +187,7 @@ void StepMemory::make_plan(const Batch& b, const StateMemory& state) {
   tiles_.clear();
   own_.clear();
   share_prefixes(b, state);
-  if (!rules_.deterministic) make_items(b, state, rules_.workers, items_);
+  const int32_t n_slots = make_items(b, state, rules_.workers, items_);
   for (int s = 0; s < b.n_seqs; s++)
     if (b.rows(s) > 1 || rules_.deterministic)
       for (int r = 0; r < b.rows(s); r += kPrefillRows)
@@ -197,9 +207,13 @@ void StepMemory::make_plan(const Batch& b, const StateMemory& state) {
   plan_.grid = padded(items_);
   plan_.shared_room = n_shared_ ? int(std::bit_ceil(unsigned(std::max(n_shared_, 16)))) : 0;
   shared_.resize(size_t(plan_.shared_room));
-  if (tiles_.empty() && !n_shared_ && b.n_seqs > 1 && b.n_seqs <= rules_.chain_rows) make_items(b, state, rules_.chained, chained_);
+  // In deterministic mode one row is in the chain of several rows.
+  const bool chained = plan_.n_tiles == (rules_.deterministic ? plan_.n_single : 0) && !n_shared_ && b.n_seqs <= rules_.chain_rows &&
+                       (rules_.deterministic ? rules_.chain_rows : b.n_seqs) > 1;
+  const int32_t n_chained_slots = chained ? make_items(b, state, rules_.chained, chained_) : 0;
   plan_.n_chained = padded(chained_);
-  plan_.slots = std::max(plan_.grid, plan_.n_chained) + (plan_.shared_room ? b.n_seqs * kMostParts : 0);
+  plan_.slots = rules_.deterministic ? std::max(n_slots, n_chained_slots)
+                                     : std::max(plan_.grid, plan_.n_chained) + (plan_.shared_room ? b.n_seqs * kMostParts : 0);
 }
 
 // Reserves `room` elements (at least n), the first n copied from `from`; null stays null.

@@ -35,7 +35,7 @@ class StepMemory {
   };
 
   struct Rules {
-    bool deterministic = false;  // every sequence is attended to in prefill tiles, even one of a single row
+    bool deterministic = false;  // items are whole spans; sequences of a single row have prefill tiles, too, for heads without spans
     int share = 0;               // sequences per tile of shared keys; 0: prefixes are not shared
     int workers = 1;             // concurrent blocks of a decode per K/V head
     int chained = 1;             // blocks of a chain per K/V head
@@ -59,7 +59,9 @@ class StepMemory {
   int64_t cut_into(int most, int workers);
   void cut(const Batch&, int workers);
   int64_t n_items() const;
+  int64_t n_spans() const;
   static int64_t most_items(int64_t n_seqs, int workers);
+  int64_t most_grid(int64_t n_seqs) const;
   int32_t make_items(const Batch&, const StateMemory&, int workers, std::vector<DecodeItem>&);
   template <class T>
   const T* put(const T* from, int64_t n, int64_t room);
@@ -84,8 +86,9 @@ class StepMemory {
   std::vector<Prefix> prefix_;  // [n_seqs] the part that attend_shared() computes
   int32_t n_shared_ = 0;
   struct Own {
-    int seq, length;       // tokens after its shared prefix
-    int piece = 0, n = 0;  // n items of `piece` tokens, the last may be shorter
+    int seq, length;                                                        // tokens after its shared prefix
+    int piece = 0, n = 0;                                                   // n items of `piece` tokens, the last may be shorter
+    int spans() const { return n > 1 ? (length + kSpan - 1) / kSpan : 0; }  // that leave a partial result
   };
   std::vector<Own> own_;  // the sequences of one row
   std::vector<GroupTable> tables_;

@@ -45,6 +45,9 @@ struct PrefillTile {
   int32_t seq, row, first, n_rows, context, causal;
 };
 inline constexpr int kPrefillRows = 128;
+// Deterministic attention of heads of up to 128 dimensions: an online softmax over tiles of kSpanTile keys inside spans of kSpan, both at
+// absolute positions; spans are merged first to last.
+inline constexpr int kSpan = 256, kSpanTile = 64;
 inline constexpr int kDecodeBlocks = 2;  // resident blocks of a decode per multiprocessor
 inline constexpr int kGroup = 8;         // most query heads per block of a decode, all of one K/V head
 // Number of groups of query heads in a decode; each reads its K/V head.

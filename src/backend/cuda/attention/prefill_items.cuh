@@ -10,19 +10,19 @@ namespace mr::cuda {
 
 namespace {
 
-constexpr int kGroups = 2, kThreads = 128 * (kGroups + 1), kMostStages = 3;
+constexpr int kGroups = 2, kThreads = 128 * (kGroups + 1), kMostStages = 6;
 
-template <int D>
-struct Sizes {
-  static constexpr int keys = D > 128 ? 64 : 128, stages = D > 128 ? 2 : kMostStages;  // tokens per tile; tiles in flight
-  static constexpr int sides = D / 64;                                                 // blocks of 64 dimensions, 128 bytes per row
+// Heads of kDim dimensions. Fixed, in deterministic mode: keys are summed in spans, with tiles so small that the sums of the earlier
+// spans fit in registers beside those of the current one; not those of wide heads, which are summed as one.
+template <int kDim, bool kFixed>
+struct Form {
+  static constexpr int D = kDim;
+  static constexpr bool spans = kFixed && D <= 128;
+  static constexpr int keys = D > 128 || spans ? kSpanTile : 128, stages = D > 128 ? 2 : spans ? 6 : 3;  // tokens per tile; tiles in flight
+  static constexpr int sides = D / 64;  // blocks of 64 dimensions, 128 bytes per row
   static constexpr int q = sides * kPrefillRows * 128, tile = sides * keys * 128;
   static constexpr int all = q + stages * 2 * tile + 1024;
 };
-template <int D>
-constexpr int kKeys = Sizes<D>::keys;
-template <int D>
-constexpr int kStages = Sizes<D>::stages;
 
 __device__ void copy16(uint32_t to, const void* from, bool there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
@@ -56,7 +56,7 @@ __device__ Raw load_raw(const AttendCall& call, const Layout& layout, int item) 
 
 // A work item of a block. Its row r is row token(r) of the sequence, or the token(r)-th of the sequences that share the keys,
 // and query head head(r).
-template <int D>
+template <class F>
 struct Work {
   int head0, seq, row, first, n_rows, context, begin, end, pack, part;
   bool causal;
@@ -84,7 +84,7 @@ struct Work {
     causal = raw.v[5];
     part = 0;
     end = causal ? min(context + row + layout.groups * 64 / pack, context + n_rows) : context + n_rows;
-    begin = call.window ? max(0, context + (causal ? row : 0) - call.window + 1) / kKeys<D> * kKeys<D> : 0;
+    begin = call.window ? max(0, context + (causal ? row : 0) - call.window + 1) / F::keys * F::keys : 0;
   }
   __device__ Work(const AttendCall& call, const Layout& layout, int item) : Work(call, layout, item, load_raw(call, layout, item)) {}
   __device__ int token(int r) const { return row + (pack == 1 ? r : r / pack); }
@@ -92,7 +92,7 @@ struct Work {
   __device__ int q_row(const Layout& layout, int token) const {  // of the batch
     return layout.is_shared() ? layout.shared.shared_row[first + token].row : first + token;
   }
-  __device__ int n() const { return (end - begin + kKeys<D> - 1) / kKeys<D>; }
+  __device__ int n() const { return (end - begin + F::keys - 1) / F::keys; }
 };
 
 __device__ int count_items(const AttendCall& call, const Layout& layout) {
@@ -111,7 +111,7 @@ struct Barriers {
 };
 
 // Producer thread of the queries of both warpgroups.
-template <int D>
+template <class F>
 __device__ void bring_queries(const AttendCall& call, const CUtensorMap& map, const Layout& layout, uint32_t to, Barriers& b) {
   const int n_items = count_items(call, layout);
   for (int turn = 0, item; (item = item_at(turn, n_items)) >= 0; turn++) {
@@ -119,38 +119,37 @@ __device__ void bring_queries(const AttendCall& call, const CUtensorMap& map, co
     const int row = tile.first + tile.row, head = item % call.heads;
     for (int g = 0; g < kGroups; g++) {
       barrier_wait(&b.q_empty[g], (turn & 1) ^ 1);
-      barrier_expect(&b.q_full[g], Sizes<D>::q / kGroups);
-      for (int h = 0; h < Sizes<D>::sides; h++)
+      barrier_expect(&b.q_full[g], F::q / kGroups);
+      for (int h = 0; h < F::sides; h++)
         copy_box(to + h * kPrefillRows * 128 + g * 64 * 128, map, 64 * h, head, row + g * 64, &b.q_full[g], kReadOnce);
     }
   }
 }
 
 // Producer warp of all tiles of K (side 0) or V (side 1); each lane copies one piece of a tile.
-template <int D>
+template <class F>
 __device__ void bring_tiles(const AttendCall& call, const CUtensorMap& map, const Layout& layout, int side, uint32_t to, Barriers& b) {
-  using Size = Sizes<D>;
   const Pages& pages = call.pages;
-  const int lane = threadIdx.x % 32, n_items = count_items(call, layout), n_pieces = kKeys<D> / layout.piece;
+  const int lane = threadIdx.x % 32, n_items = count_items(call, layout), n_pieces = F::keys / layout.piece;
   int stage = 0, parity = 1;
   for (int turn = 0, item; (item = item_at(turn, n_items)) >= 0; turn++) {
-    const Work<D> work(call, layout, item);
+    const Work<F> work(call, layout, item);
     const int plane = side * pages.kv_heads + work.head0 / (call.heads / pages.kv_heads);
     const int32_t* table = pages.unit + pages.begin[work.seq];
-    for (int key = work.begin; key < work.end; key += kKeys<D>) {
+    for (int key = work.begin; key < work.end; key += F::keys) {
       const int token = key + lane * layout.piece, page = page_number(pages, token);
       const int unit = lane < n_pieces && token < work.end ? table[page] : -1;  // -1: out of bounds, filled with zeros
       uint64_t* barrier = &b.full[2 * stage + side];
       if (lane == 0) {
         barrier_wait(&b.empty[2 * stage + side], parity);
-        barrier_expect(barrier, Size::tile);
+        barrier_expect(barrier, F::tile);
       }
       __syncwarp();
       if (lane < n_pieces)
-        for (int h = 0; h < Size::sides; h++)
-          copy_box(to + stage * Size::tile + h * kKeys<D> * 128 + lane * layout.piece * 128, map, 64 * h, token - page * pages.page_tokens,
+        for (int h = 0; h < F::sides; h++)
+          copy_box(to + stage * F::tile + h * F::keys * 128 + lane * layout.piece * 128, map, 64 * h, token - page * pages.page_tokens,
                    plane, unit, barrier, kReadAgain);
-      if (++stage == kStages<D>) {
+      if (++stage == F::stages) {
         stage = 0;
         parity ^= 1;
       }

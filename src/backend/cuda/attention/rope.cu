@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "backend/cuda/attention/pages.cuh"
+#include "backend/cuda/attention/rope.cuh"
 
 namespace mr::cuda {
 
@@ -56,8 +57,9 @@ __global__ void rope_kernel(Heads x, Matrix angles, bool interleaved) {
     int64_t i = n % half, at = row * x.stride + n / half * x.head_stride;
     int64_t a = at + (interleaved ? 2 * i : i), b = at + (interleaved ? 2 * i + 1 : half + i);
     float xa = load(x.data, x.dtype, a), xb = load(x.data, x.dtype, b), c = cosine[i], s = cosine[half + i];
-    store(x.data, x.dtype, a, xa * c - xb * s);
-    store(x.data, x.dtype, b, xb * c + xa * s);
+    const float2 turned = rotate_pair(xa, xb, c, s);
+    store(x.data, x.dtype, a, turned.x);
+    store(x.data, x.dtype, b, turned.y);
   }
 }
 
@@ -111,9 +113,9 @@ __global__ void rope_store_kernel(AttendCall call) {
     load_n<8>(cosine, DType::f32, half + i, s);
     bf16* to = head < heads ? from : stored(h);
     for (int e = 0; e < 8; e++) {
-      float x0 = a[e], x1 = b[e];
-      a[e] = x0 * c[e] - x1 * s[e];
-      b[e] = x1 * c[e] + x0 * s[e];
+      const float2 turned = rotate_pair(a[e], b[e], c[e], s[e]);
+      a[e] = turned.x;
+      b[e] = turned.y;
     }
     store_n<8>(to, DType::bf16, i, a);
     store_n<8>(to, DType::bf16, half + i, b);

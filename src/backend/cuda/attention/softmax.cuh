@@ -49,11 +49,25 @@ __device__ Found merged(int n, Weight weight, Values values, Found f = {}) {
   return f;
 }
 
+// The weights of two partial softmaxes in their merge; most, other: their largest scores, of which `most` becomes the larger. Deterministic
+// attention merges so, one at a time: every operation is rounded as written.
+__device__ inline float2 merge_weights(float& most, float other) {
+  const float top = fmaxf(most, other), base = top == -INFINITY ? 0.0f : top;
+  const float2 by = make_float2(exp2_fast(most - base), exp2_fast(other - base));
+  most = top;
+  return by;
+}
+__device__ inline float merge_sums(float a, float b, float2 by) { return fmaf(a, by.x, __fmul_rn(b, by.y)); }
+
+// A score below a cap: cap * tanh(x * scale / cap), with tanh(x) = 1 - 2 / (1 + exp(2 x)); slope: of cap_slope().
+__device__ inline float cap_slope(float scale, float cap) { return 2 * kLog2e * scale / cap; }
+__device__ inline float capped(float x, float cap, float slope) { return cap - __fdividef(2 * cap, 1 + exp2_fast(x * slope)); }
+
 // Adds the weight of a head's sink, a score without a value, to `total`; returns the factor for the head's values.
 __device__ inline float add_sink(float sink, float most, float& total) {
   sink *= kLog2e;
   const float top = fmaxf(most, sink), shrink = exp2_fast(most - top);
-  total = total * shrink + exp2_fast(sink - top);
+  total = fmaf(total, shrink, exp2_fast(sink - top));
   return shrink;
 }
 

@@ -23,6 +23,22 @@ __device__ inline int64_t place_of(const Pages& pages, int table, int kv_head, i
   return pages.unit[table + page] * (pages.unit_bytes / 2) + (int64_t(kv_head) * pages.page_tokens + in_page) * pages.k_dim;
 }
 
+// The part of an item and a K/V head, in tiles of kTokens tokens. Of spans, the slot is that of the sequence's first one.
+template <int kTokens>
+__device__ Part part_of(const AttendCall& call, const DecodeItem& item, int kv_head) {
+  const Pages& pages = call.pages;
+  Part p{item.seq, item.row, item.context, item.begin, item.end, item.index, item.count, item.slot, kv_head};
+  if (p.count == 0) return p;
+  if (kTokens == kSpanTile) p.slot -= p.begin / kSpan;
+  p.table = pages.group < 5 ? item.table[pages.group] : pages.begin[p.seq];
+  if (call.window) p.begin = max(p.begin, p.context + 1 - call.window);
+  p.first_tile = p.begin / kTokens;
+  p.n_tiles = p.begin < p.end ? (p.end - 1) / kTokens + 1 - p.first_tile : 0;
+  p.newest = p.end == p.context + 1;
+  if (p.newest) p.stored = place_of(pages, p.table, p.kv_head, p.context);
+  return p;
+}
+
 // Shared by the warps of an attention, beside Softmaxes.
 template <int D>
 struct Mixing {

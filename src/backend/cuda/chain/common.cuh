@@ -34,12 +34,13 @@ struct Turn {
 // the traffic of the grid barrier (measured with one row: 1 reads at 3.0 TB/s, 2 at 4.2, 3 to 6 at 3.8 to 4.0).
 inline constexpr int kInFlight = 2;
 struct Fetching {
-  Turn turn, first;
+  int most = kInFlight;
+  Turn turn{}, first{};
   int n = 0;
   // Waits until the next stage is free, and expects `bytes` in it.
   __device__ void begin(uint64_t* full, uint64_t* empty, int stages, int bytes) {
     barrier_wait(&empty[turn.at], turn.parity ^ 1);
-    if (n == kInFlight) {
+    if (n == most) {
       barrier_wait(&full[first.at], first.parity);
       first.next(stages);
     } else {

@@ -6,6 +6,9 @@
 // A stage of the ring is some boxes of eight weight rows by some chunks of 64 inputs, swizzled for wgmma, or four tiles of 16 keys and
 // values. Each of the two warpgroups multiplies 64 of a pass's rows, or half of the inputs of all, and all eight warps run the
 // epilogue from sums in shared memory.
+#include <type_traits>
+
+#include "backend/cuda/attention/pages_map.cuh"
 #include "backend/cuda/chain/rows_product.cuh"
 #include "backend/cuda/gemm/norm_factors.cuh"
 
@@ -22,32 +25,28 @@ struct Program {
 
 __device__ void fence_copies() { asm volatile("fence.proxy.async;" ::: "memory"); }  // orders generic and async-proxy accesses
 
-__device__ inline Part part_of(const AttendCall& call, const DecodePlan& plan, int unit) {
-  const Pages& pages = call.pages;
-  const DecodeItem& item = plan.item[unit / pages.kv_heads];
-  Part p{item.seq, item.row, item.context, item.begin, item.end, item.index, item.count, item.slot, unit % pages.kv_heads};
-  if (p.count == 0) return p;
-  p.table = pages.group < 5 ? item.table[pages.group] : pages.begin[p.seq];
-  if (call.window) p.begin = max(p.begin, p.context + 1 - call.window);
-  p.first_tile = p.begin / kTile;
-  p.n_tiles = p.begin < p.end ? (p.end - 1) / kTile + 1 - p.first_tile : 0;
-  p.newest = p.end == p.context + 1;
-  if (p.newest) p.stored = place_of(pages, p.table, p.kv_head, p.context);
-  return p;
-}
-
 // Copies the keys and values of the block's parts, and publishes the parts to the workers.
+template <bool Fixed>
 __device__ void fetch(Shared& shared, uint32_t ring, const Program& program, const AttendCall& call, int step, Turn& part_turn,
                       Fetching& fetching) {
+  constexpr int kTokens = Fixed ? kSpanTile : kTile;
   const int n = program.plan.grid * call.pages.kv_heads;
   for (int unit = rank_at(step); unit < n; unit += int(gridDim.x), part_turn.next(kParts)) {
-    const Part part = part_of(call, program.plan, unit);
+    const Part part = part_of<kTokens>(call, program.plan.item[unit / call.pages.kv_heads], unit % call.pages.kv_heads);
     barrier_wait(&shared.part_empty[part_turn.at], part_turn.parity ^ 1);
     if (threadIdx.x % 32 == 0) {
       shared.part[part_turn.at] = part;
       barrier_arrive(&shared.part_full[part_turn.at]);
     }
-    fetch_part(ring, kStage, kStages, shared.full, shared.empty, call, part, fetching);
+    if constexpr (Fixed) {
+      auto fetch = [&](auto dim) {
+        fetch_spans<decltype(dim)::value>(ring, kStage, kStages, shared.full, shared.empty, program.step[step].weight, call, part,
+                                          fetching);
+      };
+      call.pages.k_dim == 128 ? fetch(std::integral_constant<int, 128>()) : fetch(std::integral_constant<int, 64>());
+    } else {
+      fetch_part(ring, kStage, kStages, shared.full, shared.empty, call, part, fetching);
+    }
   }
 }
 
@@ -97,7 +96,7 @@ __device__ void fetch_steps(const Program& program, Shared& shared, uint32_t rin
     const RowsWork& work = shared.work[at];
     if (work.step.attends()) {
       wait_before();  // keys of earlier steps
-      fetch(shared, ring, program, work.step.attend, i, part_turn, fetching);
+      fetch<Fixed>(shared, ring, program, work.step.attend, i, part_turn, fetching);
     } else {
       fetch<Fixed>(shared, ring, program.step[i].weight, work, i, fetching);
     }
@@ -128,6 +127,7 @@ __device__ void lead(const Program& program, Shared& shared, uint32_t x_ring) {
 }
 
 // The block's parts of an attention.
+template <bool Fixed>
 __device__ void attend_parts(const Program& program, Shared& shared, char* ring, const AttendCall& call, int step, Turn& turn,
                              Turn& part_turn) {
   const int lane = threadIdx.x % 32;
@@ -137,7 +137,7 @@ __device__ void attend_parts(const Program& program, Shared& shared, char* ring,
     barrier_wait(&shared.part_full[part_turn.at], part_turn.parity);
     const Part& part = shared.part[part_turn.at];
     auto stages = [&](auto f) {
-      for (int s = 0; s * kTiles < part.n_tiles; s++, turn.next(kStages)) {
+      for (int s = 0; s * (Fixed ? 1 : kTiles) < part.n_tiles; s++, turn.next(kStages)) {
         barrier_wait(&shared.full[turn.at], turn.parity);
         f(s, ring + turn.at * kStage);
         __syncwarp();
@@ -145,11 +145,15 @@ __device__ void attend_parts(const Program& program, Shared& shared, char* ring,
       }
     };
     workers_meet();  // the previous part's scratch is free
-    if (part.count > 0 && call.pages.k_dim == 128) {
-      attend_part(shared.softmaxes, *reinterpret_cast<Mixing<128>*>(room), call, program.plan, part, stages);
-    } else if (part.count > 0) {
-      attend_part(shared.softmaxes, *reinterpret_cast<Mixing<64>*>(room), call, program.plan, part, stages);
-    }
+    auto attend = [&](auto dim) {
+      constexpr int D = decltype(dim)::value;
+      if constexpr (Fixed) {
+        SpanAttend<D>{*reinterpret_cast<SpanRoom<D>*>(room), call, program.plan, part}.run(shared.softmaxes.last, stages);
+      } else {
+        attend_part(shared.softmaxes, *reinterpret_cast<Mixing<D>*>(room), call, program.plan, part, stages);
+      }
+    };
+    if (part.count > 0) call.pages.k_dim == 128 ? attend(std::integral_constant<int, 128>()) : attend(std::integral_constant<int, 64>());
     __syncwarp();
     if (lane == 0) barrier_arrive(&shared.part_empty[part_turn.at]);
   }
@@ -169,7 +173,7 @@ __device__ void work(const Program& program, Shared& shared, char* ring) {
     const Units mine = work.step.attends() ? Units{} : units_of(work, i);
     barrier_wait(&shared.go, i & 1);
     if (work.step.attends()) {
-      attend_parts(program, shared, ring, work.step.attend, i, turn, part_turn);
+      attend_parts<Fixed>(program, shared, ring, work.step.attend, i, turn, part_turn);
     } else {
       run_product<N, Fixed>(shared, base, room, work, i, mine, turn, x_turn);
     }
@@ -227,19 +231,20 @@ std::pair<int64_t, int64_t> boxes_of(const Launch& at, const Product& p) {
 
 bool can_chain_rows(const Launch& at, const ChainStep& s) {
   const Pages& pages = s.attend.pages;
-  if (at.deterministic && (s.attends() || (s.product.next.fixed && s.product.out % kFixedPart) ||
-                           (fixed_split(at, s.product) > 1 && boxes_of(at, s.product).first > 8)))
-    return false;
   if (s.attends())
     return s.attend.q.rows <= kChainRows && s.attend.k.data && pages.k_dim <= 128 && s.attend.heads <= kGroup * pages.kv_heads &&
            can_decode(s.attend);
   const Product& p = s.product;
+  if (at.deterministic && ((p.next.fixed && p.out % kFixedPart) || (fixed_split(at, p) > 1 && boxes_of(at, p).first > 8))) return false;
   return p.x.rows <= kChainRows && p.conv.n == 0 && p.in % kChunk == 0 && p.out % (p.gated ? 16 : 8) == 0;
 }
 
 RowsStep rows_step(const Launch& at, const ChainStep& s) {
   RowsStep r{{}, {}, {s}};
-  if (s.attends()) return r;
+  if (s.attends()) {
+    if (at.deterministic) r.weight = pages_map(s.attend.pages, span_piece(s.attend.pages));
+    return r;
+  }
   const Product& p = s.product;
   const int64_t n_chunks = p.in / kChunk;
   const auto [boxes, passes] = boxes_of(at, p);

@@ -29,4 +29,10 @@ RowsStep rows_step(const Launch&, const ChainStep&);
 // Runs n steps in device memory, all of `rows` rows; the plan applies to every attention.
 void chain_rows(const Launch&, const RowsStep* device, int n, int rows, const ChainMemory&, const DecodePlan&);
 
+// spans.cu: the chain's deterministic attention as a separate kernel, for any number of sequences of one row. Its bits are those of
+// attend_prefill().
+inline bool has_spans(int heads, int kv_heads, int dim) { return dim <= 128 && heads <= kGroup * kv_heads; }
+bool can_span(const AttendCall&);  // heads of 64 or 128, and both attend_decode() and attend_prefill() can
+void attend_spans(const Launch&, const AttendCall&, const DecodePlan&);
+
 }  // namespace mr::cuda

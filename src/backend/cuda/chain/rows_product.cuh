@@ -4,10 +4,8 @@
 // two alternating, and each warpgroup computes one of the two.
 #pragma once
 
-#include "backend/cuda/chain/attend.cuh"
 #include "backend/cuda/chain/rows.h"
-#include "backend/cuda/device/tensor_map.cuh"
-#include "backend/cuda/device/wgmma.cuh"
+#include "backend/cuda/chain/spans.cuh"
 #include "backend/cuda/rows/half_norm.cuh"
 
 namespace mr::cuda {
@@ -20,7 +18,7 @@ constexpr int kMostBoxes = 16, kMostChunks = 8;               // per pass; per s
 constexpr int kStages = 5, kRoom = 3 * 2 * kMostChunks * kBox;
 constexpr int kThreads = 32 * (kWarps + 3);
 constexpr int kParts = 2;  // parts of attentions in shared memory
-static_assert(kStage >= kTiles * 2 * kTile * 128 * 2);
+static_assert(kStage >= kTiles * 2 * kTile * 128 * 2 && kStage >= SpanStage<128>::bytes && kRoom >= sizeof(SpanRoom<128>));
 
 struct Shared {
   RowsWork work[kSteps];

@@ -171,6 +171,15 @@ __device__ inline void wgmma(float (&d)[128], uint64_t a, uint64_t b, int keep) 
         "+f"(d[119]), "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
       : "l"(a), "l"(b), "r"(keep));
 }
+// a MN-major, b K-major, both in shared memory.
+__device__ inline void wgmma_columns(float (&d)[4], uint64_t a, uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3"
+      "}, %4, %5, 1, 1, 1, 1, 0;"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "l"(a), "l"(b));
+}
 // a in registers, b MN-major.
 __device__ inline void wgmma_columns(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {
   asm volatile(
