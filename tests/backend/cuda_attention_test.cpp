@@ -28,6 +28,16 @@ TEST(CudaDeterministicAttention, attention_does_not_depend_on_chunks_or_neighbou
   }
 }
 
+// More query heads than multiprocessors, each with a K/V head of its own, for a single row.
+TEST(CudaDeterministicAttention, single_rows_of_many_heads) {
+  if (!cuda_available()) GTEST_SKIP() << "no GPU";
+  OnDevice device(DType::bf16, {.deterministic = true});
+  for (int dim : {64, 256}) {
+    const Shape s{150, 150, dim, dim, DType::bf16};
+    expect_same_bits(run(device, s, {{5, {39, 1}}})[0], run(device, s, {{5, {40}}})[0], describe(s));
+  }
+}
+
 // Sequences that begin with the same pages, read once for all of them, and one that does not.
 TEST_P(CudaAttention, shared_prefixes) {
   auto ref = make_ref_backend();

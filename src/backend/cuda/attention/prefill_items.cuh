@@ -110,14 +110,14 @@ struct Barriers {
   uint64_t q_full[kGroups], q_empty[kGroups];
 };
 
-// Producer thread of the queries of both warpgroups.
+// Producer thread of the queries of all warpgroups that attend.
 template <class F>
 __device__ void bring_queries(const AttendCall& call, const CUtensorMap& map, const Layout& layout, uint32_t to, Barriers& b) {
   const int n_items = count_items(call, layout);
   for (int turn = 0, item; (item = item_at(turn, n_items)) >= 0; turn++) {
     const PrefillTile& tile = layout.tiles[item / call.heads];
     const int row = tile.first + tile.row, head = item % call.heads;
-    for (int g = 0; g < kGroups; g++) {
+    for (int g = 0; g < layout.groups; g++) {
       barrier_wait(&b.q_empty[g], (turn & 1) ^ 1);
       barrier_expect(&b.q_full[g], F::q / kGroups);
       for (int h = 0; h < F::sides; h++)
