@@ -2,8 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <string_view>
 #include <cmath>
+#include <string_view>
 
 #include "core/error.h"
 #include "text/jinja/value.h"
