@@ -21,7 +21,7 @@ std::string files(const Codec& codec) {
 
 std::string on_cpu(const Codec& codec) {
   if (codec.storage != DType::u8) return "float panels";
-  return integer_panels(codec.grid) ? "integer panels" : "decoded by tile";
+  return integer_panels(codec) ? "integer panels" : "decoded by tile";
 }
 
 }  // namespace

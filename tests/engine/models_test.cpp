@@ -81,7 +81,9 @@ TEST(Fixtures, ParametersAndStateAreAsSpecified) {
       stored += n;
     }
     const ModelSpec& spec = engine->model().spec();
-    if (engine->checkpoint().quantization().empty()) EXPECT_EQ(parameters(spec), stored) << name;  // else codes and scales are counted
+    if (engine->checkpoint().quantization().empty()) {  // else codes and scales are counted
+      EXPECT_EQ(parameters(spec), stored) << name;
+    }
     EXPECT_LE(active_parameters(spec), parameters(spec)) << name;
     StateLayout layout = layout_of(spec, {DType::f16});
     EXPECT_EQ(layout.bytes_per_token(), engine->model().layout().bytes_per_token()) << name;
