@@ -22,7 +22,12 @@ struct Stored {
     weights += n;
     bytes[t.format] += double(t.bytes.size());
   }
+  void add(const Weight& w) {
+    weights += double(w.in * w.out);
+    bytes[std::string(w.codec->name)] += double(w.bytes());
+  }
   void into(double& each, NumberFormat::Product& product, std::string& name) const {
+    if (weights == 0) return;
     double sum = 0, most = 0;
     for (auto& [format, n] : bytes) {
       sum += n;
@@ -36,7 +41,37 @@ struct Stored {
   }
 };
 
-static Storage storage_of(const Checkpoint& files, const NameMap& names) {
+static Storage storage_of(const Stored& blocks, const Stored& tables) {
+  Storage s;
+  blocks.into(s.block, s.block_product, s.block_name);
+  tables.into(s.table, s.table_product, s.table_name);
+  return s;
+}
+
+Storage storage_of(const Program& program) {
+  Stored blocks, tables;
+  for (const Op& op : program.whole.ops) {
+    if (auto* e = op.get<EmbedOp>()) tables.add(*e->table);
+    if (auto* l = op.get<LinearOp>()) (op.name == "output" ? tables : blocks).add(*l->weight);
+    if (auto* g = op.get<GroupedLinearOp>())
+      for (const Weight& expert : g->experts) blocks.add(expert);
+  }
+  return storage_of(blocks, tables);
+}
+
+// Null: a model that cannot run.
+static std::shared_ptr<const Model> outline_of(const Checkpoint& files) {
+  const auto backend = make_ref_backend();
+  try {
+    return Model::outline(files, *backend, {});
+  } catch (const Error&) {
+    return nullptr;
+  }
+}
+
+// A quantized weight lies in several tensors, whose shapes do not tell how many numbers they stand for; its codec does.
+static Storage storage_of(const Checkpoint& files, const NameMap& names, const Model* outline) {
+  if (outline && !files.quantization().empty()) return storage_of(outline->program());
   Stored blocks, tables;
   auto is_table = [&](const std::string& tensor) {
     for (const char* role : {"embedding", "output", "per_layer_embedding"})
@@ -45,13 +80,10 @@ static Storage storage_of(const Checkpoint& files, const NameMap& names) {
   };
   for (const StoredTensor& t : files.tensors())
     if (t.shape.size() >= 2) (is_table(t.name) ? tables : blocks).add(t);
-  Storage s;
-  if (blocks.weights > 0) blocks.into(s.block, s.block_product, s.block_name);
-  if (tables.weights > 0) tables.into(s.table, s.table_product, s.table_name);
-  return s;
+  return storage_of(blocks, tables);
 }
 
-Storage storage_of(const Checkpoint& files) { return storage_of(files, describe(files).names); }
+Storage storage_of(const Checkpoint& files) { return storage_of(files, describe(files).names, outline_of(files).get()); }
 
 std::vector<Operation> operations(const Subject& s, const Phase& phase, int chips) {
   return s.program ? s.program->operations(s.storage, std::span(&phase, 1), chips) : operations(s.spec, s.storage, phase, chips);
@@ -59,12 +91,8 @@ std::vector<Operation> operations(const Subject& s, const Phase& phase, int chip
 
 // Models that cannot run keep their closed forms.
 static void record(Subject& s, const Checkpoint& files) {
-  const auto backend = make_ref_backend();
-  try {
-    s.outline = Model::outline(files, *backend, {});
-    s.program = std::make_shared<ProgramCosts>(s.outline->program());
-  } catch (const Error&) {
-  }
+  s.outline = outline_of(files);
+  if (s.outline) s.program = std::make_shared<ProgramCosts>(s.outline->program());
 }
 
 void describe_as(Subject& s, ModelSpec spec) {
@@ -99,8 +127,9 @@ Subject subject_of(const std::string& model) {
                  fs::exists(path / "model.safetensors.index.json", ignored);
   auto files = Checkpoint::open(path, weights ? Checkpoint::Want::tensors : Checkpoint::Want::configuration);
   Described d = describe(*files);
-  Subject s{path.filename().empty() ? path.string() : path.filename().string(), std::move(d.spec), storage_of(*files, d.names)};
+  Subject s{path.filename().empty() ? path.string() : path.filename().string(), std::move(d.spec), {}};
   record(s, *files);
+  s.storage = storage_of(*files, d.names, s.outline.get());
   return s;
 }
 

@@ -28,6 +28,7 @@ void describe_as(Subject&, ModelSpec);  // replaces the model by one without a p
 Subject subject_of(const Preset&);
 
 Storage storage_of(const Checkpoint&);  // as its tensors are stored; bf16 without tensors
+Storage storage_of(const Program&);     // as its weights were loaded
 
 void store_weights_as(Storage&, std::string_view format);
 void store_keys_as(Storage&, std::string_view format);

@@ -47,7 +47,7 @@ void LimitProbe::take(double budget_s) {
   chip.bandwidth = read_bandwidth(engine_.model().weights(), isa_, pool, budget_s);
   chip.quantized = chip.int8 = quantized_rate(isa_, pool);
   // On AMX, bf16 weights use the same tiles as quantized ones.
-  const bool tiles = isa_ == Isa::amx && storage_of(engine_.checkpoint()).block_name == "bf16";
+  const bool tiles = isa_ == Isa::amx && storage_of(engine_.model().program()).block_name == "bf16";
   chip.bf16 = tiles ? chip.quantized : float_rate(isa_, pool);
 }
 
@@ -80,7 +80,7 @@ Chip median_of(const std::vector<Chip>& taken) {
   return chip;
 }
 
-StepCosts::StepCosts(const Engine& engine) : program_(engine.model().program()), storage_(storage_of(engine.checkpoint())) {
+StepCosts::StepCosts(const Engine& engine) : program_(engine.model().program()), storage_(storage_of(engine.model().program())) {
   store_keys_as(storage_, kv_format(engine.model().state_types().kv).name);
   storage_.scan = engine.model().state_types().scan;
   storage_.activation = 0;
