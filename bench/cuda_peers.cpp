@@ -75,7 +75,8 @@ struct Bench {
 
   std::vector<int32_t> prompt(int n) {
     std::vector<int32_t> tokens(static_cast<size_t>(n));
-    for (int32_t& t : tokens) t = int32_t(rng() % 128000);
+    const auto vocab = uint32_t(std::min<int64_t>(engine.model().spec().vocab, 128000));  // Llama 3 has special tokens above
+    for (int32_t& t : tokens) t = int32_t(rng() % vocab);
     return tokens;
   }
   // Seconds from the first submit to the last token.
