@@ -430,8 +430,9 @@ def main():
     rss = {"start": resident(service.server.process.pid)}
     service.most_at_rest = rss["start"] + 96 * MB
     alone = try_alone(service, 2 if args.seconds < 60 else 10, args.seed)
+    service.settle("by attacks that came alone")  # memory that they still hold would be refused to templates
     templates = slowest_template(service)
-    service.settle("by attacks that came alone")
+    service.settle("by templates that came alone")
     files = try_files(service.wrong, SLOW)
 
     n_processes = 4
