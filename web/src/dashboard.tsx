@@ -60,7 +60,7 @@ function Tiles({ moments, now, minuteAgo }: { moments: Moment[]; now: Reading; m
       <Tile label="Running" figure={whole(sum(now, "num_requests_running"))}>
         <Spark moments={moments} value={(m) => m.running} />
       </Tile>
-      <Tile label="Waiting" figure={whole(waiting)} note={waiting ? why : "nobody waits"} />
+      <Tile label="Waiting" figure={whole(waiting)} note={waiting ? why : "the queue is empty"} />
       <Tile label="Prefix hits" figure={percent(hits)} note="of prompt tokens, last minute" />
       {now.has(drafts) && (
         <Tile
@@ -116,7 +116,7 @@ function StateInUse({ now }: { now: Reading }) {
       {!known && <Bar label={groups.length > 1 ? "Fullest group" : "Pages"} share={fullest} text={percent(fullest)} />}
       <dl class="facts">
         <div>
-          <dt>Held, not filled</dt>
+          <dt>Reserved, unused</dt>
           <dd>{percent(sum(now, "state_internal_waste_ratio"))}</dd>
         </div>
         <div>
@@ -170,11 +170,11 @@ function Answers({ now }: { now: Reading }) {
     responses = by("http_responses_total", "status");
   const facts: [string, number | undefined][] = [
     ["Complete", ended.stop],
-    ["Cut at their length", ended.length],
-    ["Hung up", ended.abort],
+    ["Stopped at the length limit", ended.length],
+    ["Client left", ended.abort],
     ["Failed", ended.error],
     ["Refused: queue full", sum(now, "requests_refused_total")],
-    ["Faulty requests (4xx)", responses["4xx"]],
+    ["Client errors (4xx)", responses["4xx"]],
     ["Server errors (5xx)", responses["5xx"]],
   ];
   return (
@@ -207,7 +207,7 @@ export function Dashboard() {
           <Tiles moments={moments} now={now} minuteAgo={minuteAgo} />
           <section class="panel wide">
             <h2>
-              How near the limits{" "}
+              How close to the limits{" "}
               <span class={last?.busy && last.busy > 0.02 ? "pulse on" : "pulse"}>
                 {last?.busy && last.busy > 0.02 ? "computing" : "idle"}
               </span>
@@ -215,11 +215,11 @@ export function Dashboard() {
             <Limits moments={moments} now={now} />
           </section>
           <section class="panel wide">
-            <h2>Tokens a second</h2>
+            <h2>Tokens per second</h2>
             {last && (
               <LineChart
                 moments={moments}
-                unit="Tokens a second"
+                unit="Tokens per second"
                 height={352}
                 series={[
                   { label: "generated", class: "a", value: (m) => m.generated },

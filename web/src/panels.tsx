@@ -250,12 +250,12 @@ export function SettingsSheet({ onClose }: { onClose: () => void }) {
         </label>
       </form>
       <section>
-        <h3>Look</h3>
+        <h3>Appearance</h3>
         <div class="segments" role="radiogroup" aria-label="Theme">
           {(["auto", "light", "dark"] as const).map((t) => (
             <label key={t}>
               <input type="radio" name="theme" checked={s.theme === t} onChange={() => page.set("theme", t)} />
-              <span>{{ auto: "As the system", light: "Light", dark: "Dark" }[t]}</span>
+              <span>{{ auto: "Like the system", light: "Light", dark: "Dark" }[t]}</span>
             </label>
           ))}
         </div>
