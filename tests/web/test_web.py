@@ -97,12 +97,13 @@ class Browser(unittest.TestCase):
         self.complaints = []  # what the browser logged as an error, or the page threw
         self.visits = []  # every address that was asked for
 
-    def visit(self, url=None, **context):
+    def visit(self, url=None, script="", **context):
         context = self.browser.new_context(**context)
         self.addCleanup(context.close)
         context.set_default_timeout(SOON)
         context.on("request", lambda r: self.visits.append(r.url))
         page = context.new_page()
+        page.add_init_script(script)
         page.on("pageerror", lambda e: self.complaints.append(str(e)))
         page.on("console", lambda m: m.type == "error" and self.complaints.append(m.text))
         page.goto(url or self.url)
@@ -145,10 +146,9 @@ class Browser(unittest.TestCase):
             time.sleep(0.1)
 
     def reload(self, page, selector):
-        """A busy browser may take long to read what it kept."""
         page.reload()
         try:
-            page.locator(selector).first.wait_for(timeout=4 * SOON)
+            page.locator(selector).first.wait_for()
         except TimeoutError:
             self.fail(f"not shown after a reload: {selector}; {self.complaints}\n{page.locator('body').inner_text()[:2000]}")
 
@@ -188,6 +188,11 @@ class Browser(unittest.TestCase):
         expect(answer).to_have_text(PLANET["answer"])
         self.assert_quiet()
         self.assertEqual({u.split("/")[2] for u in self.visits}, {f"127.0.0.1:{self.server.port}"})
+
+    def test_a_server_that_answers_before_the_first_frame(self):
+        late = "for (const name of ['requestAnimationFrame', 'setTimeout']) window[name] = ((f) => (g, ms) => f(g, (ms ?? 0) + 3000))(window.setTimeout)"
+        page = self.visit(script=late)
+        expect(page.locator(".model")).to_have_text(NAME)
 
     def test_stop(self):
         page = self.visit()

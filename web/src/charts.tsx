@@ -56,6 +56,12 @@ function runs(moments: Moment[], value: Series["value"], place: (m: Moment, v: n
   return out.filter((run) => run.length > 0);
 }
 
+// The window of a chart grows with what there is to show.
+function secondsShown(moments: Moment[]): number {
+  const age = moments.length ? (moments[moments.length - 1].at - moments[0].at) / 1000 : 0;
+  return [30, 60].find((s) => age <= s) ?? span;
+}
+
 const lineOf = (run: Placed[]) => run.map((p, i) => `${i ? "L" : "M"}${p.x.toFixed(1)} ${p.y.toFixed(1)}`).join("");
 
 export function LineChart({ moments, series, unit, height = 200 }: { moments: Moment[]; series: Series[]; unit: string; height?: number }) {
@@ -65,12 +71,13 @@ export function LineChart({ moments, series, unit, height = 200 }: { moments: Mo
     top = 8;
   const most = niceTop(Math.max(1, ...moments.flatMap((m) => series.map((s) => s.value(m) ?? 0))));
   const end = moments.at(-1)?.at ?? 0;
+  const seconds = secondsShown(moments);
   const y = (v: number) => top + (height - top - bottom) * (1 - v / most);
-  const place = (m: Moment, v: number) => ({ x: left + (width - left) * (1 - (end - m.at) / 1000 / span), y: y(v) });
+  const place = (m: Moment, v: number) => ({ x: left + (width - left) * (1 - (end - m.at) / 1000 / seconds), y: y(v) });
   const now = series.map((s) => `${s.label} ${compact(s.value(moments.at(-1)!) ?? 0)}`).join(", ");
   return (
     <div ref={ref} class="chart">
-      <svg width={width} height={height} role="img" aria-label={`${unit} over two minutes: now ${now}`}>
+      <svg width={width} height={height} role="img" aria-label={`${unit} over ${seconds} seconds: now ${now}`}>
         {[0, 0.5, 1].map((f) => (
           <g key={f}>
             <path class="gridline" d={`M${left} ${y(f * most)}H${width}`} />
@@ -79,7 +86,7 @@ export function LineChart({ moments, series, unit, height = 200 }: { moments: Mo
             </text>
           </g>
         ))}
-        {["2 min ago", "1 min", "now"].map((label, i) => (
+        {[`${seconds} s ago`, `${seconds / 2} s`, "now"].map((label, i) => (
           <text key={label} x={left + ((width - left) * i) / 2} y={height - 4} text-anchor={["start", "middle", "end"][i] as "start"}>
             {label}
           </text>
@@ -108,7 +115,7 @@ export function LineChart({ moments, series, unit, height = 200 }: { moments: Mo
 export function Spark({ moments, value, class: name = "a" }: { moments: Moment[]; value: Series["value"]; class?: string }) {
   const width = 120,
     height = 28,
-    seconds = 60;
+    seconds = Math.min(60, secondsShown(moments));
   const end = moments.at(-1)?.at ?? 0;
   const shown = moments.filter((m) => end - m.at <= seconds * 1000);
   const most = Math.max(1e-9, ...shown.map((m) => value(m) ?? 0));
@@ -252,11 +259,7 @@ export function Roofline({ roof, points, height = 300 }: { roof: Roof; points: P
             <path class="gap" d={`M${x(here.intensity)} ${y(here.flops)}V${y(Math.min(roof.flops, roof.bytes * here.intensity))}`} />
             <circle class="halo" cx={x(here.intensity)} cy={y(here.flops)} r="11" />
             <circle cx={x(here.intensity)} cy={y(here.flops)} r="5.5" />
-            <text
-              x={x(here.intensity) + (x(here.intensity) > width * 0.65 ? -14 : 14)}
-              y={y(here.flops) + 20}
-              text-anchor={x(here.intensity) > width * 0.65 ? "end" : "start"}
-            >
+            <text x={Math.min(x(here.intensity) + 14, width - 112)} y={y(here.flops) + 26}>
               {Math.round(100 * reach!)} % of the roof
             </text>
           </g>

@@ -1,15 +1,16 @@
 // Small shared components.
 import { Component, createContext, type ComponentChildren, type TextareaHTMLAttributes, type VNode } from "preact";
-import { useContext, useEffect, useReducer, useRef, useState } from "preact/hooks";
+import { useContext, useEffect, useLayoutEffect, useReducer, useRef, useState } from "preact/hooks";
 import type { Page } from "./page";
 
 export const PageContext = createContext<Page>(undefined as unknown as Page);
 export const usePage = () => useContext(PageContext);
 
-// Re-renders the component when the page's state changes.
+// Re-renders the component when the page's state changes. Subscribes before the first frame is drawn: an effect runs after it,
+// and the server or the store may have answered by then.
 export function useChanges(page: Page) {
   const [, again] = useReducer((n: number, _: void) => n + 1, 0);
-  useEffect(() => page.subscribe(() => again()), [page]);
+  useLayoutEffect(() => page.subscribe(() => again()), [page]);
 }
 
 // A component that is re-rendered only if `key` changes.
