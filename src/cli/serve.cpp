@@ -110,7 +110,7 @@ void declare(CLI::App& app, ServeFlags& f) {
         return memory_bytes(text) >= 1 << 20 ? "" : text + " is neither bytes (like 512M; 1M at least) nor a share (like 0.05)";
       });
   app.add_option("--served-model-name", o.model_name, "the model's name for clients");
-  app.add_option("--alias", o.aliases, "another name for it; may be repeated")->allow_extra_args(false);
+  app.add_option("--alias", o.aliases, "other names for it, separated by commas")->delimiter(',')->allow_extra_args(false);
   app.add_flag("--lenient-fields", o.lenient_fields, "log unknown fields of requests instead of rejecting them");
   app.add_flag("--tools-in-system-prompt", o.tools_in_system_prompt,
                "if the chat template does not support tools, describe them there instead of rejecting the request");

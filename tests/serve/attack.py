@@ -1,4 +1,4 @@
-"""The attack on the server: hundreds of clients that mean no good, for minutes, and a few honest ones beside them.
+"""The attack on the server: hundreds of hostile clients, for minutes, and a few honest ones among them.
 
 Each class of attacks.py has a phase of its own, then all of them come at once, with SIGTERM and a new start in between. It fails if an honest answer
 differs by a bit from the one before the attack, if the server dies, answers what it should refuse, forgets what it holds, takes more
@@ -48,14 +48,14 @@ ENOUGH = 10  # honest answers under attack
 
 
 class Shared:
-    """What the processes of an attack see of each other."""
+    """State shared by the processes of an attack."""
 
     def __init__(self, port):
         self.port = port
         self.phase = multiprocessing.Value("i", 0)
         self.lives = multiprocessing.Value("i", 0)  # odd: the server is up; it grows with every start and every signal
         self.over = multiprocessing.Value("b", 0)
-        self.pause = multiprocessing.Value("b", 0)  # nobody but /ready asks: what is left behind can be seen
+        self.pause = multiprocessing.Value("b", 0)  # all requests but /ready stop, so that leaks show
         self.n_equal = multiprocessing.Value("i", 0)  # honest answers
         self.results = multiprocessing.Queue()
 
@@ -66,7 +66,7 @@ def resident(pid, field="VmRSS"):
 
 
 def peak(pid):
-    """The most that was resident since forget_peak()."""
+    """Peak resident memory since forget_peak()."""
     return resident(pid, "VmHWM")
 
 
@@ -76,7 +76,7 @@ def forget_peak(pid):
 
 
 def told(shared, target, arguments):
-    """One process of the attack: whatever ends it is told."""
+    """One process of the attack; reports the exception that ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         shared.results.put(target(shared, *arguments))
@@ -131,7 +131,7 @@ def attackers(shared, phases, seed, n_threads):
                 counts[visit.name][status] += 1
                 if not visit.waits and not restarted:
                     slowest[visit.name] = max(slowest[visit.name], seconds)
-                # Who comes when memory or connections are out may be cut: no answer is an answer there. A time-out never is.
+                # A client that connects when memory or connections are exhausted may be disconnected without a response. A time-out is a failure.
                 cut = status == 0 and not isinstance(outcome, TimeoutError)
                 if status not in visit.allowed and not cut and not restarted and len(wrong) < 20:
                     wrong.append(f"{visit.name}: {status} {outcome or ''}")
@@ -233,7 +233,7 @@ class Service:
             self.wrong.append(f"{when}: {n:.0f} connections ended with an exception:\n" + "".join(self.server.log[-20:]))
 
     def settle(self, when):
-        """Nothing is left behind."""
+        """Nothing leaks."""
         def is_quiet():
             return self.server.metric("num_requests_queued") == 0 and self.server.metric("num_requests_running") == 0 and \
                 self.server.metric("http_memory_bytes") <= MB and self.server.metric("http_connections") < 10
@@ -353,7 +353,7 @@ def percentile(values, share):
 
 
 def gather(shared, processes):
-    """What the processes have to say; they may only end when it is read."""
+    """Reports of the processes, which can exit only when these are read."""
     out, deadline = [], time.monotonic() + 150 * SLOW
     while len(out) < len(processes) and time.monotonic() < deadline:
         try:

@@ -1,4 +1,4 @@
-"""What strangers may send: each function is one visit to the server, good or bad. The classes are those of what can go wrong:
+"""Requests of strangers: each function is one visit to the server, honest or hostile. The classes are those of what can go wrong:
 
 1 framing     bytes that are no HTTP, or more of it than anyone needs        5 files       not here: models, see attack.py
 2 work        bodies that cost more than they weigh                          6 leaving     hang-ups while a request is taken in
@@ -27,7 +27,7 @@ class Attack:
 
 
 def attack(kind, *allowed, waits=False):
-    """`waits`: it takes its time on purpose, so its seconds say nothing about the server."""
+    """`waits`: it is slow on purpose, so its duration says nothing about the server."""
     def add(function):
         ATTACKS[function.__name__] = Attack(function, kind, allowed, waits)
         return function
@@ -79,7 +79,7 @@ def heads(wire, rng):
 
 @attack(1, 400)
 def bodies_in_two_ways(wire, rng):
-    """Framing that a proxy may read otherwise."""
+    """Framing that a proxy may parse differently (request smuggling)."""
     return wire.status(rng.choice([
         CHUNKED % b"POST /tokenize" + b"3 x\r\nabc\r\n0\r\n\r\n",
         CHUNKED % b"POST /tokenize" + b"3\t=\r\nabc\r\n0\r\n\r\n",
@@ -132,7 +132,7 @@ def noise(wire, rng):
         s.settimeout(0.1)
         try:
             return status_of(s)
-        except TimeoutError:  # it waits for the end of a line
+        except TimeoutError:  # the server waits for the end of a line
             return 0
 
 
@@ -346,7 +346,7 @@ def leaving_while_it_is_read(wire, rng):
 
 @attack(6, 0, 200, *BUSY, waits=True)
 def half_closed(wire, rng):
-    """No more is sent, the answer is awaited: it looks like leaving."""
+    """Half-closed: nothing more is sent, but the answer is read; looks like a disconnect."""
     with wire.connect() as s:
         s.sendall(post("/v1/completions", plain(rng, stream=rng.random() < 0.5)))
         s.shutdown(socket.SHUT_WR)

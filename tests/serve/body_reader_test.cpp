@@ -1,4 +1,4 @@
-// Bodies as strangers frame them.
+// Bodies with valid, odd and malformed framing.
 #include <gtest/gtest.h>
 
 #include "serve/body_reader.h"

@@ -1,4 +1,4 @@
-// Who may ask: keys, names of the server, pages of other origins.
+// Access control: API keys, the Host header, pages of other origins.
 #include <gtest/gtest.h>
 
 #include "serve/gate.h"

@@ -1,4 +1,4 @@
-// The transport when clients ask for more than their share: whatever is thrown, sent or left unread ends one connection at most.
+// Limits of the transport: whatever is thrown, sent or left unread ends one connection at most.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -198,7 +198,7 @@ TEST(HttpLimits, UnfinishedBodiesStayWithinTheBudget) {
   EXPECT_GT(server.stats().memory_peak, server.stats().memory_limit / 2);
   EXPECT_LE(server.stats().memory_peak, server.stats().memory_limit);
   EXPECT_TRUE(lives(server));
-  // Who waited longest has to go: that is the crowd, unless this client takes longer than the server's patience.
+  // The longest idle are evicted: those connections, unless this client is idle longer than the time-out.
   bool served = false;
   for (int i = 0; i < 5 && !served; i++) {
     SocketClient healthy(server.port());

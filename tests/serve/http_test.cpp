@@ -1,4 +1,4 @@
-// The transport alone, against bare sockets: what a client may do to it besides asking nicely.
+// The transport alone, against raw sockets: odd, slow and broken clients.
 #include <gtest/gtest.h>
 
 #include <chrono>

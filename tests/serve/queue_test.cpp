@@ -1,4 +1,4 @@
-// Who may wait, and that nobody who went keeps a place.
+// Limits of the queue, and that entries are released when requests end.
 #include "serve/queue.h"
 
 #include <gtest/gtest.h>

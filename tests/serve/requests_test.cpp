@@ -1,4 +1,4 @@
-// What a client may ask, and what it is told when it asks for something else. The tokenizer is that of no model: prompts are ids.
+// Validation of requests and its error messages. There is no tokenizer: prompts are token ids.
 #include <gtest/gtest.h>
 
 #include "serve/answer.h"

@@ -1,4 +1,4 @@
-// The server around its engine: before there is one, when it stands still, and how both end.
+// The server and its engine: while the model loads, while the engine is blocked, and at shutdown.
 #include <gtest/gtest.h>
 
 #include <future>
@@ -80,7 +80,7 @@ TEST(Server, AStopEndsTheWaitForTheModel) {
     server.stop();
     EXPECT_FALSE(server.load([&](Server::Progress progress) {
       released.wait();
-      progress(1, 1);  // nobody listens any more
+      progress(1, 1);  // the server has stopped already
       over.set_value();
       return std::unique_ptr<Engine>();
     }));
@@ -101,7 +101,7 @@ TEST(Server, GoesWithRequestsThatNobodyAnswers) {
   EXPECT_EQ(client->hear("}"), "");
 }
 
-// Whoever waits is counted until its first token, and not at all once the engine has refused it.
+// A waiting request is counted until its first token, and not at all once the engine has refused it.
 TEST(Server, WhoIsRefusedOrAnsweredWaitsNoLonger) {
   auto queued = [](const Server& server) {
     const std::string name = "\nmillrace_num_requests_queued ", heard = ask(server, "GET", "/metrics");

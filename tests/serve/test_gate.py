@@ -35,13 +35,13 @@ def post(path, body, *headers):
 
 
 def status_of(server, words, body_follows=b""):
-    """Of the first answer to bare bytes; 0: the server closed without one."""
+    """The status of the first response to raw bytes; 0: the server closed without one."""
     with connect(server) as s:
         try:
             s.sendall(words)
             s.sendall(body_follows)
         except OSError:
-            pass  # it may have closed by then; its answer is there
+            pass  # it may have closed already; its response can still be read
         data = b""
         try:
             while b"\r\n" not in data and (part := s.recv(65536)):
@@ -62,7 +62,7 @@ def resident(server):
 
 
 def processor_seconds(server):
-    """What the server has computed: a busy machine makes it wait, not compute more."""
+    """CPU time of the server, which a busy machine does not change, unlike wall time."""
     with open(f"/proc/{server.process.pid}/stat") as stat:
         fields = stat.read().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -83,7 +83,7 @@ class Watch:
                 self.slowest = max(self.slowest, time.time() - begin)
                 self.peak = max(self.peak, resident(self.server))
                 time.sleep(0.005)
-        except Exception as failure:  # of a thread nobody hears
+        except Exception as failure:  # would be lost in this thread
             self.failure = failure
 
     def __enter__(self):
@@ -113,12 +113,12 @@ class Gate(unittest.TestCase):
         self.assertEqual(self.server.raw("GET", "/health")[0].status, 200)
 
     def assertHolds(self, growth, megabytes):
-        """A sanitizer's memory says nothing."""
+        """Memory is not checked under a sanitizer."""
         if SLOW == 1:
             self.assertLess(growth, megabytes << 20)
 
     def quiet(self):
-        """Nothing is left behind: no memory, no place in the queue."""
+        """Nothing leaks: no memory, no entry in the queue."""
         self.server.wait_for(lambda: self.server.metric("num_requests_queued") == 0 and self.server.metric("num_requests_running") == 0)
         self.server.wait_for(lambda: self.server.metric("http_memory_bytes") <= 1 << 20)
 
@@ -409,7 +409,7 @@ class Texts(Gate):
     def test_a_submit_that_is_refused_leaves_the_queue(self):
         body = {"prompt": "a", "max_tokens": 1, "n": 2}
         for _ in range(5):
-            for stop in ["", [""], ["x" * 100000]]:  # which only the engine looks at
+            for stop in ["", [""], ["x" * 100000]]:  # which only the engine checks
                 status, answer = self.server.json("POST", "/v1/completions", {**body, "stop": stop})
                 self.assertEqual((status, self.server.metric("num_requests_queued")), (400, 0), answer)
             self.assertEqual(self.server.json("POST", "/v1/completions", body)[0], 200)
@@ -458,7 +458,7 @@ class Disks(unittest.TestCase):
         for _ in range(100):
             self.assertEqual(server.raw("POST", "/v1/completions", {**ask, "temprature": 1})[0].status, 400)
             self.assertEqual(server.json("POST", "/v1/completions", ask)[1]["choices"], expected)
-        server.wait_for(lambda: server.metric("num_requests_running") == 0)  # the engine hears of an answer's end after its client
+        server.wait_for(lambda: server.metric("num_requests_running") == 0)  # the engine learns of the end after the client
         self.assertEqual(server.stop(), 0)
 
 

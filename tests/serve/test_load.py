@@ -1,4 +1,4 @@
-"""A minute of a rough crowd on a small server: every healthy answer right to the bit, memory flat, nothing leaked.
+"""A minute of mixed load on a small server, with broken and disconnecting clients: valid answers exact to the bit, memory flat, nothing leaked.
 
 Healthy clients (streamed and not, chat and text, seeds, n, logprobs, some reading slowly) work beside clients that hang up at any
 moment, send broken or oversized bodies or no HTTP at all, and bursts that overfill the queue. The server has so little state that
@@ -28,14 +28,14 @@ SEED = 20
 PAGE = json.loads((FIXTURES / "smollm2" / "expected.json").read_text())["page"]["tokens"]
 LIMITS = ["--max-seqs", 4, "--max-batch-tokens", 48, "--max-context", 400, "--memory", "6M", "--max-queue", 6, "--max-queue-tokens", 600, "--max-body", 65536]
 # Between the samples lie some 1,600 requests, refused and broken ones included: a leak of 2 KiB a request would show. What is
-# in flight, and what malloc keeps of it, makes a difference of less than 1 MiB.
+# in flight, and what malloc keeps of it, differs by less than 1 MiB.
 RSS_BOUND_KIB = 3 * 1024
 QUESTIONS = ["What is the capital of France?", "Name three rivers.", "Why is the sky blue?", "Write a haiku about a mill.", "Count from one to ten."]
 BEGINNINGS = ["Once upon a time", "The mill by the river", "def fibonacci(n):", "1, 2, 3, 4,"]
 
 
 def make_asks(n=28):
-    """Requests that each have one right answer. Half of them share their prompts' beginnings."""
+    """Requests with exactly one right answer each; half of them share prompt prefixes."""
     chance = random.Random(SEED)
     asks = []
     for i in range(n):
@@ -57,7 +57,7 @@ def make_asks(n=28):
 
 
 def joined(chunks):
-    """The choices of a stream, as they would be whole, and its usage."""
+    """The choices of a stream, assembled, and its usage."""
     choices, usage = {}, None
     for chunk in chunks:
         usage = chunk.get("usage") or usage
@@ -80,7 +80,7 @@ def whole(answer):
 
 
 def answer_of(client, ask, stream):
-    """What OpenAI's client hears; raises RateLimitError."""
+    """The answer that OpenAI's client gets; raises RateLimitError."""
     create = client.chat.completions.create if "messages" in ask else client.completions.create
     if not stream:
         return whole(create(model=NAME, **ask).model_dump())
@@ -139,7 +139,7 @@ class Load:
         client.close()
 
     def slow_reader(self, chance):
-        """Takes a stream in small bites, with pauses in between; nobody else may wait for it."""
+        """Reads a stream slowly, in small pieces; no other client may wait for it."""
         while time.time() < self.end:
             i = chance.randrange(len(self.asks))
             with self.socket() as s:
@@ -191,7 +191,7 @@ class Load:
             time.sleep(chance.random() * 0.2)
 
     def burst(self, chance):
-        """More at once than may wait: some are told to come again, the others are answered."""
+        """More requests than the queue holds: some get 429, the others are answered."""
         while time.time() < self.end:
             chosen = [chance.randrange(len(self.asks)) for _ in range(12)]
             sockets = [self.socket() for _ in chosen]

@@ -1,4 +1,4 @@
-"""What a person who runs the server meets: its log, its names, its keys, and what it says about a misspelt field.
+"""The server's log, model names, API keys, and its errors for unknown fields.
 
 MILLRACE is the program's path. Only the loopback is used.
 """
@@ -19,7 +19,7 @@ ASK = {"prompt": [1, 2, 3], "max_tokens": 4, "ignore_eos": True}
 
 class Log(unittest.TestCase):
     def lines(self, server, *words):
-        """The lines with all of these words, when there is one."""
+        """Waits for log lines that contain all of these words, and returns them."""
         found = lambda: [line for line in server.log if all(word in line for word in words)]
         server.wait_for(found)
         return found()

@@ -1,4 +1,4 @@
-"""The server as OpenAI's own Python client meets it. Only the loopback is used, and every wait is bounded.
+"""The server driven by OpenAI's own Python client. Only the loopback is used, and every wait is bounded.
 
 Run by ctest with the program's path in MILLRACE and the client installed beside the interpreter; the default model must be in
 the cache folder, as ./test puts it there.
@@ -50,7 +50,7 @@ def generate(*args):
 
 
 class DefaultModel(WithServer):
-    ARGS = ["--deterministic"]  # on a GPU too an answer's bits shall not depend on its neighbours and on what is cached
+    ARGS = ["--deterministic"]  # on a GPU too, answers must not depend on the batch or the cache
 
     def chat(self, **more):
         return self.client.chat.completions.create(model=NAME, messages=PLANET["messages"], **{"temperature": 0, **more})
@@ -185,7 +185,7 @@ class DefaultModel(WithServer):
                 self.assertEqual(caught.exception.param, param)
             self.assertEqual(caught.exception.type, "invalid_request_error")
         with self.assertRaises(openai.BadRequestError) as caught:
-            self.chat(tools=[Tools.TOOL])  # its template has no place for them
+            self.chat(tools=[Tools.TOOL])  # its template does not support them
         self.assertEqual(caught.exception.param, "tools")
         self.assertIn("--tools-in-system-prompt", str(caught.exception))
         with self.assertRaises(openai.NotFoundError) as caught:
@@ -197,7 +197,7 @@ class DefaultModel(WithServer):
 
 
 class Tools(WithServer):
-    """The template shows the last message alone. Greedily the model goes on as the lines before it go, and those are calls."""
+    """The template renders the last message only. Decoded greedily, the model continues its lines, which are calls, with another call."""
 
     TOOL = {"type": "function", "function": {"name": "get_weather", "description": "Says the weather.", "parameters": {"type": "object"}}}
 
@@ -215,7 +215,7 @@ class Tools(WithServer):
 
     def check(self, line, arguments):
         said = self.ask(line, tools=[]).choices[0]
-        self.assertEqual((said.message.content, said.finish_reason), (line, "stop"))  # the model does say it
+        self.assertEqual((said.message.content, said.finish_reason), (line, "stop"))  # the model does write it
         choice = self.ask(line).choices[0]
         self.assertEqual((choice.finish_reason, choice.message.content), ("tool_calls", None))
         [call] = choice.message.tool_calls
@@ -247,14 +247,14 @@ class Tools(WithServer):
             return self.server.json("POST", "/detokenize", {"tokens": tokens})[1]["prompt"]
 
         question, call = {"role": "user", "content": "And in Rome?"}, {"type": "function", "id": "1", "function": {"name": "get_weather", "arguments": "{\"a\": 1}"}}
-        self.assertEqual(prompt_of([question]), "And in Rome?")  # the template shows no system prompt either
+        self.assertEqual(prompt_of([question]), "And in Rome?")  # the template renders no system prompt either
         self.assertEqual(prompt_of([question, {"role": "assistant", "tool_calls": [call]}]),
                          '<tool_call>\n{"name":"get_weather","arguments":{"a":1}}\n</tool_call>')
         self.assertEqual(prompt_of([question, {"role": "tool", "content": "21"}]), "<tool_response>\n21\n</tool_response>")
 
 
 class Tiny(WithServer):
-    """Without a tokenizer, and with every door that a server has."""
+    """Without a tokenizer, on every endpoint."""
 
     ARGS = [FIXTURES / "llama_gqa", "--served-model-name", "tiny/model", "--max-body", 4096, "--allow-origin", "http://page.example"]
 
@@ -397,14 +397,14 @@ class CrowdedWithTokens(WithServer):
         for stream in [small, waiting, running]:
             stream.close()
         self.server.wait_for(lambda: self.server.metric("num_tokens_waiting") == 0)
-        large = self.client.completions.create(model=NAME, prompt=[1] * 30, max_tokens=1)  # an empty queue takes anyone
+        large = self.client.completions.create(model=NAME, prompt=[1] * 30, max_tokens=1)  # an empty queue accepts any request
         self.assertEqual(large.usage.prompt_tokens, 30)
 
 
 class Drain(unittest.TestCase):
     def test_what_runs_is_finished(self):
         server = Server("--drain-seconds", 300)
-        stream = server.client.completions.create(**{**LONG, "max_tokens": 1000})  # seconds: what follows happens meanwhile
+        stream = server.client.completions.create(**{**LONG, "max_tokens": 1000})  # takes seconds: the rest happens while it runs
         chunks = [next(iter(stream))]
         server.process.send_signal(signal.SIGTERM)
         server.wait_for(lambda: server.raw("GET", "/ready")[0].status == 503)

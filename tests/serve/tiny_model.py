@@ -1,4 +1,4 @@
-"""A model of made-up weights with a tokenizer and a chat template, for tests that need text and no sense: it loads in milliseconds
+"""A model with random weights, a tokenizer and a chat template, for tests that need any text: it loads in milliseconds
 and answers thousands of tokens a second, under a sanitizer too."""
 
 import json
@@ -11,7 +11,7 @@ _folders = []  # deleted with the process
 
 
 def tiny_model(template=CHAT, tokenizer=None, **config):
-    """The arguments of millrace that name it."""
+    """Command-line arguments that select it."""
     _folders.append(tempfile.TemporaryDirectory(prefix="millrace-"))
     folder = pathlib.Path(_folders[-1].name)
     own = json.loads((FIXTURES / "models" / "llama_gqa" / "config.json").read_text())

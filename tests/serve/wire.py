@@ -1,4 +1,4 @@
-"""Bare bytes to a server, and the status of what comes back."""
+"""Raw bytes to a server, and the status of the response."""
 
 import json
 import socket
@@ -7,7 +7,7 @@ import time
 
 
 class Wire:
-    """The way to one server."""
+    """Connections to one server."""
 
     def __init__(self, port, timeout=60):
         self.port, self.timeout = port, timeout
@@ -21,12 +21,12 @@ class Wire:
         return s
 
     def status(self, words):
-        """Of the first answer to bare bytes."""
+        """The status of the first response to raw bytes."""
         with self.connect() as s:
             try:
                 s.sendall(words)
             except (BrokenPipeError, ConnectionResetError):
-                pass  # it may have closed by then; its answer is there
+                pass  # it may have closed already; its response can still be read
             return status_of(s)
 
     def post(self, path, body, *headers):

@@ -1,4 +1,4 @@
-"""Stands between the browser and a server: answers to questions are made up here, everything else is the server's own."""
+"""A proxy in front of a server: it mocks the answers to POST requests and forwards every GET."""
 
 import http.client
 import http.server
@@ -11,8 +11,8 @@ def chunk(content="", finish=None, **delta):
     return {"id": "x", "object": "chat.completion.chunk", "model": "mock", "choices": [choice]}
 
 
-class GoBetween:
-    """answer(body) yields what is sent: objects become events, bytes go as they are. Falling off the end hangs up."""
+class MockProxy:
+    """answer(body) yields what is sent: objects as server-sent events, bytes unchanged. When it ends, the connection is closed."""
 
     def __init__(self, port, answer):
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -20,18 +20,18 @@ class GoBetween:
                 pass
 
             def do_GET(self):
-                behind = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-                behind.request("GET", self.path, headers={k: v for k, v in self.headers.items() if k.lower() in ("authorization", "if-none-match")})
-                found = behind.getresponse()
-                body = found.read()
-                self.send_response(found.status)
-                for name, value in found.getheaders():
+                upstream = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+                upstream.request("GET", self.path, headers={k: v for k, v in self.headers.items() if k.lower() in ("authorization", "if-none-match")})
+                response = upstream.getresponse()
+                body = response.read()
+                self.send_response(response.status)
+                for name, value in response.getheaders():
                     if name.lower() not in ("connection", "content-length", "transfer-encoding", "date", "server"):
                         self.send_header(name, value)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
-                behind.close()
+                upstream.close()
 
             def do_POST(self):
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -50,7 +50,7 @@ class GoBetween:
                     for part in parts:
                         self.write(part)
                 except OSError:
-                    pass  # the browser has left
+                    pass  # the browser disconnected
 
             def write(self, part):
                 self.wfile.write(part if isinstance(part, bytes) else b"data: " + json.dumps(part).encode() + b"\n\n")

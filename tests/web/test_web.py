@@ -1,4 +1,4 @@
-"""The page in Debian's Chromium against the real server with the default model, and its source.
+"""The page in Debian's Chromium against the real server with the default model, and checks of its source.
 
 Run by ctest with the program's path in MILLRACE. Without a browser or without the page's tools (npm ci in web/) the tests that
 need them are skipped, and say so.
@@ -19,7 +19,7 @@ import urllib.request
 ROOT = pathlib.Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "serve"))
 
-from go_between import GoBetween, chunk
+from mock_proxy import MockProxy, chunk
 from millrace_server import FIXTURES, NAME, Server
 
 try:
@@ -32,12 +32,12 @@ WEB = ROOT / "web"
 AXE = WEB / "node_modules" / "axe-core" / "axe.min.js"
 ORACLE = json.loads((FIXTURES / "smollm2" / "expected.json").read_text())["prompts"]
 CAPITAL, PLANET = ORACLE[0], ORACLE[3]
-SOON = 60_000  # ms: a busy machine's patience
+SOON = 60_000  # ms: long enough for a busy machine
 KEY = "k-123"
 
 
 def node():
-    """The machine's own, or that of the virtual environment."""
+    """The system's node, or the virtual environment's."""
     found = shutil.which("node")
     if found:
         return found
@@ -94,28 +94,28 @@ class Browser(unittest.TestCase):
         assert status == 0, status
 
     def setUp(self):
-        self.complaints = []  # what the browser logged as an error, or the page threw
-        self.visits = []  # every address that was asked for
+        self.errors = []  # console errors and uncaught exceptions
+        self.requested = []  # every URL the browser requested
 
     def visit(self, url=None, script="", **context):
         context = self.browser.new_context(**context)
         self.addCleanup(context.close)
         context.set_default_timeout(SOON)
-        context.on("request", lambda r: self.visits.append(r.url))
+        context.on("request", lambda r: self.requested.append(r.url))
         page = context.new_page()
         page.add_init_script(script)
-        page.on("pageerror", lambda e: self.complaints.append(str(e)))
-        page.on("console", lambda m: m.type == "error" and self.complaints.append(m.text))
+        page.on("pageerror", lambda e: self.errors.append(str(e)))
+        page.on("console", lambda m: m.type == "error" and self.errors.append(m.text))
         page.goto(url or self.url)
         return page
 
     def with_mock(self, answer, **context):
-        between = GoBetween(self.server.port, answer)
-        self.addCleanup(between.close)
-        return self.visit(between.url, **context)
+        proxy = MockProxy(self.server.port, answer)
+        self.addCleanup(proxy.close)
+        return self.visit(proxy.url, **context)
 
     def assert_quiet(self):
-        self.assertEqual(self.complaints, [])
+        self.assertEqual(self.errors, [])
 
     def ask(self, page, text):
         page.fill("#message", text)
@@ -131,8 +131,8 @@ class Browser(unittest.TestCase):
         page.keyboard.press("Escape")
         expect(page.locator("dialog")).to_have_count(0)
 
-    def kept(self, page, ending=None):
-        """Waits until the stored conversations hold an answer that ended; all of them."""
+    def wait_until_stored(self, page, ending=None):
+        """Waits until the last stored answer has ended, with this ending if given; returns all stored conversations."""
         end = time.time() + 60
         while True:
             stored = page.evaluate(
@@ -150,7 +150,7 @@ class Browser(unittest.TestCase):
         try:
             page.locator(selector).first.wait_for()
         except TimeoutError:
-            self.fail(f"not shown after a reload: {selector}; {self.complaints}\n{page.locator('body').inner_text()[:2000]}")
+            self.fail(f"not shown after a reload: {selector}; {self.errors}\n{page.locator('body').inner_text()[:2000]}")
 
     # ---- a conversation
 
@@ -165,19 +165,19 @@ class Browser(unittest.TestCase):
         self.assertRegex(timing, rf"^{len(PLANET['greedy'])} tokens\D+[\d.]+ tok/s\D+first after [\d.]+ m?s")
         expect(page.locator("#message")).to_be_focused()
 
-        self.kept(page, "stop")
+        self.wait_until_stored(page, "stop")
         self.reload(page, ".message.assistant .markdown")
         expect(answer).to_have_text(PLANET["answer"])
         expect(page.locator(".sidebar li")).to_have_count(1)
 
-        # Another answer is a sibling, the first stays.
+        # A regenerated answer is a sibling; the first one stays.
         page.get_by_label("Another answer").click()
         self.wait_for_answer(page)
         expect(page.locator(".siblings")).to_have_text("2 / 2")
         page.get_by_label("Previous answer").click()
         expect(page.locator(".siblings")).to_have_text("1 / 2")
 
-        # An edited question is a branch; the arrow key in the empty box begins it.
+        # An edited question is a branch; Arrow Up in the empty box starts the edit.
         self.set(page, System_prompt="")
         page.press("#message", "ArrowUp")
         page.get_by_label("Edit your message").fill(CAPITAL["messages"][0]["content"])
@@ -187,7 +187,7 @@ class Browser(unittest.TestCase):
         page.get_by_label("Previous version").click()
         expect(answer).to_have_text(PLANET["answer"])
         self.assert_quiet()
-        self.assertEqual({u.split("/")[2] for u in self.visits}, {f"127.0.0.1:{self.server.port}"})
+        self.assertEqual({u.split("/")[2] for u in self.requested}, {f"127.0.0.1:{self.server.port}"})
 
     def test_a_server_that_answers_before_the_first_frame(self):
         late = "for (const name of ['requestAnimationFrame', 'setTimeout']) window[name] = ((f) => (g, ms) => f(g, (ms ?? 0) + 3000))(window.setTimeout)"
@@ -205,8 +205,8 @@ class Browser(unittest.TestCase):
         text = page.locator(".message.assistant .markdown").inner_text()
         self.server.wait_for(lambda: self.server.metric("num_requests_running") == 0)  # the engine has stopped too
         self.assertEqual(page.locator(".message.assistant .markdown").inner_text(), text)
-        self.kept(page, "stopped")
-        page.get_by_label("Another answer").click()  # and the conversation goes on; it is as long as the first
+        self.wait_until_stored(page, "stopped")
+        page.get_by_label("Another answer").click()  # the conversation continues
         page.get_by_role("button", name="Stop").click()
         self.wait_for_answer(page)
         expect(page.locator(".siblings")).to_have_text("2 / 2")
@@ -290,7 +290,7 @@ class Browser(unittest.TestCase):
         self.assertNotIn(KEY, page.evaluate("JSON.stringify(localStorage)"))
         self.assertNotIn(KEY, page.url)
 
-    # ---- what servers and models may do to it
+    # ---- hostile answers and broken servers
 
     def test_hostile_answer(self):
         evil = "<script>window.evil = 1</script>\n\n<img src=x onerror='window.evil = 2'>\n\n[a](javascript:window.evil=3) [b](JAVASCRIPT:window.evil=3) [c](data:text/html,<script>window.evil=4</script>)"
@@ -322,10 +322,10 @@ class Browser(unittest.TestCase):
             [],
         )
         self.assertEqual(page.evaluate("window.evil"), None)
-        self.assertLess(len(made), 30_000)  # a huge table is not drawn whole
-        expect(page.locator(".message.assistant")).to_contain_text("window.evil = 1")  # as words
-        self.assertEqual([u for u in self.visits if "evil.example" in u], [])
-        self.kept(page, "stop")
+        self.assertLess(len(made), 30_000)  # only the first rows of a huge table are rendered
+        expect(page.locator(".message.assistant")).to_contain_text("window.evil = 1")  # as text
+        self.assertEqual([u for u in self.requested if "evil.example" in u], [])
+        self.wait_until_stored(page, "stop")
         self.reload(page, ".message.assistant td")
         self.assertEqual(page.evaluate("window.evil"), None)
         self.assert_quiet()
@@ -335,8 +335,8 @@ class Browser(unittest.TestCase):
         page.evaluate("""() => { const s = document.createElement('script'); s.textContent = 'window.evil = 1'; document.body.append(s);
             document.body.insertAdjacentHTML('beforeend', '<img src=x onerror="window.evil = 2"><img src="https://evil.example/x.png">'); }""")
         end = time.time() + 20
-        while len([c for c in self.complaints if "Content Security Policy" in c]) < 3:  # the script, the handler, the picture
-            self.assertLess(time.time(), end, self.complaints)
+        while len([c for c in self.errors if "Content Security Policy" in c]) < 3:  # the script, the handler, the picture
+            self.assertLess(time.time(), end, self.errors)
             page.wait_for_timeout(50)
         self.assertEqual(page.evaluate("window.evil"), None)
 
@@ -397,10 +397,10 @@ class Browser(unittest.TestCase):
         expect(tile("Running")).to_have_text("0")
         body = {"model": NAME, "messages": [{"role": "user", "content": "Tell me a long story about a mill."}], "max_tokens": 250, "ignore_eos": True}
         request = urllib.request.Request(self.url + "v1/chat/completions", json.dumps(body).encode())
-        n = 12  # the page asks once a second: most of that time, some wait
+        n = 12  # enough that some wait whenever the page polls, once a second
         with concurrent.futures.ThreadPoolExecutor(n) as pool:
             answers = [pool.submit(lambda: urllib.request.urlopen(request, timeout=240).read()) for _ in range(n)]
-            expect(tile("Running")).to_have_text("2")  # as many as the server runs at once
+            expect(tile("Running")).to_have_text("2")  # --max-seqs
             expect(page.locator(".tile", has_text="Waiting")).to_contain_text("for a free sequence")
             expect(tile("Generated")).to_have_text(re.compile(r"^([6-9]|\d\d+) tok/s"))
             expect(page.locator(".roofline .here")).to_have_count(1)
@@ -414,7 +414,7 @@ class Browser(unittest.TestCase):
         self.assertRegex(page.locator(".latency").inner_text(), r"First token\s+[\d.]+ m?s\s+[\d.]+ m?s")
         self.assert_quiet()
 
-    # ---- everyone
+    # ---- accessibility, phones, themes
 
     @unittest.skipUnless(AXE.exists(), "no npm ci in web/: accessibility is not checked")
     def test_accessibility(self):
