@@ -74,8 +74,8 @@ class Log(unittest.TestCase):
 
 class Names(unittest.TestCase):
     def test_aliases_and_lenient_fields(self):
-        server = Server(TINY, "--served-model-name", "tiny", "--alias", "gpt-4", "--alias", "other", "--lenient-fields")
-        self.assertEqual([m["id"] for m in server.json("GET", "/v1/models")[1]["data"]], ["tiny", "gpt-4", "other"])
+        server = Server(TINY, "--served-model-name", "tiny", "--alias", "gpt-4", "--alias", "other,third", "--lenient-fields")
+        self.assertEqual([m["id"] for m in server.json("GET", "/v1/models")[1]["data"]], ["tiny", "gpt-4", "other", "third"])
         self.assertEqual(server.json("GET", "/v1/models/other")[0], 200)
         for name, status in [("tiny", 200), ("gpt-4", 200), ("gpt-5", 404)]:
             self.assertEqual(server.json("POST", "/v1/completions", {**ASK, "model": name, "temprature": 1})[0], status, name)
