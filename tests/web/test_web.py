@@ -119,6 +119,7 @@ class Browser(unittest.TestCase):
 
     def ask(self, page, text):
         page.fill("#message", text)
+        expect(page.get_by_role("button", name="Send", exact=True)).to_be_enabled()  # the page knows its model
         page.press("#message", "Enter")
 
     def wait_for_answer(self, page):

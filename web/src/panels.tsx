@@ -151,7 +151,7 @@ function DataButtons() {
     } catch (e) {
       page.say(`Nothing was imported: ${(e as Error).message}.`);
     }
-    file.current!.value = "";
+    if (file.current) file.current.value = ""; // null: the settings were closed while the file was read
   };
   const removeAll = () => {
     if (confirm("Delete every conversation? They cannot be brought back.")) for (const c of [...page.conversations]) page.remove(c);

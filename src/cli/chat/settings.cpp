@@ -77,7 +77,7 @@ constexpr Setting kSettings[] = {
      }},
     {"think", [](ChatSettings& s, const std::string& text) { s.think = truth_of(text); },
      [](const ChatSettings& s) {
-       return std::string(!s.think ? "as the template likes" : *s.think ? "on" : "off");
+       return std::string(!s.think ? "the template's default" : *s.think ? "on" : "off");
      }},
     {"verbose", [](ChatSettings& s, const std::string& text) { s.verbose = truth_of(text); },
      [](const ChatSettings& s) { return std::string(s.verbose ? "on" : "off"); }},
