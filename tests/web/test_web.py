@@ -129,6 +129,9 @@ class Browser(unittest.TestCase):
         page.get_by_label("Settings").click()
         for label, value in fields.items():
             page.get_by_label(label.replace("_", " "), exact=False).first.fill(str(value))
+        self.close_dialog(page)
+
+    def close_dialog(self, page):
         page.keyboard.press("Escape")
         expect(page.locator("dialog")).to_have_count(0)
 
@@ -239,7 +242,7 @@ class Browser(unittest.TestCase):
         self.set(page, Temperature=0)
         page.get_by_label("Settings").click()
         page.get_by_label("Keep the probability of every token").check()
-        page.keyboard.press("Escape")
+        self.close_dialog(page)
         self.ask(page, CAPITAL["messages"][0]["content"])
         self.wait_for_answer(page)
         page.get_by_label("Probabilities as colours").click()
@@ -269,7 +272,7 @@ class Browser(unittest.TestCase):
         other.locator("input[type=file]").set_input_files({**file, "buffer": b"{}"})
         expect(other.locator(".notice")).to_contain_text("Nothing was imported")
         other.locator("input[type=file]").set_input_files({**file, "buffer": text.encode()})
-        other.keyboard.press("Escape")
+        self.close_dialog(other)
         expect(other.locator(".message.assistant .markdown")).to_have_text(CAPITAL["answer"])
         self.assert_quiet()
 
@@ -280,7 +283,7 @@ class Browser(unittest.TestCase):
         page.get_by_role("button", name="Enter the key").click()
         page.get_by_label("API key").fill(KEY)
         page.keyboard.press("Enter")
-        page.keyboard.press("Escape")
+        self.close_dialog(page)
         expect(page.locator(".model")).to_have_text(NAME)
         self.set(page, Temperature=0)
         self.ask(page, CAPITAL["messages"][0]["content"])
@@ -447,10 +450,10 @@ class Browser(unittest.TestCase):
             check(page, "other state of the list")
             page.keyboard.press("Control+,")
             check(page, "settings")
-            page.keyboard.press("Escape")
+            self.close_dialog(page)
             page.keyboard.press("Control+/")
             check(page, "keys")
-            page.keyboard.press("Escape")
+            self.close_dialog(page)
             page.keyboard.press("Control+.")
             page.locator(".latency").wait_for()
             check(page, "dashboard")
