@@ -101,6 +101,7 @@ function Composer() {
   const area = useRef<HTMLTextAreaElement>(null);
   useEffect(() => area.current!.focus({ preventScroll: true }), [id]);
   const send = () => {
+    const text = area.current!.value; // the state may be a rendering behind what was typed
     if (!text.trim() || page.busy || !page.model) return;
     setText("");
     page.send(text);

@@ -48,6 +48,7 @@ function Editor({ m, onDone }: { m: Message; onDone: () => void }) {
     area.current!.setSelectionRange(text.length, text.length);
   }, []);
   const save = () => {
+    const text = area.current!.value; // the state may be a rendering behind what was typed
     if (!text.trim() || page.busy) return;
     onDone();
     page.edit(m, text);
