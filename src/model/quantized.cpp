@@ -71,8 +71,9 @@ class Finder {
   const StoredTensor& get(const char* suffix, const Shape& shape, std::initializer_list<std::string_view> formats = {}) {
     const StoredTensor& t = get(suffix);
     expect(t, t.shape == shape, shape_string(shape));
-    check(formats.size() == 0 || std::ranges::count(formats, std::string_view(t.format)),
-          "tensor {} of '{}' is stored as {}, but {} is needed", t.name, file(t), t.format, *formats.begin());
+    if (formats.size() > 0)
+      check(std::ranges::count(formats, std::string_view(t.format)), "tensor {} of '{}' is stored as {}, but {} is needed", t.name, file(t),
+            t.format, *formats.begin());
     return t;
   }
   std::string file(const StoredTensor& t) const { return files_.file_of(t).native(); }

@@ -131,7 +131,7 @@ void check_mixer(const Checker& c, const Mamba2Spec& m, const ModelSpec&) {
 
 void check_mixer(const Checker& c, const GatedConvSpec& m, const ModelSpec&) {
   c.size("the channels of the convolution", m.dim, 1, kWidth);
-  c.size("the width of the convolution", m.conv, 1, kConv);
+  c.size("the width of the convolution", m.conv, 2, kConv);  // of one it keeps no state, and a model of such layers none at all
 }
 
 void check_ffn(const Checker&, std::monostate) {}

@@ -62,14 +62,18 @@ class Charge {
 
   // Sets the total to n bytes. False: denied, nothing has changed. Lowering always succeeds.
   [[nodiscard]] bool set(size_t n) {
-    if (budget_ && n > n_ && !budget_->take(n - n_, n > little ? budget_->limit() / 8 : 0)) return false;
+    if (budget_ && n > n_ && !budget_->take(n - n_, left_to_others(n))) return false;
     if (budget_ && n < n_) budget_->give(n_ - n);
     n_ = n;
     return true;
   }
   size_t size() const { return n_; }
+  // False: denied even if nobody else held anything.
+  bool can_ever_be(size_t n) const { return !budget_ || n <= budget_->limit() - left_to_others(n); }
 
  private:
+  size_t left_to_others(size_t n) const { return n > little ? budget_->limit() / 8 : 0; }
+
   MemoryBudget* budget_ = nullptr;
   size_t n_ = 0;
 };

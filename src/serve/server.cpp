@@ -174,6 +174,8 @@ static ApiError shutting_down() { return {503, "the server is shutting down"}; }
 bool Server::grant(Job& job, Responder& out, size_t more) {
   constexpr int max_pauses = 50, pause_ms = 10;
   Charge& charge = job.request.charge;
+  if (!charge.can_ever_be(charge.size() + more))
+    throw ApiError(400, "the request and what is made of it take more memory than --http-memory leaves for one request", "", "too_large");
   while (!charge.set(charge.size() + more)) {
     if (!out.make_room() || ++job.n_pauses > max_pauses) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(pause_ms));

@@ -148,6 +148,7 @@ TEST(Validate, RefusesProductsThatOverflow) {
   expect_refused(deepseek(), {{"n_shared_experts", most}, {"moe_intermediate_size", most}});
   expect_refused(deepseek(), {{"kv_lora_rank", most}});
   expect_refused(deepseek(), {{"qk_rope_head_dim", most - 1}});
+  for (int64_t width : {int64_t(0), int64_t(1), most}) expect_refused(lfm2(), {{"conv_L_cache", width}});
   for (double factor : {1e30, -1.0, 1e-9}) expect_refused(lfm2(), {{"block_ffn_dim_multiplier", factor}});
   for (int64_t multiple : {most, int64_t(0)}) expect_refused(lfm2(), {{"block_multiple_of", multiple}});
 }

@@ -151,7 +151,10 @@ TEST(MemoryBudget, OwnersOfMuchLeaveAnEighthToThoseOfLittle) {
   MemoryBudget budget(16 * little);
   Charge a(budget), b(budget), c(budget);
   EXPECT_FALSE(a.set(14 * little + 1));
+  EXPECT_FALSE(a.can_ever_be(14 * little + 1));
   EXPECT_TRUE(a.set(14 * little));
+  EXPECT_FALSE(b.set(14 * little));
+  EXPECT_TRUE(b.can_ever_be(14 * little));  // once `a` has gone
   EXPECT_TRUE(b.set(little));
   EXPECT_FALSE(b.set(little + 1));
   EXPECT_TRUE(c.set(little));
