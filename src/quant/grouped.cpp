@@ -175,11 +175,12 @@ const Codec& grouped_codec(std::string_view name, const Grouped& g, int64_t in) 
   };
   static std::mutex mutex;
   static std::deque<Kept> all;
+  Grouped form = g;
+  form.grid.group = g.group;
   std::lock_guard lock(mutex);
   for (const Kept& k : all)
-    if (k.name == name && k.form == g && k.in == in) return k.codec;
-  Kept& k = all.emplace_back(Kept{std::string(name), g, in, {}});
-  k.form.grid.group = g.group;
+    if (k.name == name && k.form == form && k.in == in) return k.codec;
+  Kept& k = all.emplace_back(Kept{std::string(name), form, in, {}});
   const bool shared = !g.any_order && !(g.flat && in % g.group);
   const int64_t rows = g.scale_rows == 0 ? 1 << 20 : g.scale_rows;
   const double beside = double(size_of(g.scale)) * (g.grid.minimum ? 2 : 1) + double(g.grid.zero ? g.zeros.bits : 0) / 8;

@@ -222,6 +222,27 @@ TEST(Quantized, TheMostExactTargetHolds) {
   EXPECT_EQ(Quantization(*dynamic).of("model.layers.1.mlp.up_proj").bits, 4);
 }
 
+// Codecs are the same object for equal formats, so that weights which are read alike are one product.
+TEST(Quantized, EqualFormatsShareACodec) {
+  const Grouped form{.codes = {.bits = 4}, .group = 32, .grid = {.bits = 4, .offset = 8}};
+  const Codec& codec = grouped_codec("int4 g32", form, 64);
+  EXPECT_EQ(&grouped_codec("int4 g32", form, 64), &codec);
+  EXPECT_NE(&grouped_codec("int4 g32", form, 128), &codec);
+  EXPECT_EQ(codec.grid.group, 32);
+}
+
+TEST(Quantized, QueriesKeysAndValuesAreOneProduct) {
+  for (const char* name : {"quant_awq", "quant_w4a16", "quant_w8a8", "quant_fp8_dynamic", "quant_bnb_int8", "quant_nvfp4", "quant_mxfp4"}) {
+    auto files = Checkpoint::open(fixture(name));
+    auto backend = make_ref_backend();
+    const auto model = Model::load(*files, *backend, {});
+    int products = 0;
+    for (const Op& op : model->program().whole.ops)
+      if (op.layer == 0 && op.name == "q+k+v") products++;
+    EXPECT_EQ(products, 1) << name;
+  }
+}
+
 TEST(Quantized, ActivationsAreRoundedByTheirRowAlone) {
   const float x[4] = {1, -0.3f, 0.2f, -0.7f};
   float y[4];
