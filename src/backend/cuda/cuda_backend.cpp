@@ -103,7 +103,7 @@ class Cuda final : public CudaBackend {
 
   Weight place(const StoredWeight& stored, WeightStore& store) override {
     stored.check_shape();
-    if (const auto packing = packing_of(*stored.codec)) {
+    if (const auto packing = packing_of(*stored.codec); packing && !stored.scaled()) {  // codes leave factors out
       const Staging::Room room = Staging::room(*packing, stored.out(), stored.in);
       Weight w{stored.codec, stored.out(), stored.in, &kTiles};
       w.packed = view(store.take(size_t(room.quants)), DType::u8, {room.quants}, Device::cuda);
