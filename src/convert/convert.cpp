@@ -78,7 +78,7 @@ class Converter {
   }
 
   void run() {
-    check_target();
+    check_target(to_);
     Workshop workshop(to_);
     const Side from{source_.names, source_.spec, files_->is_gguf()};
     if (to_gguf_)
@@ -88,17 +88,18 @@ class Converter {
   }
 
  private:
-  void check_target() const {
+  // That a file or directory of this name may be written: it is not of the source, and replaces only what it may replace.
+  void check_target(const fs::path& to) const {
     std::error_code ignored;
-    const fs::file_status status = fs::status(to_, ignored);
+    const fs::file_status status = fs::status(to, ignored);
     if (!fs::exists(status)) return;
     for (const StoredTensor& t : files_->tensors())
-      check(!fs::equivalent(files_->file_of(t), to_, ignored) && !fs::equivalent(files_->file_of(t).parent_path(), to_, ignored),
-            "'{}' is the model itself: give the output another name", to_.native());
-    check(options_.force, "'{}' exists: --force replaces it", to_.native());
+      check(!fs::equivalent(files_->file_of(t), to, ignored) && !fs::equivalent(files_->file_of(t).parent_path(), to, ignored),
+            "'{}' is the model itself: give the output another name", to.native());
+    check(options_.force, "'{}' exists: --force replaces it", to.native());
     const bool model = to_gguf_ ? fs::is_regular_file(status)
-                                : fs::is_directory(status) && (fs::is_empty(to_, ignored) || fs::exists(to_ / "config.json", ignored));
-    check(model, "'{}' exists and is no {}: it is not replaced", to_.native(), to_gguf_ ? "file" : "directory of a model");
+                                : fs::is_directory(status) && (fs::is_empty(to, ignored) || fs::exists(to / "config.json", ignored));
+    check(model, "'{}' exists and is no {}: it is not replaced", to.native(), to_gguf_ ? "file" : "directory of a model");
   }
 
   TensorData data_of(const std::vector<TensorJob>& jobs) {
@@ -144,15 +145,13 @@ class Converter {
         job.values = values;
         jobs.push_back(std::move(job));
       }
+    const std::vector<TensorHead> heads = heads_of(jobs);
+    for (const fs::path& part : gguf_parts(to_, shards_of(heads, options_.shard_bytes).size())) check_target(part);
     const std::vector<fs::path> written =
-        write_gguf(workshop / to_.filename(), metadata, heads_of(jobs), options_.shard_bytes, data_of(jobs));
+        write_gguf(workshop / to_.filename(), metadata, heads, options_.shard_bytes, data_of(jobs));
     check_same_model(wanted, describe(*Checkpoint::open(written[0])).spec, "a GGUF file");
     const fs::path parent = fs::absolute(to_).parent_path();
-    for (size_t i = written.size(); i-- > 0;) {  // the first names the others
-      const fs::path place = parent / written[i].filename();
-      check(options_.force || !fs::exists(place), "'{}' exists: --force replaces it", place.native());
-      move_there(written[i], place);
-    }
+    for (size_t i = written.size(); i-- > 0;) move_there(written[i], parent / written[i].filename());  // the first names the others
     sync_directory(parent);
   }
 

@@ -146,24 +146,29 @@ std::vector<std::vector<size_t>> shards_of(std::span<const TensorHead> tensors, 
   return shards;
 }
 
+std::vector<fs::path> gguf_parts(const fs::path& file, size_t shards) {
+  if (shards == 1) return {file};
+  std::vector<fs::path> parts;
+  for (size_t s = 0; s < shards; s++)
+    parts.push_back(file.parent_path() / fmt::format("{}-{:05}-of-{:05}.gguf", file.stem().native(), s + 1, shards));
+  return parts;
+}
+
 std::vector<fs::path> write_gguf(const fs::path& file, const GgufMetadata& metadata, std::span<const TensorHead> tensors,
                                  int64_t shard_bytes, const TensorData& data) {
   for (const TensorHead& t : tensors) check(format_named(t.format).gguf >= 0, "tensor '{}': GGUF files have no {}", t.name, t.format);
   const auto shards = shards_of(tensors, shard_bytes);
-  std::vector<fs::path> files;
+  std::vector<fs::path> files = gguf_parts(file, shards.size());
   for (size_t s = 0; s < shards.size(); s++) {
     GgufMetadata own = s == 0 ? metadata : GgufMetadata{};
-    fs::path part = file;
     if (shards.size() > 1) {
-      part.replace_filename(fmt::format("{}-{:05}-of-{:05}.gguf", file.stem().native(), s + 1, shards.size()));
       // Types as llama.cpp reads them: 16 bits, 16 bits, a signed 32.
       auto u16 = [](size_t x) { return GgufValue{std::vector<std::byte>{std::byte(2), {}, {}, {}, std::byte(x), std::byte(x >> 8)}}; };
       own.push_back({"split.no", u16(s)});
       own.push_back({"split.count", u16(shards.size())});
       own.push_back({"split.tensors.count", {int32_t(tensors.size())}});
     }
-    write_gguf_part(part, own, tensors, shards[s], data);
-    files.push_back(part);
+    write_gguf_part(files[s], own, tensors, shards[s], data);
   }
   return files;
 }

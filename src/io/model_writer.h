@@ -35,7 +35,10 @@ using GgufMetadata = std::vector<std::pair<std::string, GgufValue>>;
 // Groups of tensors, in order, of at most `most` bytes each (one tensor may be more); 0: all in one.
 std::vector<std::vector<size_t>> shards_of(std::span<const TensorHead>, int64_t most);
 
-// NAME.gguf, or NAME-00001-of-0000N.gguf with the metadata in the first. Returns the files, the first first.
+// The files of a model of so many shards: NAME.gguf, or NAME-00001-of-0000N.gguf.
+std::vector<std::filesystem::path> gguf_parts(const std::filesystem::path& file, size_t shards);
+
+// All parts, with the metadata in the first. Returns them, the first first.
 std::vector<std::filesystem::path> write_gguf(const std::filesystem::path& file, const GgufMetadata&, std::span<const TensorHead>,
                                               int64_t shard_bytes, const TensorData&);
 
