@@ -6,6 +6,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "model/quantized.h"
 #include "quant/encode.h"
 
 namespace mr {
@@ -55,7 +56,7 @@ bool is_vector(std::string_view role) {  // whatever its dimensions: small, and 
 
 int64_t product(std::span<const int64_t> shape) {
   int64_t n = 1;
-  for (int64_t d : shape) n *= d;
+  for (int64_t d : shape) check(!__builtin_mul_overflow(n, d, &n), "a tensor of shape {} has too many values", shape_string(shape));
   return n;
 }
 
@@ -66,9 +67,11 @@ bool is_bare(std::string_view role, bool gguf) {
 }
 
 int head_dim_of(const ModelSpec& spec, int layer) {
-  const AttentionSpec* a = size_t(layer) < spec.layers.size() ? std::get_if<AttentionSpec>(&spec.layers[size_t(layer)].mixer) : nullptr;
+  const AttentionSpec* a = std::get_if<AttentionSpec>(&spec.layers[size_t(layer)].mixer);
   return a ? a->head_dim : 0;
 }
+
+bool is_of_stream(std::string_view role) { return role == "altup_in" || role == "altup_out"; }  // the first number is not a layer's
 
 std::vector<int64_t> shape_there(std::string_view role, std::vector<int64_t> shape, const Side& to) {
   const bool mamba2 = !to.spec.layers.empty() && std::holds_alternative<Mamba2Spec>(to.spec.layers[0].mixer);
@@ -98,6 +101,7 @@ class Planner {
   bool crosses() const { return from_.gguf != to_.gguf; }
 
   void add(const StoredTensor& t) {
+    if (is_applied_scale(t)) return;
     const std::optional<Role> role = role_of(from_.names, t.name);
     if (!crosses()) return add_job(t, role, t.name, t.shape, t.bytes);
     const bool of_rope = t.name.starts_with("rope_f") || t.name.ends_with("rotary_emb.inv_freq");
@@ -107,6 +111,8 @@ class Planner {
     const NameMap::Entry* entry = to_.names.find(there);
     check(role && entry, "tensor '{}' of '{}' has no name in {}", t.name, files_.file_of(t).native(),
           to_.gguf ? "GGUF files of this family" : "this family's safetensors");
+    check(is_of_stream(role->name) || size_t(role->at.layer) < from_.spec.layers.size(), "tensor '{}' is of layer {}, but the model has {}",
+          t.name, role->at.layer, from_.spec.layers.size());
     const std::string suffix(is_bare(there, to_.gguf) ? "" : role->suffix.empty() ? ".weight" : role->suffix);
     const int here_holes = holes(from_.names.find(role->name)->pattern), there_holes = holes(entry->pattern);
     auto name = [&](Place at) { return to_.names.name(there, at) + suffix; };
@@ -139,23 +145,58 @@ class Planner {
 
   template <class Name>
   void unstack(const StoredTensor& t, const Role& role, int there_holes, Name name) {
-    check(t.shape.size() == 3 && t.shape[0] > 0, "tensor '{}' has shape {}, but must have 3 dimensions", t.name, shape_string(t.shape));
-    const size_t bytes = t.bytes.size() / size_t(t.shape[0]);
-    for (int64_t i = 0; i < t.shape[0]; i++) {
+    const int64_t parts = parts_of(role);
+    check(t.shape.size() == 3 && t.shape[0] == parts && parts > 0, "tensor '{}' has shape {}, but must have {} parts of 2 dimensions",
+          t.name, shape_string(t.shape), parts);
+    const size_t bytes = t.bytes.size() / size_t(parts);
+    for (int64_t i = 0; i < parts; i++) {
       const Place at = there_holes == 2 ? Place(role.at.layer, int(i)) : Place(int(i));
-      add_job(t, role, name(at), {t.shape[1], t.shape[2]}, t.bytes.subspan(size_t(i) * bytes, bytes));
+      add_job(t, role, name(at), {t.shape[1], t.shape[2]}, t.bytes.subspan(size_t(i) * bytes, bytes), i);
     }
   }
 
+  // How many a file stacks in one tensor: the experts of a layer, or the projections of the streams but one.
+  int64_t parts_of(const Role& role) const {
+    if (is_of_stream(role.name)) return from_.spec.altup.streams - 1;
+    const MoeSpec* moe = std::get_if<MoeSpec>(&from_.spec.layers[size_t(role.at.layer)].ffn);
+    return moe ? moe->experts : 0;
+  }
+
+  // part: of what is stacked in t; -1: all of it.
   void add_job(const StoredTensor& t, const std::optional<Role>& role, const std::string& name, std::vector<int64_t> shape,
-               std::span<const std::byte> bytes) {
+               std::span<const std::byte> bytes, int64_t part = -1) {
     TensorJob job;
-    job.pieces.push_back({&t, bytes});
     if (role && crosses()) set_values(job, *role);
     std::string format = target(t, role, shape);
     job.head = tensor_head(name, std::move(format), std::move(shape));
+    add_pieces(job, t, bytes, part);
     jobs_.push_back(std::move(job));
     format_of_.push_back(t.format);
+  }
+
+  // One, or one of every expert where each has a factor of its own.
+  void add_pieces(TensorJob& job, const StoredTensor& t, std::span<const std::byte> bytes, int64_t part) const {
+    const StoredTensor* scale = job.head.format == t.format ? nullptr : scale_of(t);
+    const bool each = scale && part < 0 && scale->bytes.size() > 4 && t.shape.size() == 3;
+    const size_t n = each ? size_t(t.shape[0]) : 1, size = n ? bytes.size() / n : 0;
+    for (size_t i = 0; i < n; i++)
+      job.pieces.push_back({&t, bytes.subspan(i * size, size), scale ? factor_at(*scale, t, part < 0 ? i : size_t(part)) : 1});
+  }
+
+  // The factor, or factors of experts, that GGUF's NVFP4 keeps in a tensor of its own; may be null.
+  const StoredTensor* scale_of(const StoredTensor& t) const {
+    constexpr std::string_view weight = ".weight";
+    if (t.format != "nvfp4" || !t.name.ends_with(weight)) return nullptr;
+    return files_.find(t.name.substr(0, t.name.size() - weight.size()) + ".scale");
+  }
+
+  // Whether t holds the factors of a weight that is written in another format, with its factors in the values.
+  bool is_applied_scale(const StoredTensor& t) const {
+    constexpr std::string_view scale = ".scale";
+    if (!from_.gguf || !t.name.ends_with(scale)) return false;
+    const StoredTensor* weight = files_.find(t.name.substr(0, t.name.size() - scale.size()) + ".weight");
+    if (!weight || weight->format != "nvfp4") return false;
+    return crosses() || target(*weight, role_of(from_.names, weight->name), weight->shape) != "nvfp4";
   }
 
   std::string target(const StoredTensor& t, const std::optional<Role>& role, std::span<const int64_t> shape) const {
@@ -243,7 +284,7 @@ void write_tensor(const TensorJob& job, const Checkpoint& files, ThreadPool& poo
   if (!job.values.empty()) write(std::as_bytes(std::span(job.values)));
   for (const TensorJob::Piece& piece : job.pieces) {
     const StoredTensor& t = *piece.tensor;
-    const bool as_it_is = t.format == job.head.format && job.rows == TensorJob::Rows::same && !job.map.changes();
+    const bool as_it_is = t.format == job.head.format && job.rows == TensorJob::Rows::same && !job.map.changes() && piece.factor == 1;
     if (as_it_is || piece.bytes.empty()) {
       write(piece.bytes);
       files.drop(t);
@@ -259,6 +300,7 @@ void write_tensor(const TensorJob& job, const Checkpoint& files, ThreadPool& poo
       const int64_t n = std::min(step, rows - first);
       const Buffer encoded = encode_rows(to, n, in, pool, [&](int64_t r, float* values) {
         from.decode(piece.bytes.data() + source_row(job, first + r) * from.row_bytes(in), in, values);
+        if (piece.factor != 1) std::transform(values, values + in, values, [&](float x) { return x * piece.factor; });
         if (job.map.changes()) std::transform(values, values + in, values, job.map);
       });
       write({encoded.data(), size_t(n * to.row_bytes(in))});

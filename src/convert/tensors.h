@@ -37,6 +37,7 @@ struct TensorJob {
   struct Piece {
     const StoredTensor* tensor;
     std::span<const std::byte> bytes;  // the whole tensor's, or a slice's
+    float factor = 1;                  // of its values (NVFP4 in GGUF)
   };
   std::vector<Piece> pieces;
   std::vector<float> values;                                           // instead of pieces: of no file

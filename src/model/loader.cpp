@@ -102,17 +102,10 @@ StoredTensor Loader::part_of(const Part& part, int64_t in, Place at) {
   return t;
 }
 
-// GGUF's NVFP4 has a scale for the whole tensor, or for each of its experts.
 float Loader::scale_of(const StoredTensor& t, const Part& part, Place at) const {
   const StoredTensor* scale = t.format == "nvfp4" ? find(part.role, ".scale", at) : nullptr;
   if (!scale) return 1;
-  const size_t i = scale->bytes.size() > 4 ? size_t(at.expert) : 0;
-  check(scale->format == "f32" && scale->bytes.size() >= (i + 1) * 4, "tensor {} has shape {} of {}, but one f32 is needed for each of {}",
-        scale->name, shape_string(scale->shape), scale->format, t.name);
-  float value;
-  std::memcpy(&value, scale->bytes.data() + i * 4, 4);
-  check(std::isfinite(value), "tensor {} has the scale {}", scale->name, value);
-  return value;
+  return factor_at(*scale, t, size_t(at.expert));
 }
 
 std::vector<Weight> Loader::weights(std::initializer_list<Part> parts, int64_t in, Place at) {

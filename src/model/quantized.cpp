@@ -460,6 +460,15 @@ std::optional<QuantizedTensors> find_quantized(const Checkpoint& files, const Qu
   return Finder(files, module, scheme, out, in, check_values).find();
 }
 
+float factor_at(const StoredTensor& scale, const StoredTensor& weight, size_t part) {
+  const size_t i = scale.bytes.size() > 4 ? part : 0;
+  check(scale.format == "f32" && scale.bytes.size() >= (i + 1) * 4, "tensor {} has shape {} of {}, but one f32 is needed for each of {}",
+        scale.name, shape_string(scale.shape), scale.format, weight.name);
+  const float value = value_at(scale, Grid::Scale::f32, i);
+  check(std::isfinite(value), "tensor {} has the scale {}", scale.name, value);
+  return value;
+}
+
 bool has_quantized(const Checkpoint& files, const Quantization& quantization, const std::string& module) {
   if (quantization.none()) return false;
   for (const char* suffix : {".qweight", ".weight_packed", ".weight"})

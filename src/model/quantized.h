@@ -24,6 +24,9 @@ struct QuantizedTensors {
 std::optional<QuantizedTensors> find_quantized(const Checkpoint&, const Quantization&, const std::string& module, int64_t out, int64_t in,
                                                bool check_values);
 
+// GGUF's NVFP4 has a factor for the whole tensor, or one for each part (expert): tensor NAME.scale. Throws unless it is a finite f32.
+float factor_at(const StoredTensor& scale, const StoredTensor& weight, size_t part);
+
 // Whether there is such a weight; files that are not there to be read have none.
 bool has_quantized(const Checkpoint&, const Quantization&, const std::string& module);
 
