@@ -59,6 +59,8 @@ inline void fetch_outputs(const LinearCall& c, int64_t row, int64_t panel) {
 // One row: software prefetch distance in bytes, for processors whose hardware prefetcher does not run far enough ahead.
 #if defined(__AMX_BF16__)
 constexpr int64_t kAhead = 4096;
+#elif defined(__AVX512VNNI__)
+constexpr int64_t kAhead = 8192;  // Zen 5, Q4_1: decoding 1.18 times as fast as without; 1.07 times at half, 1.13 at four times this
 #else
 constexpr int64_t kAhead = 0;
 #endif
