@@ -248,7 +248,7 @@ MUTANTS = [
     M(serve + "memory_budget.h", "used <= limit_ - untouched - n", "used < limit_ - untouched - n", BUDGET),
     M(serve + "memory_budget.h", "n_(std::exchange(other.n_, 0))", "n_(other.n_)", BUDGET),
     M(serve + "session.h", "if (what == For::memory && s->n_held() < worth_cutting) continue;", "", ROOM),
-    M(serve + "server.cpp", "if (!out.make_room() || ++job.n_pauses > max_pauses) return false;", "return false;", ROOM),
+    M(serve + "server.cpp", "if (!out.make_room(charge.n_missing()) || ++job.n_pauses > max_pauses) return false;", "return false;", ROOM),
     M(serve + "memory_budget.h", "if (budget_ && n < n_) budget_->give(n_ - n);", "", BUDGET),
     M(serve + "fields.cpp", "huge || value->get<int64_t>() < low", "value->get<int64_t>() < low", SERVE),
     M(serve + "fields.cpp", "if (!(x >= low && x <= high))", "if (!(x >= low))", SERVE),

@@ -108,7 +108,7 @@ bool Server::Call::hold() {
   const size_t n = n_asked_bytes_ + writer_.bytes();
   if (writer_.bytes() > server_.options_.http.memory / 4) return false;
   if (charge_.set(n + ahead)) return true;
-  out_->make_room();
+  out_->make_room(charge_.n_missing());
   return charge_.set(n);
 }
 

@@ -39,10 +39,12 @@ class Connections {
     return true;
   }
 
-  // Cuts the connection that has waited longest for its client. Idle ones go first and at once, others after `patience`; for memory
-  // only those that hold some. False: there is no candidate.
+  // Cuts the connection that has waited longest for its client. Idle ones go first and at once, others after `patience`, and last those
+  // that pause for memory, whose clients wait for the server. For memory only those that hold some are cut, and none while `n_missing`
+  // bytes are free or held by connections that were cut already: otherwise each of many that pause would cut another one.
+  // False: there is no candidate.
   enum class For { connection, memory };
-  bool make_room(For);
+  bool make_room(For, size_t n_missing = 0);
 
   void add(Session* s) {
     std::lock_guard lock(mutex_);

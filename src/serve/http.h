@@ -50,8 +50,9 @@ class Responder {
   virtual ~Responder() = default;
   virtual void post(std::function<void()>) = 0;
   virtual void work(Lane, std::function<void()>) = 0;  // on a worker, off the strand: for work that would block other connections
-  // Cuts the connection that holds memory and has waited longest for its client; its bytes are free a moment later. False: no candidate.
-  virtual bool make_room() = 0;
+  // For the bytes that a charge was denied: unless as many are free or about to be, cuts the connection that holds memory and has
+  // waited longest for its client; its bytes are free a moment later. False: no candidate.
+  virtual bool make_room(size_t n_missing) = 0;
   virtual void alarm(std::chrono::milliseconds, std::function<void()>) = 0;  // on the strand, if no answer has begun by then; only one
   virtual void send(HttpResponse) = 0;                                       // a whole response; the last call
   virtual void begin_stream(HttpResponse) = 0;                               // ignores the body; push() and end_stream() follow

@@ -37,6 +37,7 @@ class MemoryBudget {
 
   size_t limit() const { return limit_; }
   size_t used() const { return used_; }
+  size_t unused() const { return limit_ - used_; }
   size_t peak() const { return peak_; }
   size_t n_denied() const { return n_denied_; }
 
@@ -62,12 +63,16 @@ class Charge {
 
   // Sets the total to n bytes. False: denied, nothing has changed. Lowering always succeeds.
   [[nodiscard]] bool set(size_t n) {
-    if (budget_ && n > n_ && !budget_->take(n - n_, left_to_others(n))) return false;
+    if (budget_ && n > n_ && !budget_->take(n - n_, left_to_others(n))) {
+      n_missing_ = n - n_ + left_to_others(n);
+      return false;
+    }
     if (budget_ && n < n_) budget_->give(n_ - n);
     n_ = n;
     return true;
   }
   size_t size() const { return n_; }
+  size_t n_missing() const { return n_missing_; }  // bytes that had to be free for what was denied last
   // False: denied even if nobody else held anything.
   bool can_ever_be(size_t n) const { return !budget_ || n <= budget_->limit() - left_to_others(n); }
 
@@ -75,7 +80,7 @@ class Charge {
   size_t left_to_others(size_t n) const { return n > little ? budget_->limit() / 8 : 0; }
 
   MemoryBudget* budget_ = nullptr;
-  size_t n_ = 0;
+  size_t n_ = 0, n_missing_ = 0;
 };
 
 }  // namespace mr

@@ -177,7 +177,7 @@ bool Server::grant(Job& job, Responder& out, size_t more) {
   if (!charge.can_ever_be(charge.size() + more))
     throw ApiError(400, "the request and what is made of it take more memory than --http-memory leaves for one request", "", "too_large");
   while (!charge.set(charge.size() + more)) {
-    if (!out.make_room() || ++job.n_pauses > max_pauses) return false;
+    if (!out.make_room(charge.n_missing()) || ++job.n_pauses > max_pauses) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(pause_ms));
     job.request.allowance.check_time("waiting for memory");
   }

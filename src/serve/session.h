@@ -8,6 +8,7 @@
 #include <boost/beast/http.hpp>
 #include <deque>
 #include <random>
+#include <tuple>
 
 #include "serve/api_error.h"
 #include "serve/body_reader.h"
@@ -53,7 +54,10 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
   }
   ~Session() override {
     be_busy(false);
-    doom(false);
+    body_.reset();
+    (void)unread_.set(0);
+    note_held();
+    doom(false);  // after its memory is free: see make_room()
     all_.remove(this);
   }
 
@@ -71,6 +75,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
   Phase phase() const { return phase_; }
   int64_t since_ms() const { return since_; }
   bool doomed() const { return doomed_; }
+  bool pausing() const { return pausing_; }  // the client has sent more, for which there is no memory
   size_t n_held() const { return n_held_; }  // bytes of the incoming body and the outgoing output
   // Does nothing if the connection has made progress since it was chosen.
   void cut() {
@@ -78,7 +83,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
     asio::post(socket_.get_executor(), [self = shared_from_this(), since = int64_t(since_)] {
       if (self->phase_ == Phase::working || self->since_ != since || self->state_ == State::dead) return self->doom(false);
       self->all_.n_cut++;
-      self->lose();  // stays doomed until it is destroyed: only then is its memory free
+      self->lose();  // stays doomed until it is destroyed: only then is all its memory free
     });
   }
 
@@ -98,7 +103,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
     });
   }
 
-  bool make_room() override { return all_.make_room(Connections::For::memory); }
+  bool make_room(size_t n_missing) override { return all_.make_room(Connections::For::memory, n_missing); }
 
   void alarm(std::chrono::milliseconds delay, std::function<void()> action) override {
     if (state_ != State::answering) return;
@@ -113,7 +118,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
     std::string head = head_of(r, fmt::format("Content-Length: {}\r\n", r.body.size()));
     if (head_only_) r.body.clear();
     if (!hold_unread(head.size() + r.body.size())) {
-      make_room();
+      make_room(unread_.n_missing());
       return send(error_response({503, "there is no memory for the answer now: clients hold too much", "", "no_memory"}));
     }
     write(std::move(head));
@@ -135,7 +140,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
     if (bytes.empty()) return true;
     const bool too_many = n_unread_ + bytes.size() > all_.options.max_pending;
     if (too_many || !hold_unread(bytes.size())) {
-      if (!too_many) make_room();  // for the next request
+      if (!too_many) make_room(unread_.n_missing());  // for the next request
       lose();
       return false;
     }
@@ -251,6 +256,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
   }
 
   void parse() {
+    pausing_ = false;
     if (!body_ && !parse_head()) return;
     const size_t n = body_->feed(input_);
     note_held();
@@ -273,8 +279,9 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
 
   // Another request may end soon; the slowest client that holds memory is cut.
   void wait_for_memory() {
-    make_room();
+    make_room(body_->charge.n_missing());
     if (++n_pauses_ > max_pauses) return refuse({503, "there is no memory for the request now: clients hold too much", "", "no_memory"});
+    pausing_ = true;
     pause_.expires_after(std::chrono::milliseconds(pause_ms));
     pause_.async_wait([self = shared_from_this()](error_code ec) {
       if (!ec && self->state_ == State::reading) self->turn([&] { self->parse(); });
@@ -435,7 +442,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
   }
 
   void on_written(error_code ec, size_t n) {
-    if (ec || state_ == State::dead) return lose();
+    if (ec || state_ == State::dead) return drop_output();
     n_written_ += n;
     n_unread_ -= n;
     (void)hold_unread(0);  // lowering always succeeds
@@ -446,6 +453,14 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
     if (!output_.empty()) return flush();
     if (state_ == State::flushing) return after_answer();
     enter(state_ == State::reading ? Phase::receiving : Phase::working);
+  }
+
+  // Whoever still holds the responder must not hold the memory.
+  void drop_output() {
+    lose();
+    output_.clear();
+    n_unread_ = n_written_ = 0;
+    (void)hold_unread(0);
   }
 
   void lose() noexcept {
@@ -474,7 +489,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
   State state_ = State::reading;
   std::atomic<Phase> phase_{Phase::idle};
   std::atomic<int64_t> since_{now_ms()};
-  std::atomic<bool> doomed_{false};
+  std::atomic<bool> doomed_{false}, pausing_{false};
   std::atomic<size_t> n_held_{0};
   Charge unread_;
   std::array<char, 8192> chunk_;
@@ -491,20 +506,23 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
   std::function<void()> hang_up_;
 };
 
-inline bool Connections::make_room(For what) {
+inline bool Connections::make_room(For what, size_t n_missing) {
   const int64_t now = now_ms();
   if (what == For::memory && now == nothing_to_cut_ms_) return n_doomed > 0;
   std::shared_ptr<Session> chosen;  // released after the lock, which its destructor takes
   {
     std::lock_guard lock(mutex_);
     Session* best = nullptr;
-    auto rank = [](const Session& s) { return std::pair(s.phase() != Phase::idle, s.since_ms()); };
+    size_t n_leaving = 0;  // bytes
+    auto rank = [](const Session& s) { return std::tuple(s.phase() != Phase::idle, s.pausing(), s.since_ms()); };
     for (Session* s : sessions_) {
+      if (s->doomed()) n_leaving += s->n_held();
       if (s->phase() == Phase::working || s->doomed()) continue;
       if (what == For::memory && s->n_held() < worth_cutting) continue;
       if (s->phase() != Phase::idle && now - s->since_ms() < options.patience_ms) continue;
       if (!best || rank(*s) < rank(*best)) best = s;
     }
+    if (what == For::memory && n_leaving + budget.unused() >= n_missing) return true;
     if (best) chosen = best->weak_from_this().lock();
     if (best && !chosen) return true;  // it is being destroyed
   }
