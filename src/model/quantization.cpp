@@ -3,6 +3,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
+#include <cctype>
+#include <cfloat>
+#include <chrono>
+#include <limits>
+#include <map>
+#include <optional>
 #include <span>
 
 #include "model/config.h"
@@ -26,33 +33,18 @@ constexpr Refused kRefused[] = {
     {"higgs", "HIGGS"}, {"bitnet", "BitNet"}, {"fp_quant", "FP-Quant"}, {"quip", "QuIP#"},  {"sinq", "SINQ"},
 };
 
+// Patterns are a stranger's: each is tried on every module, which may be tens of thousands.
+constexpr size_t kMostPatterns = 256, kLongestPattern = 1024;
+constexpr std::chrono::seconds kMatching{10};  // in all; sane ones take milliseconds
+
+constexpr int64_t kLargestGroup = 1 << 24;
+
 constexpr int kGptqBits[] = {2, 3, 4, 8}, kAwqBits[] = {4}, kMlxBits[] = {2, 3, 4, 5, 6, 8};
 
 [[noreturn]] void refuse(const std::string& path, std::string_view what) {
   fail("'{}' is quantized ({}), which does not run here: {}. Take the model's BF16 safetensors, or a GGUF file in Q8_0, Q6_K or Q4_K_M",
        path, what, kKnown);
 }
-
-// A name, a class of modules, or after "re:" a pattern for the beginning of a name.
-class Target {
- public:
-  explicit Target(const std::string& text) : text_(text) {
-    if (text.starts_with("re:")) pattern_ = std::make_shared<Regex>("\\A(?:" + text.substr(3) + ")");
-  }
-  bool names(std::string_view module) const { return pattern_ ? begins(module) : text_ == module; }
-  bool is_class() const { return text_ == "Linear" || text_ == "Embedding"; }
-
- private:
-  bool begins(std::string_view module) const {
-    bool found = false;
-    const Allowance unlimited;  // beyond the budget of a pattern
-    MatchBudget budget(module.size(), unlimited);
-    pattern_->each_match(module, budget, [&](size_t begin, size_t) { found |= begin == 0; });
-    return found;
-  }
-  std::string text_;
-  std::shared_ptr<Regex> pattern_;
-};
 
 std::vector<std::string> texts(const Config& config, const char* name) {
   std::vector<std::string> list;
@@ -71,9 +63,17 @@ int64_t group_of(const Config& c, const char* name, int64_t otherwise) {  // -1 
   const Json& json = c.json().at(name);
   c.require(json.is_number_integer(), "'{}' is not a whole number", name);
   const auto group = json.get<int64_t>();
-  c.require(group == -1 || (group > 0 && group <= 1 << 24), "'{}' is {}: groups of 1 and more inputs are possible, or -1 for the row", name,
-            group);
+  c.require(group == -1 || (group > 0 && group <= kLargestGroup), "'{}' is {}: groups of 1 and more inputs are possible, or -1 for the row",
+            name, group);
   return group == -1 ? 0 : group;
+}
+
+void set_block(WeightScheme& s, const Config& c, const char* name) {
+  const auto shape = c.integers(name);
+  auto possible = [](int64_t size) { return size > 0 && size <= kLargestGroup; };
+  c.require(shape.size() == 2 && possible(shape[0]) && possible(shape[1]), "'{}' is not two sizes", name);
+  s.block_rows = shape[0];
+  s.group = shape[1];
 }
 
 int bits_of(const Config& c, const char* name, std::span<const int> possible) {
@@ -86,12 +86,14 @@ int bits_of(const Config& c, const char* name, std::span<const int> possible) {
 }  // namespace
 
 struct Quantization::Rules {
-  struct Rule {
-    std::vector<Target> targets;  // none: every module
-    WeightScheme scheme;
-  };
-  std::vector<Rule> rules;  // the first that names a module holds; then the first that names its class, or every module
+  // The first that names a module holds; then the first that names its class, or every module.
+  std::vector<WeightScheme> schemes;
+  std::map<std::string, size_t, std::less<>> by_name;
+  std::vector<std::pair<Regex, size_t>> patterns;  // for the beginning of a name; of ascending schemes
+  std::optional<size_t> general;
+  mutable std::chrono::steady_clock::duration matching{};
 
+  bool begins(const Regex&, std::string_view module) const;
   void read(const Checkpoint&, const Config&);
   void read_gptq(const Config&);
   void read_awq(const Config&);
@@ -101,8 +103,38 @@ struct Quantization::Rules {
   void read_modelopt(const Config&, const std::string& path);
   void read_bitsandbytes(const Config&);
   void read_mlx(const Config&, const std::string& path);
-  void add(WeightScheme scheme, std::vector<Target> targets = {}) { rules.push_back({std::move(targets), scheme}); }
+  // Targets: names, classes of modules, or after "re:" patterns; none: every module.
+  void add(const WeightScheme&, std::span<const std::string> targets = {});
 };
+
+void Quantization::Rules::add(const WeightScheme& scheme, std::span<const std::string> targets) {
+  const size_t own = schemes.size();
+  schemes.push_back(scheme);
+  bool every = targets.empty();
+  for (const std::string& target : targets) {
+    every |= target == "Linear" || target == "Embedding";
+    if (!target.starts_with("re:")) {
+      by_name.emplace(target, own);
+      continue;
+    }
+    check(target.size() <= kLongestPattern, "a pattern for quantized modules has {} bytes: at most {} are allowed", target.size(),
+          kLongestPattern);
+    check(patterns.size() < kMostPatterns, "more than {} patterns choose quantized modules", kMostPatterns);
+    patterns.emplace_back(Regex("\\A(?:" + target.substr(3) + ")"), own);
+  }
+  if (every && !general) general = own;
+}
+
+bool Quantization::Rules::begins(const Regex& pattern, std::string_view module) const {
+  bool found = false;
+  const auto start = std::chrono::steady_clock::now();
+  const Allowance unlimited;  // beyond the budget of a pattern
+  MatchBudget budget(module.size(), unlimited);
+  pattern.each_match(module, budget, [&](size_t begin, size_t) { found |= begin == 0; });
+  matching += std::chrono::steady_clock::now() - start;
+  check(matching < kMatching, "the patterns that choose quantized modules take too long: more than {} s", kMatching.count());
+  return found;
+}
 
 void Quantization::Rules::read_gptq(const Config& c) {
   WeightScheme s;
@@ -121,7 +153,7 @@ void Quantization::Rules::read_gptq(const Config& c) {
       if (own.has("bits")) other.bits = bits_of(own, "bits", kGptqBits);
       other.group = group_of(own, "group_size", s.group);
       other.symmetric = own.boolean("sym", s.symmetric);
-      add(other, {Target("re:" + (key.starts_with("+:") ? key.substr(2) : key))});
+      add(other, std::array{"re:" + (key.starts_with("+:") ? key.substr(2) : key)});
     }
   }
   add(s);
@@ -133,7 +165,7 @@ void Quantization::Rules::read_awq(const Config& c) {
   s.group = group_of(c, c.has("group_size") ? "group_size" : "q_group_size", 128);
   s.zeros = c.boolean("zero_point", true);
   std::string version = c.text("version", "gemm");
-  std::ranges::transform(version, version.begin(), [](char ch) { return char(std::tolower(ch)); });
+  std::ranges::transform(version, version.begin(), [](unsigned char ch) { return char(std::tolower(ch)); });
   c.require(version == "gemm", "AWQ's packing '{}' does not run here: 'gemm' does", version);
   add(s);
 }
@@ -160,7 +192,7 @@ void Quantization::Rules::read_auto_round(const Config& c) {
       if (own.has("bits")) other.bits = bits_of(own, "bits", possible);
       other.group = group_of(own, "group_size", s.group);
       other.symmetric = own.boolean("sym", s.symmetric);
-      add(other, {Target(key)});
+      add(other, std::array{key});
     }
   }
   add(s);
@@ -206,10 +238,7 @@ void Quantization::Rules::read_compressed(const Config& c, const std::string& pa
     if (strategy == "group" || strategy == "tensor_group") s.group = group_of(w, "group_size", 128);
     if (strategy == "tensor") s.block_rows = 0;
     if (strategy == "block") {
-      const auto shape = w.integers("block_structure");
-      w.require(shape.size() == 2 && shape[0] > 0 && shape[1] > 0, "'block_structure' is not two sizes");
-      s.block_rows = shape[0];
-      s.group = shape[1];
+      set_block(s, w, "block_structure");
     }
     w.require(strategy == "group" || strategy == "tensor_group" || strategy == "tensor" || strategy == "channel" || strategy == "block",
               "weights rounded by '{}' do not run here", strategy);
@@ -226,12 +255,13 @@ void Quantization::Rules::read_compressed(const Config& c, const std::string& pa
     else
       refuse(path, fmt::format("compressed-tensors, {} of {} bits as {}", type, s.bits, format));
     s.outer_divides = true;
-    if (group.has("input_activations")) s.activations = activations_of(group.object("input_activations"));
-    std::vector<Target> targets;
-    for (const std::string& target : texts(group, "targets")) targets.emplace_back(target);
-    add(s, std::move(targets));
+    if (group.has("input_activations")) {
+      s.activations = activations_of(group.object("input_activations"));
+      s.stored_input_scale = group.object("input_activations").text("strategy", "tensor") == "tensor";
+    }
+    add(s, texts(group, "targets"));
   }
-  c.require(!rules.empty(), "'config_groups' names no weights");
+  c.require(!schemes.empty(), "'config_groups' names no weights");
 }
 
 void Quantization::Rules::read_fp8(const Config& c) {
@@ -239,15 +269,11 @@ void Quantization::Rules::read_fp8(const Config& c) {
   c.require(fmt_name == "e4m3" || fmt_name == "float8_e4m3fn" || fmt_name == "e5m2", "FP8's '{}' does not run here: e4m3 and e5m2 do",
             fmt_name);
   WeightScheme s{.format = Format::floats, .bits = 8, .block_rows = 0};
-  const auto block = c.integers("weight_block_size");
-  if (!block.empty()) {
-    c.require(block.size() == 2 && block[0] > 0 && block[1] > 0, "'weight_block_size' is not two sizes");
-    s.block_rows = block[0];
-    s.group = block[1];
-  }
+  if (!c.integers("weight_block_size").empty()) set_block(s, c, "weight_block_size");
   s.activations = {.to = ActivationRounding::To::e4m3, .group = s.group};
   const std::string scheme = c.text("activation_scheme", "dynamic");
   c.require(scheme == "dynamic" || scheme == "static", "'activation_scheme' is '{}': dynamic and static are known", scheme);
+  s.stored_input_scale = scheme == "static";
   add(s);
 }
 
@@ -255,7 +281,11 @@ void Quantization::Rules::read_modelopt(const Config& c, const std::string& path
   const Config q = c.has("quantization") ? c.object("quantization") : c;
   const std::string algorithm = q.text("quant_algo", "");
   if (algorithm == "FP8") {
-    add({.format = Format::floats, .bits = 8, .block_rows = 0, .activations = {.to = ActivationRounding::To::e4m3}});
+    add({.format = Format::floats,
+         .bits = 8,
+         .block_rows = 0,
+         .activations = {.to = ActivationRounding::To::e4m3},
+         .stored_input_scale = true});
   } else if (algorithm == "NVFP4") {
     add({.format = Format::nvfp4, .bits = 4, .group = group_of(q, "group_size", 16), .symmetric = true});
   } else {
@@ -263,12 +293,20 @@ void Quantization::Rules::read_modelopt(const Config& c, const std::string& path
   }
 }
 
+// A threshold of 0 means that nothing is an outlier.
+static float outliers_of(const Config& c) {
+  const double threshold = c.number("llm_int8_threshold", 6.0);
+  c.require(threshold == 0 || (threshold >= FLT_MIN && threshold <= FLT_MAX), "'llm_int8_threshold' is {}, which is no magnitude",
+            threshold);
+  return threshold == 0 ? std::numeric_limits<float>::infinity() : float(threshold);
+}
+
 void Quantization::Rules::read_bitsandbytes(const Config& c) {
   if (c.boolean("load_in_8bit", false))
     return add({.format = Format::bnb_int8,
                 .bits = 8,
                 .symmetric = true,
-                .activations = {.to = ActivationRounding::To::integer, .outliers = float(c.number("llm_int8_threshold", 6.0))}});
+                .activations = {.to = ActivationRounding::To::integer, .outliers = outliers_of(c)}});
   c.require(c.boolean("load_in_4bit", false), "neither 'load_in_8bit' nor 'load_in_4bit' is set");
   const std::string type = c.text("bnb_4bit_quant_type", "fp4");
   c.require(type == "nf4" || type == "fp4", "'bnb_4bit_quant_type' is '{}': nf4 and fp4 are known", type);
@@ -285,7 +323,7 @@ void Quantization::Rules::read_mlx(const Config& c, const std::string& path) {
   };
   const WeightScheme all = scheme(c, nullptr);
   for (const auto& [key, value] : c.json().items())  // a module's own, by its name
-    if (value.is_object()) add(scheme(Config(value, c.where() + ", " + key), &all), {Target(key)});
+    if (value.is_object()) add(scheme(Config(value, c.where() + ", " + key), &all), std::array{key});
   add(all);
 }
 
@@ -317,15 +355,13 @@ Quantization& Quantization::operator=(Quantization&&) noexcept = default;
 Quantization::Quantization(Quantization&&) noexcept = default;
 
 WeightScheme Quantization::of(std::string_view module) const {
-  const Rules::Rule* general = nullptr;
-  for (const Rules::Rule& rule : rules_->rules) {
-    for (const Target& target : rule.targets)
-      if (target.names(module)) return rule.scheme;
-    const bool every = rule.targets.empty() || std::ranges::any_of(rule.targets, [](const Target& t) { return t.is_class(); });
-    if (!general && every) general = &rule;
-  }
-  check(general, "the module '{}' is quantized, but no group of the configuration names it", module);
-  return general->scheme;
+  const auto named = rules_->by_name.find(module);
+  const size_t most = named == rules_->by_name.end() ? rules_->schemes.size() : named->second;
+  for (const auto& [pattern, scheme] : rules_->patterns)
+    if (scheme < most && rules_->begins(pattern, module)) return rules_->schemes[scheme];
+  if (most < rules_->schemes.size()) return rules_->schemes[most];
+  check(rules_->general.has_value(), "the module '{}' is quantized, but no group of the configuration names it", module);
+  return rules_->schemes[*rules_->general];
 }
 
 }  // namespace mr

@@ -36,6 +36,7 @@ struct WeightScheme {
   bool symmetric = false;
   bool outer_divides = false;  // NVFP4: by its global scale (compressed-tensors), else it multiplies (ModelOpt)
   ActivationRounding activations;
+  bool stored_input_scale = false;  // of activations: one for all rows; else it is found in each
 };
 
 class Quantization {

@@ -52,6 +52,9 @@ class Finder {
         in_(in),
         check_values_(check_values),
         group_(scheme.group ? scheme.group : in) {
+    int64_t bits;  // the largest product of sizes here
+    check(out > 0 && in > 0 && !__builtin_mul_overflow(out, in, &bits) && !__builtin_mul_overflow(bits, 32, &bits),
+          "'{}' has {} of [{}, {}], which is no size", files.path().native(), module, out, in);
     found_.activations = scheme.activations;
   }
 
@@ -282,10 +285,12 @@ void Finder::bytes() {
   input_scale();
 }
 
-// Activations whose scale is stored.
+// A stored scale is the activations' where the configuration says so; beside dynamic ones it is left over.
 void Finder::input_scale() {
-  if (!found_.activations) return;
-  if (const StoredTensor* t = find(".input_scale")) found_.activations.scale = number(*t);
+  if (!found_.activations || !s_.stored_input_scale) return;
+  const StoredTensor& t = get(".input_scale");
+  found_.activations.scale = number(t);
+  check(found_.activations.scale > 0, "tensor {} of '{}' is {}", t.name, file(t), found_.activations.scale);
 }
 
 void Finder::floats() {
@@ -331,7 +336,9 @@ void Finder::e2m1() {
   g_.grid.values = kE2m1;
   g_.grid.scale = Grid::Scale::f32;
   g_.outer = s_.outer_divides ? Grouped::Outer::divides : Grouped::Outer::times;
-  found_.beside.outer = number(get(s_.outer_divides ? ".weight_global_scale" : ".weight_scale_2"));
+  const StoredTensor& outer = get(s_.outer_divides ? ".weight_global_scale" : ".weight_scale_2");
+  found_.beside.outer = number(outer);
+  check(std::isfinite(1 / found_.beside.outer), "tensor {} of '{}' is {}", outer.name, file(outer), found_.beside.outer);
 }
 
 void Finder::mxfp8() {
@@ -405,10 +412,13 @@ void Finder::bnb_4bit() {
   const StoredTensor& nested = get(".weight.nested_absmax", {(blocks + 255) / 256}, {"f32"});
   check_scales(nested, Grid::Scale::f32);
   found_.beside.nested_scale = nested.bytes;
-  found_.beside.nested_map = get(".weight.nested_quant_map", {256}, {"f32"}).bytes;
+  const StoredTensor& nested_map = get(".weight.nested_quant_map", {256}, {"f32"});
+  check_scales(nested_map, Grid::Scale::f32);
+  found_.beside.nested_map = nested_map.bytes;
   auto offset = json.find("nested_offset");
   check(offset != json.end() && offset->is_number(), "{} has no nested_offset", where);
   found_.beside.outer = offset->get<float>();
+  check(std::isfinite(found_.beside.outer), "{} has the nested_offset {}", where, offset->dump());
 }
 
 QuantizedTensors Finder::find() {

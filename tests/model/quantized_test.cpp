@@ -222,6 +222,53 @@ TEST(Quantized, TheMostExactTargetHolds) {
   EXPECT_EQ(Quantization(*dynamic).of("model.layers.1.mlp.up_proj").bits, 4);
 }
 
+// A scale that is left over beside dynamic activations is not theirs; static ones need theirs, above 0.
+TEST(Quantized, AStoredInputScaleIsWhatTheConfigurationSays) {
+  const std::string scale = std::string(kKey) + ".input_scale";
+  expect_says(Broken("quant_fp8_static").rename(scale, "other").error(), {scale, "fp8"});
+  expect_says(Broken("quant_fp8_static").value<float>(scale, 0, -1).error(), {scale, "-1"});
+  Json groups = Checkpoint::open(fixture("quant_fp8_static"))->quantization().at("config_groups");
+  Json& activations = groups["group_0"]["input_activations"];
+  activations["dynamic"] = true;
+  activations["strategy"] = "token";
+  EXPECT_EQ(Broken("quant_fp8_static").config({{"config_groups", groups}}).value<float>(scale, 0, NAN).error(), "");
+}
+
+TEST(Quantized, TheThresholdOfOutliersIsAMagnitude) {
+  for (double threshold : {-1.0, 1e-60, 1e60})
+    expect_says(Broken("quant_bnb_int8").config({{"llm_int8_threshold", threshold}}).error(), {"llm_int8_threshold"});
+  EXPECT_EQ(Broken("quant_bnb_int8").config({{"llm_int8_threshold", 0}}).error(), "");
+  // Without outliers a row is still scaled to 127, as bitsandbytes has it.
+  const float x[2] = {254, -2};
+  float y[2];
+  round_activations({.to = ActivationRounding::To::integer, .outliers = std::numeric_limits<float>::infinity()}, x, 2, y);
+  EXPECT_EQ(y[0], 254);
+  EXPECT_EQ(y[1], -2);
+}
+
+TEST(Quantized, NestedScalesAreNumbers) {
+  const std::string map = std::string(kKey) + ".weight.nested_quant_map";
+  Broken b("quant_bnb_nf4");
+  expect_says(b.value<float>(map, 3, std::numeric_limits<float>::infinity()).error(), {map, b.file(), "inf", "at 3"});
+  Broken tiny("quant_nvfp4");  // which divides
+  expect_says(tiny.value<float>(std::string(kKey) + ".weight_global_scale", 0, 1e-42f).error(), {"weight_global_scale", tiny.file()});
+}
+
+TEST(Quantized, BlocksAreSizes) {
+  const int64_t most = std::numeric_limits<int64_t>::max();
+  for (const Json& block : {Json{128, most}, Json{most, 128}, Json{128, 0}, Json{128}})
+    expect_says(Broken("quant_fp8_block").config({{"weight_block_size", block}}).error(), {"weight_block_size"});
+}
+
+TEST(Quantized, PatternsAreBounded) {
+  Json many = Json::object(), slow = Json::object();
+  for (int i = 0; i < 1000; i++) many[fmt::format("+:layers.{}.", i)] = Json::object();
+  expect_says(Broken("quant_gptq").config({{"dynamic", many}}).error(), {"256 patterns"});
+  expect_says(Broken("quant_gptq").config({{"dynamic", {{std::string(2000, 'a'), Json::object()}}}}).error(), {"2003 bytes", "1024"});
+  slow["+:(\\w*\\.*)*(\\w*\\.*)*(\\w*\\.*)*[!?]"] = Json::object();
+  expect_says(Broken("quant_gptq").config({{"dynamic", slow}}).error(), {"pattern"});
+}
+
 // Codecs are the same object for equal formats, so that weights which are read alike are one product.
 TEST(Quantized, EqualFormatsShareACodec) {
   const Grouped form{.codes = {.bits = 4}, .group = 32, .grid = {.bits = 4, .offset = 8}};
