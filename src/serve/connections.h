@@ -32,9 +32,11 @@ class Connections {
   explicit Connections(const HttpOptions& options)
       : options(options), budget(options.memory - size_t(options.max_connections) * base_bytes) {}
 
-  // Whether there is room for one more connection, if necessary after cutting idle ones.
+  // Whether there is room for one more connection, if necessary after cutting idle ones. Closed ones that a worker still holds take no
+  // place from the living until there are as many of them.
   bool admit() {
-    while (size() - n_doomed >= options.max_connections)
+    if (size() >= 2 * options.max_connections) return false;
+    while (size() - n_doomed - n_closed >= options.max_connections)
       if (!make_room(For::connection)) return false;
     return true;
   }
@@ -78,7 +80,7 @@ class Connections {
   HeadCheck check;
   MemoryBudget budget;
   std::array<asio::thread_pool*, 2> workers{};  // by lane
-  std::atomic<int> n_busy{0}, n_doomed{0};      // with a request in flight; about to be cut
+  std::atomic<int> n_busy{0}, n_doomed{0}, n_closed{0};  // with a request in flight; about to be cut; closed otherwise, held by a worker
   std::atomic<int64_t> n_cut{0}, n_failed{0}, longest_turn_ns{0};
 
  private:

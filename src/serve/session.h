@@ -58,6 +58,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
     (void)unread_.set(0);
     note_held();
     doom(false);  // after its memory is free: see make_room()
+    if (closed_) all_.n_closed--;
     all_.remove(this);
   }
 
@@ -77,13 +78,18 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
   bool doomed() const { return doomed_; }
   bool pausing() const { return pausing_; }  // the client has sent more, for which there is no memory
   size_t n_held() const { return n_held_; }  // bytes of the incoming body and the outgoing output
-  // Does nothing if the connection has made progress since it was chosen.
+  // Does nothing if the connection has made progress since it was chosen. A request that has come may still be in the socket, or read
+  // with its handler queued: hence the look at the socket, and a second turn, which comes after that handler.
   void cut() {
     doom(true);
     asio::post(socket_.get_executor(), [self = shared_from_this(), since = int64_t(since_)] {
-      if (self->phase_ == Phase::working || self->since_ != since || self->state_ == State::dead) return self->doom(false);
-      self->all_.n_cut++;
-      self->lose();  // stays doomed until it is destroyed: only then is all its memory free
+      error_code ignored;
+      if (self->phase_ == Phase::idle && self->state_ == State::reading && self->socket_.available(ignored) > 0) return self->doom(false);
+      self->post([self = self.get(), since] {
+        if (self->phase_ == Phase::working || self->since_ != since || self->state_ == State::dead) return self->doom(false);
+        self->all_.n_cut++;
+        self->lose();  // stays doomed until it is destroyed: only then is all its memory free
+      });
     });
   }
 
@@ -466,6 +472,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
   void lose() noexcept {
     if (state_ == State::dead) return;
     state_ = State::dead;
+    if (!doomed_) all_.n_closed++, closed_ = true;
     enter(Phase::working);  // not a candidate for cutting
     be_busy(false);
     try {
@@ -501,7 +508,7 @@ class Session : public Responder, public std::enable_shared_from_this<Session> {
   std::deque<std::string> output_;                        // the front is being written
   size_t n_unread_ = 0, n_written_ = 0, n_lingered_ = 0;  // bytes of queued output; of the front already written; of skipped input
   int n_pauses_ = 0;
-  bool reading_ = false, busy_ = false;
+  bool reading_ = false, busy_ = false, closed_ = false;
   bool keep_alive_ = true, chunked_ = true, head_only_ = false;  // of the request being answered
   std::function<void()> hang_up_;
 };
