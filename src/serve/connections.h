@@ -33,9 +33,9 @@ class Connections {
       : options(options), budget(options.memory - size_t(options.max_connections) * base_bytes) {}
 
   // Whether there is room for one more connection, if necessary after cutting idle ones. Closed ones that a worker still holds take no
-  // place from the living until there are as many of them.
+  // place from the living until there are three times as many of them.
   bool admit() {
-    if (size() >= 2 * options.max_connections) return false;
+    if (size() >= 4 * options.max_connections) return false;
     while (size() - n_doomed - n_closed >= options.max_connections)
       if (!make_room(For::connection)) return false;
     return true;
